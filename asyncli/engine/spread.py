@@ -1,0 +1,81 @@
+"""How a plan is laid over processes, sources and destinations. Pure: facts of the host come in as arguments.
+
+Connection ``i`` goes to destination ``i mod D`` from source ``(i div D) mod S``, so every (source, destination) pair
+carries the same share and no pair's ports fill before another's.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+# connect() searches a pair's port range at random: with a tenth of it in use nearly every first probe hits a free port,
+# while past a half the search shows (47 us a connect grows to 117 us as the 28,232 default ports fill).
+FULLEST_PAIR = 0.10
+# A worker's own descriptors: three standard ones, its epoll set, the loop's, the link to the host, and slack for imports.
+OWN_DESCRIPTORS = 64
+# One process connects and beats tens of thousands of connections without strain; below this a second one only costs memory.
+CONNECTIONS_WORTH_A_PROCESS = 10_000
+
+
+class Destination(msgspec.Struct, frozen=True):
+    """One address of the server: ``family`` is socket.AF_INET or AF_INET6, ``target`` the URL's place in the plan."""
+
+    family: int
+    address: str
+    port: int
+    target: int = 0
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Where connections go from and to, and in how many processes.
+
+    ``sources`` are addresses to bind, the same number for each family in use; an empty tuple leaves the choice to the
+    kernel (no bind: one source). ``local``: the server is on this host, so it pays for both ends of each connection.
+    """
+
+    destinations: tuple[Destination, ...]
+    sources: tuple[str, ...]
+    workers: int
+    local: bool
+    ports: int
+
+    @property
+    def pairs(self) -> int:
+        """(source, destination) pairs."""
+        return len(self.destinations) * max(1, len(self.sources))
+
+    @property
+    def capacity(self) -> int:
+        """Connections that the ports allow: pairs x usable ports."""
+        return self.pairs * self.ports
+
+
+def workers_needed(connections: int, nofile: int, cpus: int) -> int:
+    """Processes: what the descriptor limit forces, or what the CPUs want, whichever is more. At least 1."""
+    room = max(1, nofile - OWN_DESCRIPTORS)
+    forced = math.ceil(connections / room)
+    wanted = min(cpus, math.ceil(connections / CONNECTIONS_WORTH_A_PROCESS))
+    return max(1, forced, wanted)
+
+
+def sources_wanted(connections: int, destinations: int, ports: int) -> int:
+    """How many sources keep each pair below FULLEST_PAIR of its ports."""
+    return max(1, math.ceil(connections / (destinations * ports * FULLEST_PAIR)))
+
+
+def loopback_sources(count: int) -> tuple[str, ...]:
+    """``count`` addresses of 127.0.0.0/8, none of them 127.0.0.1 (which other programs use); empty for one: no bind needed."""
+    if count <= 1:
+        return ()
+    # 127.1.0.1 upwards, 250 to a block, clear of 127.0.0.x (127.0.0.53 and friends are taken on many hosts).
+    return tuple(f"127.1.{index // 250}.{index % 250 + 1}" for index in range(min(count, 250 * 250)))
+
+
+def share(connections: int, batch: int, workers: int, worker: int) -> int:
+    """How many connections worker ``worker`` of ``workers`` opens when whole batches go round: batch j to worker j mod n."""
+    batches = math.ceil(connections / batch)
+    mine = len(range(worker, batches, workers))
+    last_is_mine = batches > 0 and (batches - 1) % workers == worker
+    return mine * batch - (batches * batch - connections if last_is_mine else 0)

@@ -1,0 +1,315 @@
+"""The plan: everything a soak is asked to do, immutable and whole.
+
+Flags, TOML files and notebooks all come here as ``{key: raw value}`` and leave as one :class:`Plan`; units are parsed on
+this way and nowhere else. ``build_plan`` raises :class:`PlanError` with where, what, and how to mend it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import secrets
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from asyncli.errors import PlanError
+from asyncli.units import parse_count, parse_duration, parse_pace
+
+# A connection beats after 1 to keepalive/2 seconds, so below 2 s the interval would be empty.
+SHORTEST_KEEPALIVE_S = 2.0
+MOST_CONNECTIONS = 10_000_000
+_TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """One URL of the server, taken apart: ``host`` without brackets, ``path`` with its query."""
+
+    url: str
+    host: str
+    port: int
+    path: str
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a soak does. Times in seconds; ``None`` means "asyncli finds it" unless the field says otherwise."""
+
+    urls: tuple[str, ...]
+    connections: int = 1000
+    keepalive_s: float = 60.0
+    batch: int = 10
+    interval_s: float = 0.010
+    #: None: hold until stopped.
+    hold_s: float | None = 60.0
+    baseline_s: float = 5.0
+    residue_s: float = 5.0
+    #: 0: one even ramp. K: K equal steps with a rest of ``plateau_s`` after each.
+    plateaus: int = 0
+    plateau_s: float = 10.0
+    workers: int | None = None
+    sources: tuple[str, ...] = ()
+    timeout_s: float = 10.0
+    connect_timeout_s: float = 10.0
+    status_url: str | None = None
+    server_pid: int | None = None
+    server_pidfile: str | None = None
+    server_name: str | None = None
+    method: str = "HEAD"
+    headers: tuple[str, ...] = ()
+    first_beat: Literal["now", "sleep"] = "now"
+    reopen: bool = True
+    seed: int = 0
+    force: bool = False
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The URLs taken apart, in order."""
+        return tuple(parse_url(url) for url in self.urls)
+
+    @property
+    def asked_per_s(self) -> float:
+        """The ramp's pace in connections a second."""
+        return self.batch / self.interval_s
+
+
+def parse_url(value: object) -> Target:
+    """An http URL to its parts; ``ValueError`` says what is wrong with it and what to write."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is not a URL; write for example http://127.0.0.1:8080/")
+    if any(ch.isspace() or ord(ch) < 33 or ord(ch) == 127 for ch in value):
+        raise ValueError(f"{value!r} has white space or a control character in it; remove it, or write it as %20")
+    if not value.isascii():
+        raise ValueError(f"{value!r} is not ASCII; percent-encode the path and write the host name as punycode")
+    scheme, colon, _ = value.partition("://")
+    if not colon:
+        raise ValueError(f"{value!r} has no scheme; write http://{value}")
+    if scheme.lower() == "https":
+        raise ValueError(f"{value!r}: https is not built yet; aim at the server's http port")
+    if scheme.lower() != "http":
+        raise ValueError(f"{value!r}: unknown scheme {scheme!r}; only http is spoken")
+    try:
+        parts = urlsplit(value)
+        host = parts.hostname
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not a URL ({error}); write for example http://127.0.0.1:8080/") from None
+    if not host:
+        raise ValueError(f"{value!r} has no host; write for example http://127.0.0.1:8080/")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"{value!r} carries a user name; send it with --header 'Authorization: ...'")
+    port_text = parts.netloc.rpartition("]")[2].rpartition(":")[2] if ":" in parts.netloc.rpartition("]")[2] else "80"
+    if not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
+        raise ValueError(f"{value!r}: port {port_text!r} is not a port; write a number from 1 to 65535")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(url=value, host=host, port=int(port_text), path=path)
+
+
+def _url(value: object) -> str:
+    return parse_url(value).url
+
+
+def _url_list(value: object) -> tuple[str, ...]:
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list | tuple) or not values:
+        raise ValueError("no URL; write one, for example http://127.0.0.1:8080/")
+    return tuple(_url(one) for one in values)
+
+
+def _strings(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:
+    def parse(value: object) -> tuple[str, ...]:
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
+            raise ValueError(f"{value!r} is not a text or a list of texts")
+        return tuple(check(one) for one in values)
+
+    return parse
+
+
+def _source(value: str) -> str:
+    try:
+        return str(ip_address(value.strip()))
+    except ValueError:
+        raise ValueError(f"{value!r} is not an IP address of this host; write for example 127.0.0.2") from None
+
+
+def _header(value: str) -> str:
+    name, colon, rest = value.partition(":")
+    if not colon or not name or not set(name) <= _TOKEN:
+        raise ValueError(f"{value!r} is not a header; write 'Name: value'")
+    if any(ord(ch) < 32 and ch != "\t" for ch in rest) or not value.isascii() or "\x7f" in rest:
+        raise ValueError(f"{value!r} has a control or non-ASCII character in it; remove it")
+    if name.lower() in {"host", "connection", "content-length", "transfer-encoding"} and name.lower() != "host":
+        raise ValueError(f"{value!r}: asyncli sets {name} itself; leave it out")
+    return f"{name}: {rest.strip()}"
+
+
+def _method(value: object) -> str:
+    if value not in ("HEAD", "GET", "OPTIONS"):
+        raise ValueError(f"{value!r} is not a method for a heartbeat; write HEAD, GET or OPTIONS")
+    return str(value)
+
+
+def _keepalive(value: object) -> float:
+    seconds = parse_duration(value)
+    if seconds < SHORTEST_KEEPALIVE_S:
+        raise ValueError(f"{value!r} is below 2 s; heartbeats come after 1 to keepalive/2 seconds, so write 2 or more")
+    return seconds
+
+
+def _connections(value: object) -> int:
+    number = parse_count(value)
+    if number > MOST_CONNECTIONS:
+        raise ValueError(f"{value!r} is more than 10,000,000, the most that one run is built for")
+    return number
+
+
+def _positive(value: object) -> float:
+    seconds = parse_duration(value)
+    if seconds <= 0:
+        raise ValueError(f"{value!r} is zero; write a time above it, for example 10ms")
+    return seconds
+
+
+def _hold(value: object) -> float | None:
+    return None if value in (None, "forever") else parse_duration(value)
+
+
+def _whole(low: int, high: int, what: str) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        try:
+            number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
+        except ValueError:
+            number = None
+        if number is None or not low <= number <= high:
+            raise ValueError(f"{value!r} is not {what}; write a whole number from {low} to {high}")
+        return number
+
+    return parse
+
+
+def _first_beat(value: object) -> str:
+    if value not in ("now", "sleep"):
+        raise ValueError(f"{value!r} is neither now nor sleep")
+    return str(value)
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+#: key in a plan file (and, with dashes, the flag) -> (field of Plan, parser). The one list of what a plan can say.
+KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
+    "urls": ("urls", _url_list),
+    "connections": ("connections", _connections),
+    "keepalive": ("keepalive_s", _keepalive),
+    "batch": ("batch", parse_count),
+    "interval": ("interval_s", _positive),
+    "hold": ("hold_s", _hold),
+    "baseline": ("baseline_s", parse_duration),
+    "residue": ("residue_s", parse_duration),
+    "plateaus": ("plateaus", _whole(0, 100, "a number of plateaus")),
+    "plateau_rest": ("plateau_s", _positive),
+    "workers": ("workers", _whole(1, 1000, "a number of processes")),
+    "source": ("sources", _strings(_source)),
+    "timeout": ("timeout_s", _positive),
+    "connect_timeout": ("connect_timeout_s", _positive),
+    "status_url": ("status_url", _url),
+    "server_pid": ("server_pid", _whole(1, 2**22, "a process id")),
+    "server_pidfile": ("server_pidfile", _text),
+    "server_name": ("server_name", _text),
+    "method": ("method", _method),
+    "header": ("headers", _strings(_header)),
+    "first_beat": ("first_beat", _first_beat),
+    "reopen": ("reopen", _boolean),
+    "seed": ("seed", _whole(0, 2**63 - 1, "a seed")),
+    "force": ("force", _boolean),
+}
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """Raw values from one place. ``where`` is a format for errors with ``{key}`` in it: ``"--{key}"``, ``"a.toml: {key}"``."""
+
+    where: str
+    values: dict[str, Any]
+
+    def locate(self, key: str) -> str:
+        """Where ``key`` stands, in words; flags are written with dashes."""
+        return self.where.format(key=key.replace("_", "-") if self.where.startswith("--") else key)
+
+
+def read_plan_file(path: str | os.PathLike[str]) -> Layer:
+    """A TOML plan as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
+    path = Path(path)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"{path}: cannot be read ({error.strerror}); name a TOML plan such as configs/smoke.toml") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: is not TOML ({error}); see configs/smoke.toml for the form") from None
+    for key in values:
+        if key not in KEYS and key != "ramp":
+            near = difflib.get_close_matches(key, [*KEYS, "ramp"], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(sorted([*KEYS, 'ramp']))}"
+            raise PlanError(f"{path}: unknown key {key!r}; {hint}")
+    return Layer(where=f"{str(path).replace('{', '{{').replace('}', '}}')}: {{key}}", values=values)
+
+
+def build_plan(layers: Iterable[Layer]) -> Plan:
+    """The layers, weakest first, as one plan. A missing seed is drawn, so that the plan kept in the run file repeats the run."""
+    fields: dict[str, Any] = {}
+    located: dict[str, str] = {}
+    for layer in layers:
+        values: dict[str, Any] = dict(layer.values)
+        pace = values.pop("ramp", None)
+        if pace is not None:
+            try:
+                fields["batch"], fields["interval_s"] = parse_pace(pace)
+            except ValueError as error:
+                raise PlanError(f"{layer.locate('ramp')}: {error}") from None
+        for key, raw in values.items():
+            if key not in KEYS:
+                raise PlanError(f"{layer.locate(key)}: unknown key; the keys are {', '.join(sorted(KEYS))}")
+            field, parse = KEYS[key]
+            try:
+                fields[field] = parse(raw)
+            except ValueError as error:
+                raise PlanError(f"{layer.locate(key)}: {error}") from None
+            located[field] = layer.locate(key)
+    if not fields.get("urls"):
+        raise PlanError("no URL given; write one, for example http://127.0.0.1:8080/")
+    fields.setdefault("seed", secrets.randbits(48))
+    plan = Plan(**fields)
+    if plan.batch > plan.connections:
+        plan = msgspec.structs.replace(plan, batch=plan.connections)
+    if plan.plateaus > plan.connections:
+        raise PlanError(f"{located['plateaus']}: more plateaus ({plan.plateaus}) than connections ({plan.connections})")
+    named = [field for field in ("server_pid", "server_pidfile", "server_name") if fields.get(field) is not None]
+    if len(named) > 1:
+        raise PlanError(f"{' and '.join(located[field] for field in named)}: name the server once, not {len(named)} times")
+    return plan
+
+
+def plan_document(plan: Plan) -> Mapping[str, Any]:
+    """The plan as plain data for JSON and the run file; :func:`load_plan` takes it back."""
+    document: Mapping[str, Any] = msgspec.to_builtins(plan)
+    return document
+
+
+def load_plan(document: Mapping[str, Any]) -> Plan:
+    """A plan from :func:`plan_document`; raises :class:`PlanError` where it is not one."""
+    try:
+        return msgspec.convert(document, Plan)
+    except msgspec.ValidationError as error:
+        raise PlanError(f"recorded plan: {error}") from None

@@ -1,0 +1,194 @@
+"""What is measured, as data: ticks from the generator, samples from the collector, findings from the checks.
+
+These types cross every border (worker -> host -> session -> run file -> report) and hold no behaviour beyond merging.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from asyncli.core.histogram import Histogram
+
+#: The run file's and the JSON summary's schema number. Raised when a reader of the old one would be wrong.
+SCHEMA = 1
+
+PhaseName = Literal["baseline", "ramp", "hold", "drain", "residue"]
+PHASES: tuple[PhaseName, ...] = ("baseline", "ramp", "hold", "drain", "residue")
+Severity = Literal["info", "warning", "error"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something the user should know. ``evidence`` says what was seen, in numbers; ``remedy`` what to do ("" for nothing)."""
+
+    code: str
+    severity: Severity
+    evidence: str
+    remedy: str = ""
+
+
+class Phase(msgspec.Struct):
+    """A stretch of the run on the run's own clock (seconds since its start). ``end_s`` is None while it lasts."""
+
+    name: PhaseName
+    start_s: float
+    end_s: float | None = None
+
+
+class Deaths(msgspec.Struct, array_like=True):
+    """Established connections that ended by one cause: how many, how old (s), how long idle (s), after how many requests."""
+
+    count: int = 0
+    age_s: Histogram = msgspec.field(default_factory=Histogram)
+    idle_s: Histogram = msgspec.field(default_factory=Histogram)
+    requests: Histogram = msgspec.field(default_factory=Histogram)
+
+    def merge(self, other: Deaths) -> None:
+        self.count += other.count
+        self.age_s.merge(other.age_s)
+        self.idle_s.merge(other.idle_s)
+        self.requests.merge(other.requests)
+
+
+class Tick(msgspec.Struct):
+    """One second of the generator: counts since the tick before, and gauges as they stand at its end. Mergeable.
+
+    Latencies and latenesses are in microseconds. ``latency_us`` counts from the instant the heartbeat was due, so a late
+    generator cannot hide in it; ``lateness_us`` is due to sent.
+    """
+
+    #: Whole seconds since the common start T0 that this tick closes.
+    second: int = 0
+    # Gauges: summed over workers.
+    workers: int = 0
+    held: int = 0
+    connecting: int = 0
+    awaiting: int = 0
+    #: Workers that have issued every batch of theirs and have no first connect pending.
+    ramped: int = 0
+    #: Workers that have closed everything they held.
+    drained: int = 0
+    #: Held at the moment the drain began, summed over workers that have begun it.
+    held_at_drain: int = 0
+    cpu_user_s: float = 0.0
+    cpu_system_s: float = 0.0
+    # Counts since the tick before.
+    started: int = 0
+    opened: int = 0
+    reopened: int = 0
+    sent: int = 0
+    answered: int = 0
+    beats_failed: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    failures: dict[str, int] = msgspec.field(default_factory=dict)
+    deaths: dict[str, Deaths] = msgspec.field(default_factory=dict)
+    by_status: dict[int, int] = msgspec.field(default_factory=dict)
+    latency_us: Histogram = msgspec.field(default_factory=Histogram)
+    lateness_us: Histogram = msgspec.field(default_factory=Histogram)
+    connect_us: Histogram = msgspec.field(default_factory=Histogram)
+    #: Per batch of the ramp: opened minus due.
+    ramp_lateness_us: Histogram = msgspec.field(default_factory=Histogram)
+    #: The longest that one turn of a worker's loop took (the worst of the workers).
+    longest_turn_s: float = 0.0
+
+    @property
+    def lost(self) -> int:
+        """Established connections that ended in this second, by whatever cause."""
+        return sum(deaths.count for deaths in self.deaths.values())
+
+    def merge_counts(self, other: Tick) -> None:
+        """Add the counts of ``other`` (not its gauges)."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for cause, count in other.failures.items():
+            self.failures[cause] = self.failures.get(cause, 0) + count
+        for status, count in other.by_status.items():
+            self.by_status[status] = self.by_status.get(status, 0) + count
+        for cause, deaths in other.deaths.items():
+            self.deaths.setdefault(cause, Deaths()).merge(deaths)
+        for name in HISTOGRAMS:
+            getattr(self, name).merge(getattr(other, name))
+        self.longest_turn_s = max(self.longest_turn_s, other.longest_turn_s)
+
+    def merge_gauges(self, other: Tick) -> None:
+        """Add the gauges of ``other``, which comes from another worker."""
+        for name in GAUGES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+GAUGES = (
+    "workers", "held", "connecting", "awaiting", "ramped", "drained", "held_at_drain", "cpu_user_s", "cpu_system_s",
+)  # fmt: skip
+COUNTS = ("started", "opened", "reopened", "sent", "answered", "beats_failed", "bytes_sent", "bytes_received")
+HISTOGRAMS = ("latency_us", "lateness_us", "connect_us", "ramp_lateness_us")
+
+
+class Sample(msgspec.Struct):
+    """What the collector read at one instant: ``values`` maps a metric's name (see METRICS) to a number. Absent: not read."""
+
+    t_s: float
+    values: dict[str, float]
+
+
+#: Every metric a sample may hold, with its meaning. Families end in a dot and stand for many names.
+METRICS: dict[str, str] = {
+    "status.active": "connections the server says are open, our poller's own included",
+    "status.accepts": "connections the server has accepted since its start",
+    "status.handled": "connections the server has handled since its start",
+    "status.requests": "requests since the server's start, our polls included",
+    "status.reading": "connections in which the server reads a request",
+    "status.writing": "connections in which the server writes an answer",
+    "status.waiting": "idle keep-alive connections",
+    "status.polls": "status requests we have sent since our start (they count as requests, and one as accept)",
+    "server.processes": "processes of the server",
+    "server.threads": "threads of the server",
+    "server.pss_bytes": "proportional set size, summed over the server's processes",
+    "server.uss_bytes": "private memory, summed over the server's processes",
+    "server.rss_bytes": "resident set size, summed (counts shared pages many times)",
+    "server.cpu_s": "user and system time of the server's processes since their start",
+    "generator.processes": "processes of the generator: host and workers",
+    "generator.uss_bytes": "private memory of host and workers",
+    "generator.pss_bytes": "proportional set size of host and workers",
+    "generator.cpu_s": "user and system time of host and workers",
+    "session.uss_bytes": "private memory of the session process (collector, run file, screen)",
+    "session.cpu_s": "user and system time of the session process",
+    "kernel.socket_bytes": "slab objects in use of the socket family (TCP, sock_inode_cache, filp, dentry, epoll...)",
+    "kernel.socket_slab_bytes": "pages held by those slabs: the upper bound",
+    "kernel.slab.": "bytes in use of one cache of the socket family, by its own name",
+    "kernel.tcp_inuse": "TCP sockets in use (sockstat)",
+    "kernel.tcp_orphan": "orphaned TCP sockets",
+    "kernel.tcp_tw": "sockets in TIME_WAIT",
+    "kernel.tcp_alloc": "allocated TCP sockets",
+    "kernel.tcp_mem_bytes": "pages of queued TCP buffers, host-wide; noisy, and part of slab: never added to it",
+    "host.used_bytes": "MemTotal - MemFree - Buffers - (Cached - Shmem)",
+    "host.free_bytes": "MemFree",
+    "host.available_bytes": "MemAvailable",
+    "host.slab_bytes": "Slab of meminfo",
+    "host.pagetable_bytes": "PageTables of meminfo",
+    "host.cpu_busy_s": "CPU seconds of the host that were not idle, all cores",
+    "tcp.": "a TCP extension counter since boot: ListenOverflows, ListenDrops, TCPTimeWaitOverflow, RetransSegs...",
+    "probe.": "seconds that one round of this probe took",
+}
+
+#: One row of the limits that the preflight reads.
+class Check(msgspec.Struct, frozen=True):
+    """A limit against the plan: what was read, what is needed, whether it suffices, and the command that mends it.
+
+    ``have`` and ``need`` are numbers in ``unit`` or None where unknown. ``verdict``: "ok", "short" (refuses the run),
+    "warn" (goes on, with a finding), "unknown" (could not be read; ``detail`` says why).
+    """
+
+    code: str
+    what: str
+    verdict: Literal["ok", "short", "warn", "unknown"]
+    have: float | None = None
+    need: float | None = None
+    unit: str = ""
+    detail: str = ""
+    remedy: str = ""
+
+
+#: Free-form facts about where a run took place; see the contract's ``environment``.
+Environment = dict[str, Any]

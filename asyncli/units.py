@@ -1,0 +1,104 @@
+"""Text to numbers and back: "100k", "10/10ms", "8h", "1h30m". Parsed here and nowhere else.
+
+Every parser raises ``ValueError`` with what is wrong and what to write instead; the caller adds where.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+_COUNT = re.compile(r"(\d+(?:[._]\d+)*)\s*([kKmM]?)")
+_COUNT_FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|m|h|d)?")
+_DURATION_FACTOR = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# Ten years: past it a duration is a typing error, and float seconds would lose their microseconds.
+LONGEST_S = 10 * 365 * 86400.0
+
+
+def parse_count(value: object) -> int:
+    """A number of things: ``5000``, ``"5000"``, ``"100k"``, ``"1.5M"``, ``"1_000_000"``. At least 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is not a count; write a whole number such as 5000 or 100k")
+    if isinstance(value, str):
+        match = _COUNT.fullmatch(value.strip().replace("_", ""))
+        if match is None:
+            raise ValueError(f"{value!r} is not a count; write a whole number from 1, such as 5000 or 100k")
+        try:
+            number = float(match[1]) * _COUNT_FACTOR[match[2].lower()]
+        except ValueError:
+            raise ValueError(f"{value!r} is not a count; write a whole number such as 5000 or 100k") from None
+    else:
+        number = float(value)
+    if not math.isfinite(number) or abs(number - round(number)) > 1e-6:
+        raise ValueError(f"{value!r} is not a whole number; write for example 5000 or 100k")
+    if round(number) < 1:
+        raise ValueError(f"{value!r} is below 1; write a whole number from 1")
+    return round(number)
+
+
+def parse_duration(value: object) -> float:
+    """A time in seconds: ``3600``, ``"90"``, ``"10ms"``, ``"8h"``, ``"1h30m"``. A bare number is seconds; never negative."""
+    wrong = f"{value!r} is not a duration; write seconds, or for example 10ms, 90s, 10m, 8h, 1h30m"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(wrong)
+    if isinstance(value, str):
+        text = value.strip().lower()
+        seconds, at = 0.0, 0
+        parts = list(_DURATION_PART.finditer(text))
+        for match in parts:
+            if match.start() != at or (match[2] is None and len(parts) > 1):
+                raise ValueError(wrong)
+            seconds += float(match[1]) * _DURATION_FACTOR[match[2] or "s"]
+            at = match.end()
+        if not parts or at != len(text):
+            raise ValueError(wrong)
+    else:
+        seconds = float(value)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(wrong)
+    if seconds > LONGEST_S:
+        raise ValueError(f"{value!r} is longer than ten years; write for example 8h")
+    return seconds
+
+
+def parse_pace(value: object) -> tuple[int, float]:
+    """A ramp's pace as (connections, seconds): ``"10/10ms"`` is ten connections every ten milliseconds."""
+    if not isinstance(value, str) or value.count("/") != 1:
+        raise ValueError(f"{value!r} is not a pace; write connections/time, for example 10/10ms")
+    count, time = value.split("/")
+    batch, interval_s = parse_count(count), parse_duration(time or "?")
+    if interval_s == 0:
+        raise ValueError(f"{value!r} has a zero interval; write for example 10/10ms")
+    return batch, interval_s
+
+
+def format_count(number: float) -> str:
+    """``100000`` -> ``"100,000"``."""
+    return f"{number:,.0f}"
+
+
+def format_bytes(number: float) -> str:
+    """Bytes for reading, decimal: ``94600000`` -> ``"94.6 MB"``; below 10 kB whole bytes, ``"1,234 B"``."""
+    if abs(number) < 10_000:
+        return f"{number:,.0f} B"
+    for unit, factor in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
+        if abs(number) < 1000 * factor:
+            return f"{number / factor:.{1 if abs(number) < 100 * factor else 0}f} {unit}"
+    return f"{number / 1e12:.2f} TB"
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds for reading: ``"250 ms"``, ``"12.5 s"``, ``"3 min 20 s"``, ``"8 h 5 min"``."""
+    if seconds < 0:
+        return "-" + format_duration(-seconds)
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min" + (f" {rest} s" if rest else "")
+    hours, rest = divmod(whole, 3600)
+    return f"{hours} h" + (f" {rest // 60} min" if rest >= 60 else "")
