@@ -1,0 +1,42 @@
+"""When a connection beats next: jitter as a hash, so that the schedule needs no state and no order of events.
+
+The sleep before beat ``b`` of connection ``c`` is uniform in [1, keepalive/2] seconds and depends on (seed, c, b) alone:
+not on the number of workers, nor on who asked first. The same seed gives the same schedule.
+"""
+
+from __future__ import annotations
+
+_MASK = (1 << 64) - 1
+# The finaliser of splitmix64 (Steele, Lea, Flood 2014): every input bit flips every output bit with probability near half.
+_MIX1, _MIX2, _GOLDEN = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15
+SHORTEST_SLEEP_S = 1.0
+
+
+def mix(value: int) -> int:
+    """64 bits in, 64 well-mixed bits out."""
+    value = ((value ^ (value >> 30)) * _MIX1) & _MASK
+    value = ((value ^ (value >> 27)) * _MIX2) & _MASK
+    return value ^ (value >> 31)
+
+
+def fraction(seed: int, connection: int, number: int) -> float:
+    """A number in [0, 1), uniform over connections and numbers, fixed by the three arguments."""
+    # connection and number meet in one word; 2^24 beats at a second each are half a year.
+    return mix((seed + ((connection << 24) ^ number) * _GOLDEN) & _MASK) * 2.0**-64
+
+
+def sleep_s(seed: int, connection: int, beat: int, keepalive_s: float) -> float:
+    """Seconds that connection ``connection`` sleeps before its beat ``beat``: uniform in [1, keepalive_s/2]."""
+    return SHORTEST_SLEEP_S + (keepalive_s / 2 - SHORTEST_SLEEP_S) * fraction(seed, connection, beat)
+
+
+# Half a second is longer than a reload, thirty seconds shorter than an operator's patience.
+_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.5, 30.0
+# Set apart from beats, or the backoff would repeat the jitter of the beat of the same number.
+_BACKOFF_SALT = 0x5DEECE66D
+
+
+def backoff_s(seed: int, connection: int, attempt: int, retry: int) -> float:
+    """Seconds before a lost connection is replaced: doubling per failed ``retry`` from 0.5 s to 30 s, spread by +-50 %."""
+    middle = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(retry, 10))
+    return middle * (0.5 + fraction(seed ^ _BACKOFF_SALT, connection, attempt))

@@ -1,0 +1,88 @@
+"""The life of a connection, as one literal table. Everything that decides how a connection may end lives here.
+
+A row is in one of these states; what happens to it is one of these events; the table says what follows. The engine's hot
+path (idle -> awaiting -> idle) writes the states directly; every death goes through :func:`death`.
+"""
+
+from __future__ import annotations
+
+import errno
+
+# States. UNBORN: its batch of the ramp is not due yet. DEAD: nothing of it is left and nothing will follow.
+UNBORN, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD = range(6)
+STATES = ("unborn", "connecting", "idle", "awaiting", "backoff", "dead")
+
+# Events that end something. What the peer did, what the kernel said, or what our own clock decided.
+EOF = "end of stream"
+RESET = "reset by peer"
+REFUSED = "connection refused"
+UNREACHABLE = "unreachable"
+NO_PORTS = "out of ports"
+NO_DESCRIPTORS = "out of descriptors"
+DEADLINE = "deadline passed"
+ANNOUNCED = "Connection: close"
+GARBAGE = "not a response"
+STRANGE = "another error"
+
+#: (state, event) -> cause. Before CONNECTING has ended the cause is a failure (never established); after, a death.
+#: A pair that is missing cannot happen; STRANGE stands for errors of the kernel that have no name here.
+CAUSES: dict[tuple[int, str], str] = {
+    (CONNECTING, REFUSED): "refused",
+    (CONNECTING, RESET): "refused",
+    (CONNECTING, EOF): "refused",
+    (CONNECTING, UNREACHABLE): "unreachable",
+    (CONNECTING, NO_PORTS): "no_ports",
+    (CONNECTING, NO_DESCRIPTORS): "no_descriptors",
+    (CONNECTING, DEADLINE): "connect_timeout",
+    (CONNECTING, STRANGE): "other",
+    (IDLE, EOF): "closed_idle",
+    (IDLE, RESET): "reset",
+    (IDLE, ANNOUNCED): "closed_announced",
+    (IDLE, GARBAGE): "protocol_error",
+    (IDLE, UNREACHABLE): "heartbeat_timeout",
+    (IDLE, STRANGE): "other",
+    (AWAITING, EOF): "closed_awaiting",
+    (AWAITING, RESET): "reset",
+    (AWAITING, ANNOUNCED): "closed_announced",
+    (AWAITING, DEADLINE): "heartbeat_timeout",
+    (AWAITING, UNREACHABLE): "heartbeat_timeout",
+    (AWAITING, GARBAGE): "protocol_error",
+    (AWAITING, STRANGE): "other",
+}
+
+#: Causes of attempts that never established, and of established connections that ended: the contract's names.
+FAILURES = ("refused", "unreachable", "connect_timeout", "no_ports", "no_descriptors", "other")
+DEATHS = (
+    "reset", "closed_idle", "closed_awaiting", "closed_announced", "heartbeat_timeout", "protocol_error",
+    "generator_lost", "other",
+)  # fmt: skip
+
+_EVENT_OF_ERRNO = {
+    errno.ECONNREFUSED: REFUSED,
+    errno.ECONNRESET: RESET,
+    # The peer's FIN came first and its RST after our write: to us it had closed.
+    errno.EPIPE: EOF,
+    errno.EADDRNOTAVAIL: NO_PORTS,
+    errno.EADDRINUSE: NO_PORTS,
+    errno.EMFILE: NO_DESCRIPTORS,
+    errno.ENFILE: NO_DESCRIPTORS,
+    errno.ENOSPC: NO_DESCRIPTORS,  # epoll's max_user_watches
+    errno.ENETUNREACH: UNREACHABLE,
+    errno.EHOSTUNREACH: UNREACHABLE,
+    errno.ENETDOWN: UNREACHABLE,
+    errno.EHOSTDOWN: UNREACHABLE,
+    errno.EACCES: UNREACHABLE,
+    errno.EPERM: UNREACHABLE,
+    # The kernel gave up retransmitting: while connecting that is our deadline come early, later a silent drop.
+    errno.ETIMEDOUT: DEADLINE,
+}
+
+
+def event_of(error_number: int | None) -> str:
+    """What an errno means to a connection."""
+    return _EVENT_OF_ERRNO.get(error_number or 0, STRANGE)
+
+
+def cause(state: int, event: str) -> str:
+    """The cause of an end in ``state`` by ``event``."""
+    return CAUSES.get((state, event)) or CAUSES.get((state, STRANGE), "other")

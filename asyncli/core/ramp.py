@@ -1,0 +1,51 @@
+"""The schedule of the ramp, as arithmetic: which batch is due when, and which connections are in it."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+
+class Ramp(msgspec.Struct, frozen=True):
+    """``connections`` in batches of ``batch`` every ``interval_s``; with ``plateaus`` K, a rest of ``plateau_s`` after each K-th.
+
+    Batch j is due ``due_s(j)`` seconds after T0 and is opened whole by worker j mod n, so the fleet keeps one exact
+    schedule whatever n is.
+    """
+
+    connections: int
+    batch: int
+    interval_s: float
+    plateaus: int = 0
+    plateau_s: float = 0.0
+
+    @property
+    def batches(self) -> int:
+        return math.ceil(self.connections / self.batch)
+
+    def step(self, j: int) -> int:
+        """The plateau, from 0, that batch j climbs to: the batches are cut into ``plateaus`` runs, equal to within one."""
+        return j * self.plateaus // self.batches if self.plateaus > 1 else 0
+
+    def due_s(self, j: int) -> float:
+        """When batch j is due, in seconds after T0."""
+        return j * self.interval_s + self.step(j) * self.plateau_s
+
+    def size(self, j: int) -> int:
+        """How many connections batch j opens: ``batch``, but for the last one."""
+        return min(self.batch, self.connections - j * self.batch)
+
+    @property
+    def end_s(self) -> float:
+        """When the last batch is due (and, with plateaus, its rest is over)."""
+        return self.due_s(self.batches - 1) + (self.plateau_s if self.plateaus else 0.0)
+
+    def rests(self) -> list[tuple[float, float]]:
+        """The rests as (start, end) in seconds after T0; without plateaus, none."""
+        if not self.plateaus:
+            return []
+        steps = min(self.plateaus, self.batches)
+        firsts = [next(j for j in range(self.batches) if self.step(j) >= k) for k in range(1, steps)] if steps > 1 else []
+        lasts = [*(self.due_s(j - 1) for j in firsts), self.due_s(self.batches - 1)]
+        return [(last + self.interval_s, last + self.interval_s + self.plateau_s) for last in lasts]

@@ -1,0 +1,143 @@
+"""What is due when: one wheel for a process, 12 bytes a row, no object per entry.
+
+Rows hang in singly linked lists (arrays of row numbers), one list to a slot of time; the slot that is current is sorted
+once into a run. So adding costs four array stores, taking costs a share of one small sort, and order is exact to the
+float, not to the slot. A row is in the wheel at most once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+# A slot holds a few hundred rows at the fullest (20,000 rows beating every 10 s): sorted in well under a millisecond.
+SLOT_S = 0.1
+# How far next_due looks for a slot that holds something: a second's worth, so that an idle wheel costs a wake-up a second.
+_LOOK_AHEAD = 10
+
+
+class Wheel:
+    """Rows 0..rows-1, each due at most once, at most ``horizon_s`` after the present.
+
+    Times are seconds on the caller's clock. ``due`` may be read by the caller: the instant that a row was last added for.
+    """
+
+    def __init__(self, rows: int, horizon_s: float, start: float) -> None:
+        self.due = array("d", bytes(8 * rows))
+        self._next = array("i", b"\xff" * (4 * rows))
+        self._slots = int(horizon_s / SLOT_S) + 3
+        self._heads = array("i", b"\xff" * (4 * self._slots))
+        self._start = start
+        self._now_slot = 0
+        self._run: list[tuple[float, int]] = []
+        self._at = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, row: int, due: float) -> None:
+        """Hang ``row``, which must not be in the wheel, up for ``due``; a past instant is due at once."""
+        self.due[row] = due
+        self._count += 1
+        slot = int((due - self._start) / SLOT_S)
+        if slot <= self._now_slot:
+            insort(self._run, (due, row), self._at)
+            return
+        # Past the horizon (a caller's clock that leapt): the last slot, and hung up again when its time comes.
+        index = min(slot, self._now_slot + self._slots - 1) % self._slots
+        self._next[row] = self._heads[index]
+        self._heads[index] = row
+
+    def remove(self, row: int) -> None:
+        """Take ``row``, which must be in the wheel, out of it. Costs a walk along one slot: for deaths, not for beats."""
+        due = self.due[row]
+        self._count -= 1
+        slot = int((due - self._start) / SLOT_S)
+        if slot > self._now_slot:
+            index = min(slot, self._now_slot + self._slots - 1) % self._slots
+            if self._unlink(row, index):
+                return
+            for other in range(self._slots):  # hung up past the horizon, and the present has moved since
+                if self._unlink(row, other):
+                    return
+        del self._run[bisect_left(self._run, (due, row), self._at)]
+
+    def _unlink(self, row: int, index: int) -> bool:
+        following, here, before = self._next, self._heads[index], -1
+        while here >= 0:
+            if here == row:
+                if before < 0:
+                    self._heads[index] = following[row]
+                else:
+                    following[before] = following[row]
+                return True
+            before, here = here, following[here]
+        return False
+
+    def pop_due(self, now: float, most: int) -> Iterator[int]:
+        """Up to ``most`` rows that are due at ``now``, in the order of their instants, each taken out as it is given."""
+        while most:
+            run = self._run
+            if self._at < len(run):
+                due, row = run[self._at]
+                if due > now:
+                    return
+                self._at += 1
+                self._count -= 1
+                most -= 1
+                yield row
+            elif not self._advance(now):
+                return
+
+    def next_due(self) -> float | None:
+        """The earliest instant in the wheel, or, when nothing is due soon, a nearer one to ask again at; None when empty."""
+        if not self._count:
+            return None
+        if self._at < len(self._run):
+            return self._run[self._at][0]
+        for slot in range(self._now_slot + 1, self._now_slot + 1 + min(_LOOK_AHEAD, self._slots - 1)):
+            row = self._heads[slot % self._slots]
+            if row >= 0:
+                earliest = self.due[row]
+                while (row := self._next[row]) >= 0:
+                    earliest = min(earliest, self.due[row])
+                return earliest
+        return self._start + (self._now_slot + _LOOK_AHEAD) * SLOT_S
+
+    def _advance(self, now: float) -> bool:
+        """Move on to the next slot that has rows and has begun by ``now``. False when there is none."""
+        present = int((now - self._start) / SLOT_S)
+        if not self._count:
+            # Nothing hangs anywhere: jump, so that a wheel idle for hours is not walked slot by slot.
+            self._now_slot = max(self._now_slot, present)
+            self._run, self._at = [], 0
+            return False
+        while self._now_slot < present:
+            self._now_slot += 1
+            index = self._now_slot % self._slots
+            row = self._heads[index]
+            if row >= 0:
+                self._heads[index] = -1
+                if self._sort_run(row):
+                    return True
+        return False
+
+    def _sort_run(self, row: int) -> bool:
+        """Make the list that begins with ``row`` the current run; rows hung up past the horizon are hung up again."""
+        end = self._start + (self._now_slot + 1) * SLOT_S + 1e-6  # a float's rounding must not send a row round again
+        run: list[tuple[float, int]] = []
+        later: list[int] = []
+        while row >= 0:
+            if self.due[row] < end:
+                run.append((self.due[row], row))
+            else:
+                later.append(row)
+            row = self._next[row]
+        run.sort()
+        self._run, self._at = run, 0
+        for row in later:
+            self._count -= 1
+            self.add(row, self.due[row])
+        return bool(self._run)

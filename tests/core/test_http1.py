@@ -1,0 +1,143 @@
+"""The response scanner: tables for what it must take, h11 as the oracle for everything else."""
+
+from __future__ import annotations
+
+import h11
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from asyncli.core.http1 import MOST_HEAD_BYTES, ProtocolError, Response, Scanner
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def scan(data: bytes, method: str = "HEAD", cuts: list[int] | None = None, eof: bool = False) -> Response | None:
+    scanner = Scanner(method)
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts or []), len(data)]
+    for start, end in zip(edges, edges[1:], strict=False):
+        response = scanner.feed(data[start:end])
+        if response is not None:
+            return response
+    return scanner.end() if eof else None
+
+
+@pytest.mark.parametrize(
+    ("data", "method", "expected"),
+    [
+        (OK + b"\r\n", "HEAD", Response(200, True)),
+        (OK + b"Content-Length: 612\r\n\r\n", "HEAD", Response(200, True)),
+        (OK + b"Content-Length: 2\r\n\r\nhi", "GET", Response(200, True)),
+        (OK + b"Content-Length: 2\r\n\r\nh", "GET", None),
+        (OK + b"Connection: close\r\n\r\n", "HEAD", Response(200, False)),
+        (OK + b"connection: Keep-Alive, CLOSE\r\n\r\n", "HEAD", Response(200, False)),
+        (b"HTTP/1.1 200\r\n\r\n", "HEAD", Response(200, True)),
+        (b"HTTP/1.1 200 \r\n\r\n", "HEAD", Response(200, True)),
+        (b"HTTP/1.0 200 OK\r\n\r\n", "HEAD", Response(200, False)),
+        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n", "HEAD", Response(200, True)),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK + b"\r\n", "HEAD", Response(200, True)),
+        (b"HTTP/1.1 999 Odd\r\n\r\n", "HEAD", Response(999, True)),
+        (b"HTTP/1.1 404 Not\tFound \xff\r\nA: \xe9\r\n\r\n", "HEAD", Response(404, True)),
+        (b"HTTP/1.1 204 No\n\n", "GET", Response(204, True)),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2;x=y\r\nhi\r\n0\r\n\r\n", "GET", Response(200, True)),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA: b\r\n\r\n", "GET", Response(200, True)),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", "GET", None),
+    ],
+)  # fmt: skip
+def test_takes_any_split(data: bytes, method: str, expected: Response | None) -> None:
+    assert scan(data, method) == expected
+    assert scan(data, method, list(range(len(data)))) == expected
+
+
+def test_a_body_without_length_ends_with_the_stream() -> None:
+    assert scan(OK + b"\r\nhello", "GET", eof=True) == Response(200, False)
+    assert scan(OK + b"Content-Length: 9\r\n\r\nhello", "GET", eof=True) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01", b"\r\n\r\n", b"HTTP/1.1 20 OK\r\n\r\n", b"HTTP/1.1 099 OK\r\n\r\n", b"SSH-2.0-OpenSSH\r\n\r\n",
+        OK + b"no colon\r\n\r\n", OK + b"A : b\r\n\r\n", OK + b" folded: first\r\n\r\n", b"HTTP/1.1 101 Switching\r\n\r\n",
+        OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", OK + b"Content-Length: -1\r\n\r\n",
+        OK + b"Transfer-Encoding: gzip\r\n\r\n", OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"H" * (MOST_HEAD_BYTES + 1),
+    ],
+)  # fmt: skip
+def test_refuses(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        scan(data, "GET")
+
+
+def test_what_follows_a_response_is_kept_apart() -> None:
+    scanner = Scanner("HEAD")
+    assert scanner.feed(OK + b"\r\nHTTP/1.1 408") == Response(200, True)
+    assert scanner.rest == b"HTTP/1.1 408"
+
+
+def oracle(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
+    """What h11 makes of it, in our terms: a Response, "error", or None for "needs more"."""
+    conn = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD_BYTES)
+    conn.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
+    conn.send(h11.EndOfMessage())
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    response = None
+    try:
+        for start, end in zip(edges, edges[1:], strict=False):
+            if start == end:
+                continue  # an empty feed means end of stream to h11
+            conn.receive_data(data[start:end])
+            while (event := conn.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+                if isinstance(event, h11.Response):
+                    tokens = {t.strip().lower() for k, v in event.headers if k == b"connection" for t in v.split(b",")}
+                    # h11 never keeps HTTP/1.0 alive; browsers, ab and we do when the server says so.
+                    alive = b"close" not in tokens and (event.http_version >= b"1.1" or b"keep-alive" in tokens)
+                    response = Response(event.status_code, alive)
+                elif isinstance(event, h11.EndOfMessage):
+                    return response
+    except h11.RemoteProtocolError:
+        return "error"
+    return None
+
+
+def ours(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
+    try:
+        return scan(data, method, cuts)
+    except ProtocolError:
+        return "error"
+
+
+name = st.sampled_from([b"Connection", b"Content-Length", b"Transfer-Encoding", b"Date", b"X-y", b"A b", b"", b"connection"])
+value = st.one_of(
+    st.sampled_from([b"close", b"keep-alive", b"Close, x", b"chunked", b"5", b"5, 5", b"0", b"gzip", b"a\tb", b"\x01", b"\x00", b" "]),
+    st.binary(max_size=6),
+)
+line = st.one_of(
+    st.builds(lambda n, v: n + b": " + v, name, value),
+    st.sampled_from([b" folded", b"\tfolded", b"nonsense", b"X:", b":"]),
+)
+status = st.sampled_from(
+    [b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK", b"HTTP/1.1 204", b"HTTP/1.1 404 ", b"HTTP/1.1 100 Continue", b"HTTP/1.1 304 a\tb",
+     b"HTTP/2.0 200 OK", b"HTTP/1.1  200 OK", b"HTTP/1.1 2000", b"http/1.1 200 OK", b"", b"HTTP/1.1 007 x", b"HTTP/1.9 599 x"]
+)  # fmt: skip
+body = st.one_of(
+    st.binary(max_size=12),
+    st.sampled_from([b"hello", b"5\r\nhello\r\n0\r\n\r\n", b"5;e\r\nhello\r\n0\r\nT: 1\r\n\r\n", b"0\r\n\r\n", b"5 \r\nhello\r\n", b"g\r\n"]),
+)
+newline = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n"])
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> bytes:
+    out = b""
+    for _ in range(draw(st.integers(1, 2))):
+        eol = draw(newline)
+        out += eol.join([draw(status), *draw(st.lists(line, max_size=4))]) + eol + eol + draw(body)
+    return out
+
+
+@settings(max_examples=1500)
+@given(st.one_of(responses(), st.binary(max_size=60)), st.sampled_from(["HEAD", "GET"]), st.lists(st.integers(0, 400), max_size=5))
+@example(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "GET", [3, 30])
+def test_agrees_with_h11(data: bytes, method: str, cuts: list[int]) -> None:
+    assert ours(data, method, cuts) == oracle(data, method, cuts)
