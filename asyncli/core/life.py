@@ -40,6 +40,7 @@ CAUSES: dict[tuple[int, str], str] = {
     (IDLE, ANNOUNCED): "closed_announced",
     (IDLE, GARBAGE): "protocol_error",
     (IDLE, UNREACHABLE): "heartbeat_timeout",
+    (IDLE, DEADLINE): "heartbeat_timeout",
     (IDLE, STRANGE): "other",
     (AWAITING, EOF): "closed_awaiting",
     (AWAITING, RESET): "reset",

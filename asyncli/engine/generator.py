@@ -1,0 +1,113 @@
+"""The session's end of a host process: start it, give orders, hear what it says. Works on any asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import sys
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from asyncli.engine.shard import Down, Drain, Failed, Ready, Shard, Start, Stop, Up
+from asyncli.errors import EngineError
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_up = msgspec.msgpack.Decoder(Up).decode
+# Sixty forks, each with a heap to copy on write, are a second on a slow machine; past this something hangs.
+_START_S = 60.0
+
+
+class Generator:
+    """One host process and its workers. ``pids`` are all of them, the host first."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._process: asyncio.subprocess.Process | None = None
+        self._errors: asyncio.Task[None] | None = None
+        self._stderr: list[str] = []
+        self.pids: list[int] = []
+
+    async def start(self) -> None:
+        """Fork the workers; they wait for :meth:`begin`. Raises :class:`EngineError` when they do not stand up."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "asyncli.engine.host",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        self._errors = asyncio.create_task(self._read_errors())
+        self._send(self._shard)
+        try:
+            message = await asyncio.wait_for(self._receive(), _START_S)
+        except TimeoutError:
+            message = None
+        if not isinstance(message, Ready):
+            await self.close()
+            raise EngineError(f"the generator's processes did not start; {self.last_words}")
+        self.pids = [message.host, *message.workers]
+
+    def begin(self, t0: float) -> None:
+        """Start the ramp at ``t0`` of the monotonic clock."""
+        self._send(Start(t0))
+
+    def drain(self) -> None:
+        self._send(Drain())
+
+    async def messages(self) -> AsyncIterator[Up]:
+        """What the host says, until it is gone; then, if it was not told to stop, a last :class:`Failed`."""
+        while True:
+            message = await self._receive()
+            if message is None:
+                yield Failed(why=f"the generator's host process has ended; {self.last_words}")
+                return
+            yield message
+
+    @property
+    def last_words(self) -> str:
+        """What the processes printed last to standard error, in one line."""
+        return self._stderr[-1] if self._stderr else "it said nothing"
+
+    async def close(self) -> None:
+        """Stop everything and wait for it. Safe to call twice."""
+        process = self._process
+        if process is None:
+            return
+        self._process = None
+        assert process.stdin is not None
+        with contextlib.suppress(OSError, RuntimeError):
+            if process.returncode is None:
+                process.stdin.write(_frame(Stop()))
+            process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), 10.0)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        if self._errors is not None:
+            await self._errors
+
+    def _send(self, message: Shard | Down) -> None:
+        if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
+            with contextlib.suppress(OSError, RuntimeError):
+                self._process.stdin.write(_frame(message))
+
+    async def _receive(self) -> Up | None:
+        if self._process is None:
+            return None
+        assert self._process.stdout is not None
+        try:
+            head = await self._process.stdout.readexactly(4)
+            return _decode_up(await self._process.stdout.readexactly(struct.unpack("<I", head)[0]))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    async def _read_errors(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            self._stderr = [*self._stderr[-20:], line.decode(errors="replace").rstrip()]
+
+
+def _frame(message: Shard | Down) -> bytes:
+    payload = _encode(message)
+    return struct.pack("<I", len(payload)) + payload

@@ -1,0 +1,237 @@
+"""The host process: a zygote that forks the workers, merges their ticks and ends when its pipe closes.
+
+``python -m asyncli.engine.host`` reads a :class:`Shard` and then orders on standard input, and writes events on standard
+output, each a frame: four bytes of length, then msgpack. One thread, a plain poll loop, no asyncio and no sockets of the
+test, so that forking stays safe at any time. It runs in a session of its own: a terminal's Ctrl-C reaches only the user's
+process, which decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from typing import NoReturn
+
+import msgspec
+
+from asyncli.engine.shard import Drain, Failed, Ready, Shard, Start, Stop, Ticked, Up, WorkerLost
+from asyncli.engine.worker import MOST_MESSAGE, run_worker
+from asyncli.records import Deaths, Tick
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# How long after its second a tick may come from a slow worker before the others' go on without it; its counts join the
+# next one, so nothing is lost.
+PATIENCE_S = 0.7
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_encode = msgspec.msgpack.Encoder().encode
+_decode_tick = msgspec.msgpack.Decoder(Tick).decode
+_decode_down = msgspec.msgpack.Decoder(Start | Drain | Stop).decode
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process when the thread that forked it ends; exits at once if ``parent`` is gone already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class _Link:
+    """The host's end of one worker."""
+
+    def __init__(self, number: int, pid: int, sock: socket.socket) -> None:
+        self.number, self.pid, self.sock = number, pid, sock
+        self.last = Tick()
+
+
+class Host:
+    """Forks ``shard.workers`` workers and passes orders down and merged ticks up."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._links: dict[int, _Link] = {}
+        self._t0: float | None = None
+        self._seconds: dict[int, tuple[Tick, set[int]]] = {}
+        self._sent_second = 0
+        self._carried = Tick()
+        self._lost = 0
+        self._buffer = b""
+
+    def run(self) -> None:
+        capacity = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        for number in range(self._shard.workers):
+            self._fork(number, capacity)
+        self._poll = select.poll()
+        self._poll.register(0, select.POLLIN)
+        for fd in self._links:
+            self._poll.register(fd, select.POLLIN)
+        self._say(Ready(host=os.getpid(), workers=[link.pid for link in self._links.values()]))
+        while True:
+            for fd, _ in self._poll.poll(100):
+                if fd == 0:
+                    if not self._told():
+                        return
+                else:
+                    self._heard(self._links[fd])
+            self._forward(time.monotonic())
+
+    def _fork(self, number: int, capacity: int) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MOST_MESSAGE)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_MESSAGE)
+        parent = os.getpid()
+        # What stands now is shared by all workers; frozen, the collector never touches (and so copies) its pages.
+        gc.freeze()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                die_with_parent(parent)
+                ours.close()
+                for link in self._links.values():
+                    link.sock.close()
+                # The host's pipes are not ours: kept, they would hide its end from the session.
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, 0)
+                os.dup2(null, 1)
+                os.close(null)
+                # A worker builds no reference cycles in its steady state; collecting would only copy shared pages.
+                gc.disable()
+                run_worker(self._shard, number, theirs, capacity)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        theirs.close()
+        self._links[ours.fileno()] = _Link(number, pid, ours)
+
+    def _told(self) -> bool:
+        """Read orders; False when the session is gone or says stop."""
+        data = os.read(0, 65536)
+        if not data:
+            return False
+        self._buffer += data
+        while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (size := struct.unpack("<I", self._buffer[:4])[0]):
+            message, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
+            order = _decode_down(message)
+            if isinstance(order, Start):
+                self._t0 = order.t0
+            for link in self._links.values():
+                with contextlib.suppress(OSError):
+                    link.sock.send(message)
+            if isinstance(order, Stop):
+                return False
+        return True
+
+    def _heard(self, link: _Link) -> None:
+        try:
+            message = link.sock.recv(MOST_MESSAGE)
+        except OSError:
+            message = b""
+        if not message:
+            self._bury(link)
+            return
+        tick = _decode_tick(message)
+        link.last = tick
+        merged, reported = self._seconds.setdefault(max(tick.second, self._sent_second + 1), (Tick(), set()))
+        merged.merge_counts(tick)
+        reported.add(link.number)
+
+    def _bury(self, link: _Link) -> None:
+        """A worker ended by itself or by a stranger's hand: its connections are the generator's loss, not the server's."""
+        self._poll.unregister(link.sock.fileno())
+        del self._links[link.sock.fileno()]
+        link.sock.close()
+        _, status = os.waitpid(link.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        held = link.last.held
+        self._carried.deaths.setdefault("generator_lost", Deaths()).count += held
+        self._lost += 1
+        self._say(WorkerLost(worker=link.number, pid=link.pid, how=how, held=held))
+        if not self._links:
+            self._say(Failed(why="every worker of the generator has ended"))
+
+    def _forward(self, now: float) -> None:
+        """Send the seconds that are whole, or overdue: one merged tick each, gauges summed over the workers' latest."""
+        if self._t0 is None:
+            return
+        for second in sorted(self._seconds):
+            merged, reported = self._seconds[second]
+            if len(reported) < len(self._links) and now < self._t0 + second + PATIENCE_S:
+                break
+            del self._seconds[second]
+            merged.second = self._sent_second = second
+            merged.merge_counts(self._carried)
+            self._carried = Tick()
+            for link in self._links.values():
+                merged.merge_gauges(link.last)
+            # The dead keep nobody waiting.
+            merged.ramped += self._lost
+            merged.drained += self._lost
+            self._say(Ticked(merged))
+
+    def _say(self, message: Up) -> None:
+        payload = _encode(message)
+        frame = struct.pack("<I", len(payload)) + payload
+        while frame:
+            frame = frame[os.write(1, frame) :]
+
+    def end(self) -> None:
+        """Let the workers go: their links close, and they end by themselves; those that do not are ended."""
+        for link in self._links.values():
+            link.sock.close()
+        deadline = time.monotonic() + 2.0
+        for link in self._links.values():
+            while os.waitpid(link.pid, os.WNOHANG)[0] == 0:
+                if time.monotonic() > deadline:
+                    os.kill(link.pid, signal.SIGKILL)
+                    os.waitpid(link.pid, 0)
+                    break
+                time.sleep(0.005)
+
+
+def main() -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.setsid()
+    die_with_parent(os.getppid())
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    head = _read_exactly(4)
+    shard = msgspec.msgpack.decode(_read_exactly(struct.unpack("<I", head)[0]), type=Shard)
+    with contextlib.suppress(ImportError):
+        import uvloop  # noqa: F401  (loaded once here, shared by every worker)
+    host = Host(shard)
+    try:
+        host.run()
+    except BrokenPipeError:
+        pass
+    finally:
+        host.end()
+    sys.exit(0)
+
+
+def _read_exactly(count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = os.read(0, count - len(data))
+        if not more:
+            sys.exit(0)
+        data += more
+    return data
+
+
+if __name__ == "__main__":
+    main()

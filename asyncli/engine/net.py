@@ -1,0 +1,109 @@
+"""The network seam: all that the connection table asks of a network, and the real one.
+
+The table sees small integers for connections (file descriptors here, numbers in the simulated twin in sim.py), bytes, and
+OSErrors. TLS or another transport comes through this door: another class with these methods.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from asyncli.engine.spread import Destination
+
+READABLE = select.EPOLLIN if hasattr(select, "EPOLLIN") else 1
+WRITABLE = select.EPOLLOUT if hasattr(select, "EPOLLOUT") else 4
+
+_IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module names it only since Python 3.12
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Net(Protocol):
+    """What a connection table needs. Every method is non-blocking; OSErrors carry an errno from core.life's table."""
+
+    #: send(handle, data) -> bytes taken; BlockingIOError while not connected yet.
+    send: Callable[[int, bytes], int]
+    #: recv(handle, most) -> bytes; b"" at the end of the stream.
+    recv: Callable[[int, int], bytes]
+    #: Seconds on a clock that never steps back.
+    clock: Callable[[], float]
+
+    def connect(self, destination: int, source: int) -> int:
+        """Begin to connect to the numbered destination from the numbered source (-1: the kernel chooses); a handle."""
+        ...
+
+    def error(self, handle: int) -> int:
+        """The pending error (an errno) of a connect that has ended; 0 when it is established."""
+        ...
+
+    def watch(self, handle: int, events: int, again: bool = False) -> None:
+        """Have ``poll`` report ``events`` of the handle; ``again`` when it is watched already."""
+        ...
+
+    def poll(self, most: int) -> list[tuple[int, int]]:
+        """Up to ``most`` (handle, events) that are ready now; level-triggered."""
+        ...
+
+    def close(self, handle: int, abort: bool) -> None:
+        """Close; with ``abort`` by RST, which spares TIME_WAIT."""
+        ...
+
+
+class RealNet:
+    """Sockets of the kernel as bare descriptors in one epoll set, whose own ``fileno()`` an event loop watches."""
+
+    def __init__(self, destinations: tuple[Destination, ...], sources: tuple[str, ...]) -> None:
+        self._epoll = select.epoll()
+        self._targets = [(d.family, (d.address, d.port)) for d in destinations]
+        self._sources = [(source, 0) for source in sources]
+        self.send = os.write
+        self.recv = os.read
+        self.clock = time.monotonic
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def connect(self, destination: int, source: int) -> int:
+        family, address = self._targets[destination]
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            if source >= 0:
+                # Without this option bind() takes a port for itself alone, which halves what a pair can carry.
+                sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+                sock.bind(self._sources[source])
+            sock.connect(address)
+        except BlockingIOError:
+            pass
+        except OSError:
+            sock.close()
+            raise
+        return sock.detach()
+
+    def error(self, handle: int) -> int:
+        sock = socket.socket(fileno=handle)
+        try:
+            return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        finally:
+            sock.detach()
+
+    def watch(self, handle: int, events: int, again: bool = False) -> None:
+        if again:
+            self._epoll.modify(handle, events)
+        else:
+            self._epoll.register(handle, events)
+
+    def poll(self, most: int) -> list[tuple[int, int]]:
+        return self._epoll.poll(0, most)
+
+    def close(self, handle: int, abort: bool) -> None:
+        if abort:
+            sock = socket.socket(fileno=handle)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            sock.close()
+        else:
+            os.close(handle)

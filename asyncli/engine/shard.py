@@ -1,0 +1,112 @@
+"""What the generator's processes are told: the part of the plan they need, resolved, and what they say back."""
+
+from __future__ import annotations
+
+import msgspec
+
+from asyncli import __version__
+from asyncli.core.ramp import Ramp
+from asyncli.engine.spread import Destination, Spread
+from asyncli.plan import Plan
+from asyncli.records import Tick
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """A generator's orders. Times in seconds. ``requests`` has the bytes of a heartbeat for each URL of the plan."""
+
+    ramp: Ramp
+    keepalive_s: float
+    timeout_s: float
+    connect_timeout_s: float
+    seed: int
+    reopen: bool
+    beat_at_once: bool
+    method: str
+    requests: tuple[bytes, ...]
+    destinations: tuple[Destination, ...]
+    sources: tuple[str, ...]
+    local: bool
+    workers: int
+
+
+def build_shard(plan: Plan, spread: Spread) -> Shard:
+    """The orders for the one host process of a local run."""
+    return Shard(
+        ramp=Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s),
+        keepalive_s=plan.keepalive_s,
+        timeout_s=plan.timeout_s,
+        connect_timeout_s=plan.connect_timeout_s,
+        seed=plan.seed,
+        reopen=plan.reopen,
+        beat_at_once=plan.first_beat == "now",
+        method=plan.method,
+        requests=tuple(_request(plan, number) for number in range(len(plan.urls))),
+        destinations=spread.destinations,
+        sources=spread.sources,
+        local=spread.local,
+        workers=spread.workers,
+    )
+
+
+def _request(plan: Plan, number: int) -> bytes:
+    target = plan.targets[number]
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    fields = list(plan.headers)
+    named = {field.partition(":")[0].lower() for field in fields}
+    if "user-agent" not in named:
+        fields.insert(0, f"User-Agent: asyncli/{__version__}")
+    if "host" not in named:
+        fields.insert(0, f"Host: {host}" + (f":{target.port}" if target.port != 80 else ""))
+    return "\r\n".join([f"{plan.method} {target.path} HTTP/1.1", *fields, "", ""]).encode("ascii")
+
+
+# Down the pipe: session -> host -> workers.
+
+
+class Start(msgspec.Struct, tag=True):
+    """Begin the ramp when the monotonic clock shows ``t0``; ticks close whole seconds after it."""
+
+    t0: float
+
+
+class Drain(msgspec.Struct, tag=True):
+    """Count what is held, send and open nothing more, await what is outstanding, then close."""
+
+
+class Stop(msgspec.Struct, tag=True):
+    """End at once."""
+
+
+# Up the pipe: workers -> host -> session.
+
+
+class Ready(msgspec.Struct, tag=True):
+    """The processes stand: the host's pid and its workers'."""
+
+    host: int
+    workers: list[int]
+
+
+class Ticked(msgspec.Struct, tag=True):
+    """One second of all workers together."""
+
+    tick: Tick
+
+
+class WorkerLost(msgspec.Struct, tag=True):
+    """A worker ended that should not have: ``how`` in words, with what it ``held`` by its last tick."""
+
+    worker: int
+    pid: int
+    how: str
+    held: int
+
+
+class Failed(msgspec.Struct, tag=True):
+    """The generator cannot go on; ``why`` in one line."""
+
+    why: str
+
+
+Down = Start | Drain | Stop
+Up = Ready | Ticked | WorkerLost | Failed

@@ -1,0 +1,467 @@
+"""The connections of one process: rows in columns, one wheel of what is due, one turn that does what can be done now.
+
+No asyncio here and no clock of its own: a driver calls :meth:`Table.turn` when the network is ready or something is due
+(worker.py on the real clock, sim.py on a virtual one). Laws:
+
+- Level-triggered, a bounded number of events a turn.
+- No handle is closed before the batch of events is done, so none can come back as another connection within it.
+- A row is in the wheel exactly while it is IDLE (next beat) or in BACKOFF (next attempt); CONNECTING and AWAITING rows
+  stand in dictionaries in the order of their start, which is the order of their deadlines.
+- Lateness counts from the instant that was due, latency too: a stalled generator cannot make the server look good.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from asyncli.core.heartbeat import backoff_s, sleep_s
+from asyncli.core.http1 import ProtocolError, Response, Scanner
+from asyncli.core.life import (
+    ANNOUNCED, AWAITING, BACKOFF, CONNECTING, DEAD, DEADLINE, EOF, GARBAGE, IDLE, cause, event_of,
+)  # fmt: skip
+from asyncli.core.wheel import Wheel
+from asyncli.engine.net import READABLE, WRITABLE, Net
+from asyncli.engine.shard import Shard
+from asyncli.engine.spread import share
+from asyncli.records import Deaths, Tick
+
+# Bounds of one turn: each keeps it near 10 ms at the 20-50 us that a connect or beat takes, so that nothing starves.
+MOST_EVENTS = 256
+MOST_BEATS = 256
+MOST_OPENS = 128
+MOST_CLOSES = 400
+# Half of a listen backlog of nginx's default, 511, in flight from each worker: more would only queue in the kernel.
+MOST_PENDING = 256
+# A head of HTTP fits; os.read with a big buffer maps and unmaps it at each call (17 us more at 256 KiB).
+READ_BYTES = 8192
+# Deadlines are seconds long; looking at them ten times a second makes them 100 ms late at most.
+_SWEEP_S = 0.1
+
+
+class Table:
+    """Worker ``worker``'s share of a shard. ``capacity`` bounds handle numbers (the descriptor limit)."""
+
+    def __init__(self, shard: Shard, worker: int, net: Net, capacity: int) -> None:
+        self._shard, self._worker, self._net = shard, worker, net
+        self._ramp = shard.ramp
+        rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
+        self.rows = rows
+        self._state = bytearray(rows)  # UNBORN
+        self._handle = array("i", b"\xff" * (4 * rows))
+        self._row_of = array("i", b"\xff" * (4 * capacity))
+        self._born = array("d", bytes(8 * rows))  # when established
+        self._heard = array("d", bytes(8 * rows))  # when last answered (or established): since then it idles
+        self._requests = array("I", bytes(4 * rows))  # answered on this connection
+        self._beats = array("I", bytes(4 * rows))  # ever, over all lives of the row: the jitter's number
+        self._lives = array("I", bytes(4 * rows))
+        self._retries = bytearray(rows)
+        self._connecting: dict[int, float] = {}
+        self._awaiting: dict[int, float] = {}
+        self._partial: dict[int, Scanner] = {}
+        self._doomed: list[tuple[int, bool]] = []
+        self._seen: tuple[bytes, Response] = (b"", Response(0, False))
+        self._one_request = shard.requests[0] if len(set(shard.requests)) == 1 else None
+        self._batch = worker
+        self._opened_of_batch = 0
+        self._not_before = 0.0
+        self._first_pending = 0
+        self._next_sweep = 0.0
+        self._draining = False
+        self._closing_row = 0
+        self._t0: float | None = None
+        self._wheel = Wheel(0, 1.0, 0.0)
+        self.held = 0
+        self.held_at_drain = 0
+        self._tick = Tick()
+
+    # -- what the driver calls
+
+    def start(self, t0: float) -> None:
+        """Begin the schedule at ``t0`` on the net's clock."""
+        self._t0 = t0
+        # The longest that a row can be due ahead: a beat's sleep or a backoff's 45 s.
+        self._wheel = Wheel(self.rows, max(self._shard.keepalive_s / 2, 45.0) + 1.0, min(t0, self._net.clock()))
+
+    def drain(self) -> None:
+        """Count what is held; from here nothing is sent or opened, and what ends is not a loss."""
+        if not self._draining:
+            self._draining = True
+            self.held_at_drain = self.held
+            for row in range(self.rows):
+                if self._state[row] == BACKOFF:
+                    self._state[row] = DEAD
+
+    @property
+    def drained(self) -> bool:
+        return self._draining and self._closing_row >= self.rows and not self._doomed
+
+    @property
+    def ramped(self) -> bool:
+        """Every batch is issued and every first attempt has ended, well or badly."""
+        return self._t0 is not None and self._batch >= self._ramp.batches and not self._first_pending
+
+    def turn(self) -> float | None:
+        """Do what is due and ready now. The instant of the next turn at the latest, or None: when the network says."""
+        net = self._net
+        begun = net.clock()
+        if self._t0 is None:
+            return None
+        if self._draining:
+            busy = self._close_some()
+        else:
+            busy = self._beat_due(begun)
+            busy = self._open_due(begun) or busy
+        events = net.poll(MOST_EVENTS)
+        for handle, what in events:
+            self._ready(handle, what)
+        now = net.clock()
+        if now >= self._next_sweep:
+            self._sweep(now)
+        for handle, abort in self._doomed:
+            net.close(handle, abort)
+        self._doomed.clear()
+        if now - begun > self._tick.longest_turn_s:
+            self._tick.longest_turn_s = now - begun
+        return now if busy or len(events) == MOST_EVENTS else self._next_instant(now)
+
+    def take_tick(self, second: int) -> Tick:
+        """The counts since the last call, with the gauges of now."""
+        tick, self._tick = self._tick, Tick()
+        tick.second = second
+        tick.workers = 1
+        tick.held = self.held
+        tick.connecting = len(self._connecting)
+        tick.awaiting = len(self._awaiting)
+        tick.ramped = int(self.ramped)
+        tick.drained = int(self.drained)
+        tick.held_at_drain = self.held_at_drain
+        return tick
+
+    # -- the schedule
+
+    def _next_instant(self, now: float) -> float | None:
+        due: list[float] = []
+        if self._connecting or self._awaiting:
+            due.append(max(now, self._next_sweep))
+        if not self._draining:
+            beat = self._wheel.next_due()
+            if beat is not None:
+                due.append(beat)
+            if self._batch < self._ramp.batches:
+                due.append(self._batch_instant())
+        elif not self.drained:
+            due.append(now + _SWEEP_S)
+        return min(due, default=None)
+
+    def _batch_instant(self) -> float:
+        assert self._t0 is not None
+        instant = max(self._t0 + self._ramp.due_s(self._batch), self._not_before)
+        # With too many pending, the network must speak (or the sweep time out) before the next batch.
+        return instant if len(self._connecting) < MOST_PENDING else max(instant, self._next_sweep)
+
+    def _connection(self, row: int) -> int:
+        """The number of this row's connection in the whole run: batches go round the workers."""
+        batch = self._ramp.batch
+        return ((row // batch) * self._shard.workers + self._worker) * batch + row % batch
+
+    def _open_due(self, now: float) -> bool:
+        """Open the batches that are due. True when more could be opened at once."""
+        ramp, opened = self._ramp, 0
+        while self._batch < ramp.batches and self._batch_instant() <= now and len(self._connecting) < MOST_PENDING:
+            if opened >= MOST_OPENS:
+                return True
+            if not self._opened_of_batch:
+                assert self._t0 is not None
+                self._tick.ramp_lateness_us.add((self._net.clock() - self._t0 - ramp.due_s(self._batch)) * 1e6)
+            size = ramp.size(self._batch)
+            first = self._batch // self._shard.workers * ramp.batch
+            room = min(size - self._opened_of_batch, MOST_OPENS - opened, MOST_PENDING - len(self._connecting))
+            for row in range(first + self._opened_of_batch, first + self._opened_of_batch + room):
+                self._first_pending += 1
+                self._open(row)
+            opened += room
+            self._opened_of_batch += room
+            if self._opened_of_batch == size:
+                self._opened_of_batch = 0
+                self._batch += self._shard.workers
+                # A ramp that fell behind catches up at twice its pace, not in one burst.
+                self._not_before = now + self._shard.workers * ramp.interval_s / 2
+        return False
+
+    def _beat_due(self, now: float) -> bool:
+        state, beats = self._state, 0
+        for row in self._wheel.pop_due(now, MOST_BEATS):
+            beats += 1
+            if state[row] == IDLE:
+                self._send(row, self._wheel.due[row])
+            elif len(self._connecting) < MOST_PENDING:
+                self._open(row)
+            else:
+                self._wheel.add(row, now + _SWEEP_S)
+        return beats == MOST_BEATS
+
+    def _sweep(self, now: float) -> None:
+        self._next_sweep = now + _SWEEP_S
+        for waiting, patience in ((self._connecting, self._shard.connect_timeout_s), (self._awaiting, self._shard.timeout_s)):
+            overdue = []
+            for row, since in waiting.items():
+                if now - since < patience:
+                    break
+                overdue.append(row)
+            for row in overdue:
+                self._end(row, DEADLINE)
+
+    def _close_some(self) -> bool:
+        """Once nothing is outstanding, close rows, a bounded number a turn, by RST: 100,000 would fill TIME_WAIT."""
+        if self._connecting or self._awaiting:
+            return False
+        closed = 0
+        while self._closing_row < self.rows and closed < MOST_CLOSES:
+            row = self._closing_row
+            self._closing_row += 1
+            if self._state[row] == IDLE:
+                self._doom(row, abort=True)
+                self._state[row] = DEAD
+                self.held -= 1
+                closed += 1
+        return self._closing_row < self.rows
+
+    # -- a connection's life
+
+    def _open(self, row: int) -> None:
+        net, shard = self._net, self._shard
+        self._tick.started += 1
+        number = self._connection(row)
+        destination = number % len(shard.destinations)
+        source = number // len(shard.destinations) % len(shard.sources) if shard.sources else -1
+        self._state[row] = CONNECTING
+        began = self._connecting[row] = net.clock()
+        try:
+            handle = net.connect(destination, source)
+        except OSError as error:
+            self._end(row, event_of(error.errno))
+            return
+        if handle >= len(self._row_of):
+            self._row_of.extend([-1] * (handle + 1 - len(self._row_of)))
+        self._handle[row] = handle
+        self._row_of[handle] = row
+        try:
+            # On loopback the handshake is over when connect() returns, so the first beat can go out at once and the
+            # event that would say "connected" need never be awaited.
+            if shard.local and shard.beat_at_once:
+                try:
+                    self._first_send(row, began)
+                except BlockingIOError:
+                    net.watch(handle, READABLE | WRITABLE)
+                else:
+                    net.watch(handle, READABLE)
+            else:
+                net.watch(handle, READABLE | WRITABLE)
+        except OSError as error:
+            self._end(row, event_of(error.errno))
+
+    def _first_send(self, row: int, began: float) -> None:
+        request = self._request(row)
+        self._net.send(self._handle[row], request)
+        now = self._net.clock()
+        self._establish(row, now)
+        self._tick.sent += 1
+        self._tick.bytes_sent += len(request)
+        self._tick.lateness_us.add(0)
+        self._state[row] = AWAITING
+        self._awaiting[row] = now
+        self._wheel.due[row] = now
+
+    def _establish(self, row: int, now: float) -> None:
+        tick = self._tick
+        tick.connect_us.add((now - self._connecting.pop(row)) * 1e6)
+        tick.opened += 1
+        if self._lives[row]:
+            tick.reopened += 1
+        elif not self._retries[row]:
+            self._first_pending -= 1
+        self._lives[row] += 1
+        self._retries[row] = 0
+        self._requests[row] = 0
+        self._born[row] = self._heard[row] = now
+        self._state[row] = IDLE
+        self.held += 1
+
+    def _ready(self, handle: int, what: int) -> None:
+        row = self._row_of[handle]
+        if row < 0:
+            return
+        state = self._state[row]
+        if state == AWAITING:
+            self._answer(row, handle)
+        elif state == CONNECTING:
+            self._connected(row, handle)
+        else:
+            self._unasked(row, handle)
+
+    def _connected(self, row: int, handle: int) -> None:
+        net = self._net
+        try:
+            if self._shard.beat_at_once and not self._draining:
+                self._first_send(row, self._connecting[row])
+                net.watch(handle, READABLE, again=True)
+                return
+            error = net.error(handle)
+            if error:
+                self._end(row, event_of(error))
+                return
+            net.watch(handle, READABLE, again=True)
+        except BlockingIOError:
+            return
+        except OSError as failure:
+            self._end(row, event_of(failure.errno))
+            return
+        now = net.clock()
+        self._establish(row, now)
+        self._sleep(row, now)
+
+    def _sleep(self, row: int, now: float) -> None:
+        if not self._draining:
+            shard = self._shard
+            self._wheel.add(row, now + sleep_s(shard.seed, self._connection(row), self._beats[row], shard.keepalive_s))
+
+    def _request(self, row: int) -> bytes:
+        if self._one_request is not None:
+            return self._one_request
+        shard = self._shard
+        return shard.requests[shard.destinations[self._connection(row) % len(shard.destinations)].target]
+
+    def _send(self, row: int, due: float) -> None:
+        net, tick = self._net, self._tick
+        request = self._one_request or self._request(row)
+        try:
+            net.send(self._handle[row], request)
+        except OSError as error:
+            self._end(row, event_of(error.errno), in_wheel=False)
+            return
+        now = net.clock()
+        tick.sent += 1
+        tick.bytes_sent += len(request)
+        tick.lateness_us.add((now - due) * 1e6)
+        self._state[row] = AWAITING
+        self._awaiting[row] = now
+
+    def _answer(self, row: int, handle: int) -> None:
+        net, tick = self._net, self._tick
+        try:
+            data = net.recv(handle, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(row, event_of(error.errno))
+            return
+        tick.bytes_received += len(data)
+        response: Response | None
+        if data == self._seen[0] and row not in self._partial:
+            response = self._seen[1]
+        else:
+            response = self._scan(row, data)
+            if response is None:
+                return
+        now = net.clock()
+        del self._awaiting[row]
+        tick.answered += 1
+        status = response.status
+        tick.by_status[status] = tick.by_status.get(status, 0) + 1
+        tick.latency_us.add((now - self._wheel.due[row]) * 1e6)
+        self._requests[row] += 1
+        self._beats[row] += 1
+        self._heard[row] = now
+        self._state[row] = IDLE
+        if response.keep_alive:
+            self._sleep(row, now)
+        else:
+            self._end(row, ANNOUNCED, in_wheel=False)
+
+    def _scan(self, row: int, data: bytes) -> Response | None:
+        """Off the beaten track: an answer that is not, byte for byte, the last one."""
+        scanner = self._partial.get(row)
+        fresh = scanner is None
+        if scanner is None:
+            scanner = Scanner(self._shard.method)
+        if not data:
+            response = scanner.end()
+            self._partial.pop(row, None)
+            if response is None:
+                self._end(row, EOF)
+            return response
+        try:
+            response = scanner.feed(data)
+            if response is not None and scanner.rest:
+                raise ProtocolError("bytes after the response")
+        except ProtocolError:
+            self._end(row, GARBAGE)
+            return None
+        if response is None:
+            self._partial[row] = scanner
+            return None
+        self._partial.pop(row, None)
+        if fresh:
+            self._seen = (data, response)
+        return response
+
+    def _unasked(self, row: int, handle: int) -> None:
+        """An idle connection spoke: mostly its end, or a farewell such as 408 with Connection: close."""
+        try:
+            data = self._net.recv(handle, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(row, event_of(error.errno))
+            return
+        self._tick.bytes_received += len(data)
+        if not data:
+            self._end(row, EOF)
+            return
+        try:
+            farewell = Scanner("GET").feed(data)
+        except ProtocolError:
+            farewell = None
+        self._end(row, ANNOUNCED if farewell is not None and not farewell.keep_alive else GARBAGE)
+
+    def _end(self, row: int, event: str, in_wheel: bool = True) -> None:
+        """The one way a connection, or an attempt at one, ends. ``in_wheel``: whether an IDLE row still hangs there."""
+        state, tick, now = self._state[row], self._tick, self._net.clock()
+        why = cause(state, event)
+        self._partial.pop(row, None)
+        # Where the peer has not closed, our FIN would leave the port waiting for a peer that does not answer.
+        self._doom(row, abort=event in (DEADLINE, GARBAGE))
+        if state == CONNECTING:
+            del self._connecting[row]
+            if not self._lives[row] and not self._retries[row]:
+                self._first_pending -= 1
+            tick.failures[why] = tick.failures.get(why, 0) + 1
+            self._retries[row] = min(255, self._retries[row] + 1)
+        else:
+            self.held -= 1
+            if state == AWAITING:
+                del self._awaiting[row]
+                tick.beats_failed += 1
+                self._beats[row] += 1
+            elif in_wheel and not self._draining:
+                self._wheel.remove(row)
+            if not self._draining:
+                deaths = tick.deaths.setdefault(why, Deaths())
+                deaths.count += 1
+                deaths.age_s.add(now - self._born[row])
+                deaths.idle_s.add(now - self._heard[row])
+                deaths.requests.add(self._requests[row])
+        if self._shard.reopen and not self._draining:
+            self._state[row] = BACKOFF
+            attempt = (self._lives[row] << 8) | self._retries[row]
+            delay = backoff_s(self._shard.seed, self._connection(row), attempt, self._retries[row])
+            self._wheel.add(row, now + delay)
+        else:
+            self._state[row] = DEAD
+
+    def _doom(self, row: int, abort: bool) -> None:
+        handle = self._handle[row]
+        if handle >= 0:
+            self._handle[row] = -1
+            self._row_of[handle] = -1
+            self._doomed.append((handle, abort))

@@ -1,0 +1,123 @@
+"""One worker: a process with one asyncio loop, one epoll set, one table of connections, and a link to the host process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import time
+
+import msgspec
+
+from asyncli.engine.net import RealNet
+from asyncli.engine.shard import Down, Drain, Shard, Start, Stop
+from asyncli.engine.table import Table
+from asyncli.records import Tick
+
+# The least time between two turns that a timer asks for. Beats due within it go out together; it is far below any lateness
+# that matters, and it bounds the wake-ups of a worker to 1,000 a second however many beats it has.
+GRAIN_S = 0.001
+# A link's message: the largest tick (every histogram full) is some 100 KiB.
+MOST_MESSAGE = 1 << 20
+
+_decode_down = msgspec.msgpack.Decoder(Down).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Worker:
+    """Drives a table on the real clock until it is told to stop or the host is gone."""
+
+    def __init__(self, shard: Shard, number: int, link: socket.socket, capacity: int) -> None:
+        self._net = RealNet(shard.destinations, shard.sources)
+        self._table = Table(shard, number, self._net, capacity)
+        self._link = link
+        self._unsent: Tick | None = None
+        self._armed: asyncio.TimerHandle | None = None
+        self._armed_for = 0.0
+        self._second = 0
+        self._t0 = 0.0
+
+    async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._link.setblocking(False)
+        self._loop.add_reader(self._link.fileno(), self._told)
+        self._loop.add_reader(self._net.fileno(), self._turn)
+        await self._ended.wait()
+
+    def _told(self) -> None:
+        try:
+            message = self._link.recv(MOST_MESSAGE)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:  # the host is gone, and nobody is left to report to
+            self._ended.set()
+            return
+        order = _decode_down(message)
+        if isinstance(order, Start):
+            self._t0 = order.t0
+            self._table.start(order.t0)
+            self._arm_tick()
+        elif isinstance(order, Drain):
+            self._table.drain()
+        elif isinstance(order, Stop):
+            self._ended.set()
+            return
+        self._turn()
+
+    def _turn(self) -> None:
+        upcoming = self._table.turn()
+        armed = self._armed
+        if upcoming is None:
+            return
+        if armed is not None:
+            if self._armed_for <= upcoming and self._armed_for > time.monotonic():
+                return
+            armed.cancel()
+        # A timer that fires early would find nothing due and spin until it is (libuv truncates to milliseconds), so ask
+        # for the instant or later, never sooner.
+        delay = max(GRAIN_S, upcoming - time.monotonic() + GRAIN_S / 2)
+        self._armed_for = time.monotonic() + delay
+        self._armed = self._loop.call_later(delay, self._timed)
+
+    def _timed(self) -> None:
+        self._armed = None
+        self._turn()
+
+    def _arm_tick(self) -> None:
+        self._second += 1
+        self._loop.call_later(max(0.0, self._t0 + self._second - time.monotonic()), self._close_second)
+
+    def _close_second(self) -> None:
+        now = time.monotonic()
+        if now < self._t0 + self._second:  # the timer was early
+            self._loop.call_later(GRAIN_S, self._close_second)
+            return
+        # A worker that stood still for seconds closes them all with one tick.
+        self._second = max(self._second, int(now - self._t0))
+        tick = self._table.take_tick(self._second)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        tick.cpu_user_s, tick.cpu_system_s = usage.ru_utime, usage.ru_stime
+        if self._unsent is not None:
+            tick.merge_counts(self._unsent)
+        self._unsent = tick
+        # Never block on the link: what does not fit now goes out merged with the next.
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._link.send(_encode(tick))
+            self._unsent = None
+        self._arm_tick()
+
+
+def run_worker(shard: Shard, number: int, link: socket.socket, capacity: int) -> None:
+    """The body of a worker process; returns when it is over."""
+    worker = Worker(shard, number, link, capacity)
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(worker.run())
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(worker.run())
