@@ -85,6 +85,8 @@ class Tick(msgspec.Struct):
     failures: dict[str, int] = msgspec.field(default_factory=dict)
     deaths: dict[str, Deaths] = msgspec.field(default_factory=dict)
     by_status: dict[int, int] = msgspec.field(default_factory=dict)
+    #: Destinations given up because they only refused while others answered: their number -> workers that gave up.
+    dropped: dict[int, int] = msgspec.field(default_factory=dict)
     latency_us: Histogram = msgspec.field(default_factory=Histogram)
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)
@@ -106,6 +108,8 @@ class Tick(msgspec.Struct):
             self.failures[cause] = self.failures.get(cause, 0) + count
         for status, count in other.by_status.items():
             self.by_status[status] = self.by_status.get(status, 0) + count
+        for destination, count in other.dropped.items():
+            self.dropped[destination] = self.dropped.get(destination, 0) + count
         for cause, deaths in other.deaths.items():
             self.deaths.setdefault(cause, Deaths()).merge(deaths)
         for name in HISTOGRAMS:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from asyncli.engine.spread import Destination
+from asyncli.engine.spread import Destination, sources_for
 
 READABLE = select.EPOLLIN if hasattr(select, "EPOLLIN") else 1
 WRITABLE = select.EPOLLOUT if hasattr(select, "EPOLLOUT") else 4
@@ -34,7 +34,7 @@ class Net(Protocol):
     clock: Callable[[], float]
 
     def connect(self, destination: int, source: int) -> int:
-        """Begin to connect to the numbered destination from the numbered source (-1: the kernel chooses); a handle."""
+        """Begin to connect to the numbered destination, from the source that ``source`` counts to, going round; a handle."""
         ...
 
     def error(self, handle: int) -> int:
@@ -60,7 +60,7 @@ class RealNet:
     def __init__(self, destinations: tuple[Destination, ...], sources: tuple[str, ...]) -> None:
         self._epoll = select.epoll()
         self._targets = [(d.family, (d.address, d.port)) for d in destinations]
-        self._sources = [(source, 0) for source in sources]
+        self._sources = [[(source, 0) for source in sources_for(one, sources)] for one in destinations]
         self.send = os.write
         self.recv = os.read
         self.clock = time.monotonic
@@ -72,10 +72,10 @@ class RealNet:
         family, address = self._targets[destination]
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            if source >= 0:
+            if mine := self._sources[destination]:
                 # Without this option bind() takes a port for itself alone, which halves what a pair can carry.
                 sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
-                sock.bind(self._sources[source])
+                sock.bind(mine[source % len(mine)])
             sock.connect(address)
         except BlockingIOError:
             pass

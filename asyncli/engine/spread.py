@@ -31,8 +31,9 @@ class Destination(msgspec.Struct, frozen=True):
 class Spread(msgspec.Struct, frozen=True):
     """Where connections go from and to, and in how many processes.
 
-    ``sources`` are addresses to bind, the same number for each family in use; an empty tuple leaves the choice to the
-    kernel (no bind: one source). ``local``: the server is on this host, so it pays for both ends of each connection.
+    ``sources`` are addresses to bind, each used for the destinations of its family; a family without any leaves the choice
+    to the kernel (no bind: one source). ``ports``: usable local ports. ``local``: the server is on this host, which then
+    pays for both ends of each connection.
     """
 
     destinations: tuple[Destination, ...]
@@ -44,12 +45,17 @@ class Spread(msgspec.Struct, frozen=True):
     @property
     def pairs(self) -> int:
         """(source, destination) pairs."""
-        return len(self.destinations) * max(1, len(self.sources))
+        return sum(max(1, len(sources_for(one, self.sources))) for one in self.destinations)
 
     @property
     def capacity(self) -> int:
         """Connections that the ports allow: pairs x usable ports."""
         return self.pairs * self.ports
+
+
+def sources_for(destination: Destination, sources: tuple[str, ...]) -> tuple[str, ...]:
+    """The sources of the destination's family (an IPv6 address has a colon in it)."""
+    return tuple(one for one in sources if (":" in one) == (":" in destination.address))
 
 
 def workers_needed(connections: int, nofile: int, cpus: int) -> int:

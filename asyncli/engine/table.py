@@ -36,6 +36,8 @@ MOST_PENDING = 256
 READ_BYTES = 8192
 # Deadlines are seconds long; looking at them ten times a second makes them 100 ms late at most.
 _SWEEP_S = 0.1
+# Failed connects to an address that never answered before it is given up for others that do.
+_REFUSALS_TO_DROP = 5
 
 
 class Table:
@@ -55,6 +57,10 @@ class Table:
         self._beats = array("I", bytes(4 * rows))  # ever, over all lives of the row: the jitter's number
         self._lives = array("I", bytes(4 * rows))
         self._retries = bytearray(rows)
+        self._aim = bytearray(rows)  # the destination it was opened to
+        self._live = list(range(len(shard.destinations)))
+        self._answering = [False] * len(shard.destinations)
+        self._refusals = [0] * len(shard.destinations)
         self._connecting: dict[int, float] = {}
         self._awaiting: dict[int, float] = {}
         self._partial: dict[int, Scanner] = {}
@@ -164,6 +170,10 @@ class Table:
         batch = self._ramp.batch
         return ((row // batch) * self._shard.workers + self._worker) * batch + row % batch
 
+    def _destination(self, number: int) -> int:
+        """Where connection ``number`` goes: round the destinations that have not been dropped."""
+        return self._live[number % len(self._live)]
+
     def _open_due(self, now: float) -> bool:
         """Open the batches that are due. True when more could be opened at once."""
         ramp, opened = self._ramp, 0
@@ -232,12 +242,12 @@ class Table:
         net, shard = self._net, self._shard
         self._tick.started += 1
         number = self._connection(row)
-        destination = number % len(shard.destinations)
-        source = number // len(shard.destinations) % len(shard.sources) if shard.sources else -1
+        destination = self._destination(number)
         self._state[row] = CONNECTING
+        self._aim[row] = destination
         began = self._connecting[row] = net.clock()
         try:
-            handle = net.connect(destination, source)
+            handle = net.connect(destination, number // len(self._live))
         except OSError as error:
             self._end(row, event_of(error.errno))
             return
@@ -282,6 +292,7 @@ class Table:
             self._first_pending -= 1
         self._lives[row] += 1
         self._retries[row] = 0
+        self._answering[self._aim[row]] = True
         self._requests[row] = 0
         self._born[row] = self._heard[row] = now
         self._state[row] = IDLE
@@ -329,7 +340,7 @@ class Table:
         if self._one_request is not None:
             return self._one_request
         shard = self._shard
-        return shard.requests[shard.destinations[self._connection(row) % len(shard.destinations)].target]
+        return shard.requests[shard.destinations[self._aim[row]].target]
 
     def _send(self, row: int, due: float) -> None:
         net, tick = self._net, self._tick
@@ -426,7 +437,7 @@ class Table:
 
     def _end(self, row: int, event: str, in_wheel: bool = True) -> None:
         """The one way a connection, or an attempt at one, ends. ``in_wheel``: whether an IDLE row still hangs there."""
-        state, tick, now = self._state[row], self._tick, self._net.clock()
+        state, tick, now, again = self._state[row], self._tick, self._net.clock(), False
         why = cause(state, event)
         self._partial.pop(row, None)
         # Where the peer has not closed, our FIN would leave the port waiting for a peer that does not answer.
@@ -437,6 +448,7 @@ class Table:
                 self._first_pending -= 1
             tick.failures[why] = tick.failures.get(why, 0) + 1
             self._retries[row] = min(255, self._retries[row] + 1)
+            again = self._turn_away(self._aim[row])
         else:
             self.held -= 1
             if state == AWAITING:
@@ -451,13 +463,28 @@ class Table:
                 deaths.age_s.add(now - self._born[row])
                 deaths.idle_s.add(now - self._heard[row])
                 deaths.requests.add(self._requests[row])
-        if self._shard.reopen and not self._draining:
+        if (self._shard.reopen or again) and not self._draining:
             self._state[row] = BACKOFF
             attempt = (self._lives[row] << 8) | self._retries[row]
             delay = backoff_s(self._shard.seed, self._connection(row), attempt, self._retries[row])
             self._wheel.add(row, now + delay)
         else:
             self._state[row] = DEAD
+
+    def _turn_away(self, destination: int) -> bool:
+        """A connect failed there. True when the place is not among the living, so that the row must try another.
+
+        A name may have an address that nobody listens on (``localhost`` as ::1). One that only ever refused while another
+        answers is dropped; one that worked before is never dropped: that is the server's failure, and is counted.
+        """
+        if destination not in self._live:
+            return True
+        self._refusals[destination] += 1
+        if self._answering[destination] or self._refusals[destination] < _REFUSALS_TO_DROP or not any(self._answering):
+            return False
+        self._live.remove(destination)
+        self._tick.dropped[destination] = 1
+        return True
 
     def _doom(self, row: int, abort: bool) -> None:
         handle = self._handle[row]

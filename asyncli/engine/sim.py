@@ -1,0 +1,269 @@
+"""The simulated twin of the network: a server with faults and a clock that leaps from event to event.
+
+The same :class:`~asyncli.engine.table.Table` runs on it as on the kernel, so a soak of twelve hours takes seconds, and its
+counts are exact: every event has its instant, nothing is random but by the seed.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+import msgspec
+
+from asyncli.core.heartbeat import fraction
+from asyncli.engine.net import READABLE, WRITABLE
+from asyncli.engine.shard import Shard
+from asyncli.engine.table import Table
+from asyncli.records import Tick
+
+_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+_OK_CLOSE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class SimServer(msgspec.Struct, frozen=True):
+    """How the simulated server behaves. Times in seconds, shares from 0 to 1; None and 0 switch a behaviour off.
+
+    ``idle_timeout_s`` closes a connection that long after its last request; ``most_requests`` and ``longest_age_s``
+    announce ``Connection: close`` with the answer that reaches them, as nginx's keepalive_requests and keepalive_time do.
+    Of the requests, ``reset_share`` are answered with RST, ``drop_share`` never (the connection is dead but silent: what a
+    middle box does), ``cut_share`` by closing in the middle of the answer. ``refuse_after`` connections are accepted,
+    further ones refused. ``resets_all_at_s`` resets every connection at that instant of the clock.
+    """
+
+    latency_s: float = 0.000_2
+    connect_s: float = 0.000_1
+    idle_timeout_s: float | None = None
+    most_requests: int = 0
+    longest_age_s: float | None = None
+    reset_share: float = 0.0
+    drop_share: float = 0.0
+    cut_share: float = 0.0
+    refuse_after: int | None = None
+    resets_all_at_s: float | None = None
+    seed: int = 0
+
+
+class _Connection:
+    __slots__ = ("accepted", "age_from", "error", "inbox", "last_request", "number", "requests", "silent", "watched")
+
+    def __init__(self, number: int, now: float) -> None:
+        self.number = number
+        self.age_from = now
+        self.last_request = now
+        self.requests = 0
+        self.accepted = False
+        self.silent = False
+        self.error = 0
+        self.inbox: list[bytes] = []  # b"" is the end of the stream
+        self.watched = 0
+
+
+class SimNet:
+    """A network for one table. ``now`` is the virtual clock; ``advance`` moves it and lets what is due happen."""
+
+    def __init__(self, server: SimServer, start: float = 0.0) -> None:
+        self.server = server
+        self.now = start
+        self.accepted = 0
+        self.requests = 0
+        self._events: list[tuple[float, int, int, str, bytes]] = []
+        self._order = 0
+        self._free: list[int] = []
+        self._connections: dict[int, _Connection] = {}
+        self._highest = 2
+        self._ready: dict[int, None] = {}
+        if server.resets_all_at_s is not None:
+            self._at(server.resets_all_at_s, -1, "reset all")
+
+    # -- the seam
+
+    def clock(self) -> float:
+        return self.now
+
+    def connect(self, destination: int, source: int) -> int:
+        if self._free:
+            handle = heappop(self._free)
+        else:
+            self._highest += 1
+            handle = self._highest
+        self._order += 1
+        self._connections[handle] = _Connection(self._order, self.now)
+        self._at(self.now + self.server.connect_s, handle, "accept")
+        return handle
+
+    def error(self, handle: int) -> int:
+        return self._connections[handle].error
+
+    def watch(self, handle: int, events: int, again: bool = False) -> None:
+        self._connections[handle].watched = events
+        self._note(handle)
+
+    def poll(self, most: int) -> list[tuple[int, int]]:
+        events: list[tuple[int, int]] = []
+        for handle in list(self._ready)[:most]:
+            del self._ready[handle]
+            what = self._readiness(handle)
+            if what:
+                events.append((handle, what))
+                self._ready[handle] = None  # level-triggered: at the back of the queue, for as long as it is so
+        return events
+
+    def send(self, handle: int, data: bytes) -> int:
+        connection = self._connections[handle]
+        if connection.error:
+            raise OSError(connection.error, "simulated")
+        if not connection.accepted:
+            raise BlockingIOError(errno.EAGAIN, "simulated")
+        if connection.inbox and connection.inbox[-1] == b"":
+            return len(data)  # the peer has closed; its RST is still on its way
+        if not connection.silent:
+            self._serve(handle, connection)
+        return len(data)
+
+    def recv(self, handle: int, most: int) -> bytes:
+        connection = self._connections[handle]
+        if connection.error:
+            raise OSError(connection.error, "simulated")
+        if not connection.inbox:
+            raise BlockingIOError(errno.EAGAIN, "simulated")
+        if connection.inbox[0] == b"":
+            return b""
+        data = connection.inbox.pop(0)
+        if len(data) > most:
+            connection.inbox.insert(0, data[most:])
+        return data[:most]
+
+    def close(self, handle: int, abort: bool) -> None:
+        del self._connections[handle]
+        self._ready.pop(handle, None)
+        heappush(self._free, handle)
+
+    # -- time
+
+    @property
+    def next_event(self) -> float | None:
+        """When something happens next: now, while there is readiness unread."""
+        if any(self._readiness(handle) for handle in self._ready):
+            return self.now
+        return self._events[0][0] if self._events else None
+
+    def advance(self, to: float) -> None:
+        """Move the clock to ``to`` and let everything until then happen, in order."""
+        while self._events and self._events[0][0] <= to:
+            when, number, handle, what, data = heappop(self._events)
+            self.now = max(self.now, when)
+            self._happen(number, handle, what, data)
+        self.now = max(self.now, to)
+
+    # -- the server
+
+    def _at(self, when: float, handle: int, what: str, data: bytes = b"") -> None:
+        number = self._connections[handle].number if handle in self._connections else 0
+        heappush(self._events, (when, number, handle, what, data))
+
+    def _happen(self, number: int, handle: int, what: str, data: bytes) -> None:
+        if what == "reset all":
+            for each, connection in self._connections.items():
+                connection.error = connection.error or errno.ECONNRESET
+                self._note(each)
+            return
+        found = self._connections.get(handle)
+        if found is None or found.number != number:
+            return  # it is over, and the handle may be another's by now
+        server = self.server
+        if what == "accept":
+            if server.refuse_after is not None and self.accepted >= server.refuse_after:
+                found.error = errno.ECONNREFUSED
+            else:
+                found.accepted = True
+                found.age_from = self.now
+                self.accepted += 1
+                self._arm_idle(handle, found)
+        elif what == "data":
+            found.inbox.append(data)
+        elif what == "reset":
+            found.error = errno.ECONNRESET
+        elif what == "idle" and server.idle_timeout_s is not None:
+            # Compared by the instant it was armed for: a request since then has armed another.
+            if self.now < found.last_request + server.idle_timeout_s - 1e-9:
+                return
+            found.inbox.append(b"")
+        self._note(handle)
+
+    def _serve(self, handle: int, connection: _Connection) -> None:
+        server = self.server
+        self.requests += 1
+        connection.requests += 1
+        connection.last_request = self.now
+        answer_at = self.now + server.latency_s
+        chance = fraction(server.seed, connection.number, connection.requests)
+        if chance < server.reset_share:
+            self._at(answer_at, handle, "reset")
+            return
+        chance -= server.reset_share
+        if 0 <= chance < server.drop_share:
+            connection.silent = True
+            return
+        chance -= server.drop_share
+        if 0 <= chance < server.cut_share:
+            self._at(answer_at, handle, "data", _OK[:20])
+            self._at(answer_at + 1e-6, handle, "data", b"")
+            return
+        full = bool(server.most_requests) and connection.requests >= server.most_requests
+        old = server.longest_age_s is not None and self.now - connection.age_from >= server.longest_age_s
+        if full or old:
+            self._at(answer_at, handle, "data", _OK_CLOSE)
+            self._at(answer_at + 1e-6, handle, "data", b"")
+            return
+        self._at(answer_at, handle, "data", _OK)
+        self._arm_idle(handle, connection)
+
+    def _arm_idle(self, handle: int, connection: _Connection) -> None:
+        if self.server.idle_timeout_s is not None and not connection.silent:
+            self._at(connection.last_request + self.server.idle_timeout_s, handle, "idle")
+
+    def _readiness(self, handle: int) -> int:
+        connection = self._connections.get(handle)
+        if connection is None:
+            return 0
+        if connection.error:
+            return READABLE
+        return (READABLE if connection.inbox else 0) | (connection.watched & WRITABLE if connection.accepted else 0)
+
+    def _note(self, handle: int) -> None:
+        if self._connections[handle].watched and self._readiness(handle):
+            self._ready[handle] = None
+
+
+def simulate(shard: Shard, server: SimServer, hold_s: float, *, net: SimNet | None = None) -> Iterator[Tick]:
+    """Run a one-worker shard against a simulated server: a tick for every virtual second, until it has drained.
+
+    The hold begins when the ramp is over (by its schedule) and lasts ``hold_s``. With ``net`` given, its counters can be
+    compared afterwards.
+    """
+    net = net or SimNet(server)
+    table = Table(shard, 0, net, capacity=1024)
+    table.start(net.now)
+    start, second, upcoming = net.now, 0, table.turn()
+    drain_at = start + shard.ramp.end_s + hold_s
+    told = False
+    while True:
+        instants = [start + second + 1.0]
+        if upcoming is not None:
+            instants.append(upcoming)
+        if (event := net.next_event) is not None:
+            instants.append(event)
+        if not told:
+            instants.append(drain_at)
+        net.advance(max(net.now, min(instants)))
+        if not told and net.now >= drain_at:
+            table.drain()
+            told = True
+        upcoming = table.turn()
+        if net.now >= start + second + 1.0:
+            second += 1
+            yield table.take_tick(second)
+            if table.drained:
+                return
