@@ -68,6 +68,7 @@ class SimNet:
         self.now = start
         self.accepted = 0
         self.requests = 0
+        self.swallowed = 0
         self._events: list[tuple[float, int, int, str, bytes]] = []
         self._order = 0
         self._free: list[int] = []
@@ -205,6 +206,7 @@ class SimNet:
         chance -= server.reset_share
         if 0 <= chance < server.drop_share:
             connection.silent = True
+            self.swallowed += 1
             return
         chance -= server.drop_share
         if 0 <= chance < server.cut_share:

@@ -1,0 +1,3 @@
+from asyncli.cli.main import main
+
+main()

@@ -1,0 +1,107 @@
+"""The entry point: finds the command, and turns every error of ours into one line and an exit status.
+
+Commands are imported when they are called, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from asyncli import __version__
+from asyncli.errors import AsyncliError
+
+#: name -> (module with a click command ``command``, one line for --help).
+COMMANDS = {
+    "soak": ("asyncli.cli.soak", "Hold connections on a server and say what one more costs."),
+    "check": ("asyncli.cli.check", "Say, in numbers, whether this host and server can carry a plan."),
+    "report": ("asyncli.cli.report", "Print the report of a run file, also of one that is still being written."),
+    "demo": ("asyncli.cli.demo", "Hold 100,000 connections on an nginx of our own on this machine."),
+    "lab": ("asyncli.cli.lab", "Start a local server to aim at, until Ctrl-C."),
+}
+INTERRUPTED = 130
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Exit status: 0 passed, 2 usage or refused by the preflight, 3 untested, 4 invalid, 99 failed, 130 interrupted.",
+)
+@click.version_option(__version__, "-V", "--version", message="asyncli %(version)s")
+def cli() -> None:
+    """asyncli holds long-lived HTTP connections on a server and says what one more of them costs: in the server, in the
+    kernel, in all, with an error bar.
+
+    \b
+    asyncli [-c N] [-k SECONDS] URL    ramp up, then hold until Ctrl-C
+    asyncli soak --plan smoke URL      a plan from a file; see configs/
+    asyncli demo                       100,000 connections on an nginx of our own
+    """
+
+
+def _is_original_usage(arguments: Sequence[str]) -> bool:
+    """``asyncli [-c N] [-k SECONDS] URL``: anything that neither begins with a command nor asks for help or version."""
+    if not arguments or set(arguments) & {"-h", "--help", "-V", "--version"} and not arguments[0].startswith(("-c", "-k")):
+        return False
+    return arguments[0] not in COMMANDS
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit status. Prints errors as one line each on standard error."""
+    try:
+        words = list(arguments)
+        if _is_original_usage(words):
+            near = difflib.get_close_matches(words[0], COMMANDS, n=1) if "/" not in words[0] else []
+            if near and not words[0].startswith("-"):
+                raise click.UsageError(f"no command {words[0]!r}; did you mean {near[0]!r}?")
+            words = ["soak", "--hold", "forever", *words]
+        result: Any = cli.main(words, prog_name="asyncli", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as help_wanted:
+        print(help_wanted.format_message(), file=sys.stderr)
+        return 2
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "asyncli"
+        return _complain(f"{error.format_message()} ('{where} --help' lists what there is)", 2)
+    except AsyncliError as error:
+        return _complain(str(error), error.exit_status)
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has left (`asyncli report RUN | head`): nothing more to say, and nothing to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _complain(text: str, status: int) -> int:
+    for line in text.splitlines():
+        print(f"asyncli: {line}", file=sys.stderr)
+    return status
+
+
+def main() -> NoReturn:
+    """What the ``asyncli`` script and ``python -m asyncli`` call."""
+    sys.exit(run(sys.argv[1:]))

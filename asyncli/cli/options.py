@@ -1,0 +1,69 @@
+"""The flags of a plan, shared by the commands that take one. Each flag is a plan key; its text goes to the plan unparsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from asyncli.plan import KEYS, Layer, Plan, build_plan, read_plan_file
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("-c", "--connections", metavar="N", help="Connections to hold: 5000, 100k, 1M.  [default: 1000]"),
+    click.option("-k", "--keepalive", metavar="TIME", help="Each beats after 1 s to half of this.  [default: 60]"),
+    click.option("--batch", metavar="N", help="Connections opened together.  [default: 10]"),
+    click.option("--interval", metavar="TIME", help="Time from batch to batch.  [default: 10ms]"),
+    click.option("--ramp", metavar="N/TIME", help="Both at once: 10/10ms."),
+    click.option("--hold", metavar="TIME", help="How long to hold all of them, or 'forever'.  [default: 60s]"),
+    click.option("--baseline", metavar="TIME", help="How long to measure before the first connect.  [default: 5s]"),
+    click.option("--residue", metavar="TIME", help="How long to measure after the last close.  [default: 5s]"),
+    click.option("--plateaus", metavar="K", help="Ramp in K equal steps with a rest after each."),
+    click.option("--plateau-rest", metavar="TIME", help="How long each rest lasts.  [default: 10s]"),
+    click.option("--workers", metavar="N", help="Processes.  [default: as many as descriptors and CPUs ask for]"),
+    click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
+    click.option("--timeout", metavar="TIME", help="A heartbeat unanswered for this long is lost.  [default: 10s]"),
+    click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long failed.  [default: 10s]"),
+    click.option("--status-url", metavar="URL", help="The server's stub_status page, polled once a second."),
+    click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]"),
+    click.option("--server-pidfile", metavar="FILE", help="A file with that number in it."),
+    click.option("--server-name", metavar="NAME", help="Or the name of the server's executable."),
+    click.option("--method", metavar="METHOD", help="Of the heartbeats: HEAD, GET or OPTIONS.  [default: HEAD]"),
+    click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each heartbeat; repeatable."),
+    click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
+    click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
+    click.option("--seed", metavar="N", help="Of the jitter; the same seed gives the same schedule."),
+    click.option("--force", is_flag=True, default=None, help="Go on though the preflight refuses."),
+    click.option("--plan", "plan_file", metavar="FILE.toml", help="A plan, or the name of one of ours: smoke, 100k, overnight."),
+)  # fmt: skip
+
+
+def plan_options(function: F) -> F:
+    """Give a command every flag of a plan."""
+    for option in reversed(_PLAN_OPTIONS):
+        function = option(function)
+    return function
+
+
+def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Layer | None = None) -> Plan:
+    """The plan of a command's flags: ours below the file's below the flags'. Raises :class:`PlanError`."""
+    layers = [defaults] if defaults is not None else []
+    if (file := values.get("plan_file")) is not None:
+        layers.append(read_plan_file(_plan_path(str(file))))
+    flags = {key: value for key, value in values.items() if key in {*KEYS, "ramp"} and value is not None and value != ()}
+    if urls:
+        flags["urls"] = list(urls)
+    return build_plan([*layers, Layer("--{key}", flags)])
+
+
+def _plan_path(name: str) -> Path:
+    path = Path(name)
+    if path.exists() or path.suffix or len(path.parts) > 1:
+        return path
+    from asyncli.lab.configs import config_file
+
+    shipped = config_file(f"{name}.toml")
+    return shipped if shipped.exists() else path

@@ -1,0 +1,146 @@
+"""Runs a soak for a terminal: the screen while it lasts, signals, the report, the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from asyncli.cli.main import INTERRUPTED
+from asyncli.errors import PlanError
+from asyncli.lab import LabServer
+from asyncli.plan import Plan
+from asyncli.records import Finding, Phase, Sample, Tick
+from asyncli.report.jsonout import to_json
+from asyncli.report.live import LiveFold, LiveView, NullView, PlainView
+from asyncli.report.summary import Summary, exit_status, summarise
+from asyncli.report.text import one_line, print_report
+from asyncli.session import Soak, Target
+from asyncli.store.reader import read_run
+
+
+class _Screen:
+    """Folds what happens into a state and shows it."""
+
+    def __init__(self, plan: Plan, console: Console, quiet: bool) -> None:
+        self._fold = LiveFold(plan)
+        self._view = NullView() if quiet else LiveView(plan, console) if console.is_terminal else PlainView(plan, console)
+
+    def __enter__(self) -> _Screen:
+        self._view.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._view.__exit__(None, None, None)
+
+    def phase(self, phase: Phase) -> None:
+        self._fold.phase(phase)
+        self._view.update(self._fold.state())
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        self._fold.tick(t_s, tick)
+        self._view.update(self._fold.state())
+
+    def sample(self, sample: Sample) -> None:
+        self._fold.sample(sample)
+        self._view.update(self._fold.state())
+
+    def finding(self, finding: Finding) -> None:
+        self._fold.finding(finding)
+        self._view.update(self._fold.state())
+
+
+def run_soak(
+    plan: Plan,
+    *,
+    out: str | None = None,
+    json_file: str | None = None,
+    quiet: bool = False,
+    lab: LabServer | None = None,
+    aim: Callable[[Plan, LabServer], Plan] | None = None,
+) -> int:
+    """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it."""
+    if json_file not in (None, "-") and not os.access(Path(str(json_file)).absolute().parent, os.W_OK):
+        raise PlanError(f"--json: the folder of {json_file} does not exist or cannot be written; name another file")
+    path = Path(out) if out is not None else _free_name()
+    # With the JSON on standard output, everything for the eye goes to standard error.
+    console = Console(stderr=json_file == "-", highlight=False)
+    status, summary = asyncio.run(_soak(plan, path, console, quiet, lab, aim))
+    if summary is None:
+        return status
+    if json_file == "-":
+        sys.stdout.write(to_json(summary) + "\n")
+    elif json_file is not None:
+        try:
+            Path(json_file).write_text(to_json(summary) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise PlanError(f"--json: {json_file} cannot be written ({error.strerror}); 'asyncli report {path} --json FILE' does it again") from None
+    if quiet:
+        print(one_line(summary), file=sys.stderr if json_file == "-" else sys.stdout)
+    else:
+        print_report(summary, console, path)
+    return status
+
+
+async def _soak(
+    plan: Plan, path: Path, console: Console, quiet: bool, lab: LabServer | None, aim: Callable[[Plan, LabServer], Plan] | None
+) -> tuple[int, Summary | None]:
+    async with contextlib.AsyncExitStack() as stack:
+        target = None
+        if lab is not None and aim is not None:
+            await stack.enter_async_context(lab)
+            plan = aim(plan, lab)
+            target = Target(lab.label, lab.pid)
+            if not quiet:
+                console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
+        with _Screen(plan, console, quiet) as screen:
+            soak = Soak(plan, path, watcher=screen, target=target)
+            finished = await _until_stopped(soak.run(), soak.stop)
+        if not soak.started:
+            return INTERRUPTED, None
+        summary = await asyncio.to_thread(lambda: summarise(read_run(path)))
+        return (exit_status(summary.verdict) if finished else INTERRUPTED), summary
+
+
+async def _until_stopped(work: Awaitable[object], stop: Callable[[], None]) -> bool:
+    """Await ``work``; the first signal calls ``stop``, the second cancels. False when it was cancelled."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    signals = 0
+
+    def signalled() -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            stop()
+        else:
+            task.cancel()
+
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in caught:
+        loop.add_signal_handler(number, signalled)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return False
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+    return True
+
+
+def _free_name() -> Path:
+    """``asyncli-<time>.db`` in the current folder, numbered on where two runs begin in one second."""
+    stem = f"asyncli-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = Path(f"{stem}.db"), 1
+    while path.exists():
+        number += 1
+        path = Path(f"{stem}-{number}.db")
+    return path

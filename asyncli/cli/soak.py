@@ -1,0 +1,27 @@
+"""``asyncli soak``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from asyncli.cli.options import plan_from, plan_options
+
+
+@click.command(name="soak", no_args_is_help=True, context_settings={"max_content_width": 110})
+@click.argument("urls", nargs=-1, metavar="URL...")
+@plan_options
+@click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]")
+@click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output.")
+@click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
+def command(urls: tuple[str, ...], out: str | None, json_file: str | None, quiet: bool, **values: Any) -> int:
+    """Hold connections on the server at URL and say what one more of them costs.
+
+    Several URLs (ports or addresses of one server) share the connections. Ctrl-C once drains and reports; twice stops at
+    once. The run file holds everything: 'asyncli report RUN.db' prints it again.
+    """
+    plan = plan_from(values, urls)
+    from asyncli.cli.run import run_soak
+
+    return run_soak(plan, out=out, json_file=json_file, quiet=quiet)

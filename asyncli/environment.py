@@ -1,0 +1,55 @@
+"""Where a run took place: facts of this host that the numbers depend on, kept in the run file."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from asyncli import __version__
+from asyncli.engine.spread import Spread
+from asyncli.preflight.limits import Limits
+from asyncli.records import Environment
+
+#: The sysctls that decide what a connection costs or whether it can be had.
+SYSCTLS = (
+    "net.ipv4.ip_local_port_range", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_mem", "net.ipv4.tcp_tw_reuse",
+    "net.ipv4.tcp_max_tw_buckets", "net.ipv4.tcp_max_syn_backlog", "net.core.somaxconn", "fs.file-max", "fs.nr_open",
+    "fs.epoll.max_user_watches", "vm.overcommit_memory",
+)  # fmt: skip
+
+
+def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> Environment:
+    """The facts as plain data for JSON. Unreadable ones are None."""
+    sysctls = {name: _read(root / "proc/sys" / name.replace(".", "/")) for name in SYSCTLS}
+    model = next(
+        (line.partition(":")[2].strip() for line in (_read(root / "proc/cpuinfo") or "").splitlines() if line.startswith("model name")),
+        None,
+    )
+    known: dict[str, Any] = msgspec.to_builtins(limits)
+    return {
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu_model": model,
+        "python": platform.python_version(),
+        "asyncli": __version__,
+        "host": platform.node(),
+        "cpus": limits.cpus or os.cpu_count(),
+        "memory_bytes": limits.memory_total,
+        "limits": known,
+        "sysctls": sysctls,
+        "local": spread.local,
+        "workers": spread.workers,
+        "sources": max(1, len(spread.sources)),
+        "destinations": [f"{'[' + d.address + ']' if ':' in d.address else d.address}:{d.port}" for d in spread.destinations],
+    }
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return " ".join(path.read_text().split()) if "cpuinfo" not in path.name else path.read_text()
+    except OSError:
+        return None

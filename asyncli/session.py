@@ -1,0 +1,338 @@
+"""One soak, from plan to verdict: preflight, run file, baseline, ramp, hold, drain, residue, close.
+
+Read :meth:`Soak.run` and you know the program. The same function serves the command line and a notebook
+(``await asyncli.soak(plan)``): it installs no signal handler and touches no terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import time
+import uuid
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from asyncli import preflight
+from asyncli.collect.collector import Collector
+from asyncli.engine.generator import Generator
+from asyncli.engine.resolve import lay_out
+from asyncli.engine.shard import Failed, Ticked, Up, WorkerLost, build_shard
+from asyncli.engine.spread import Spread
+from asyncli.environment import read_environment
+from asyncli.errors import HostError, PreflightRefused
+from asyncli.plan import Plan, plan_document
+from asyncli.preflight.limits import Limits, raise_nofile, read_limits
+from asyncli.records import Check, Finding, Phase, PhaseName, Sample, Tick
+from asyncli.store.writer import RunWriter
+
+# The ramp's first batch is due this long after the workers hear of it: time for the word to reach sixty processes.
+_LEAD_S = 0.1
+# A ramp may end late by its connects' deadlines and their retries; past this the hold begins with what there is.
+_RAMP_SLACK_S = 10.0
+# When this many attempts have failed and none has succeeded, nobody is listening, and the ramp need not go on.
+_FAILURES_THAT_SETTLE_IT = 100
+# Closing 100,000 connections takes a few seconds; a drain that takes longer than this per connection is stuck.
+_DRAIN_S_PER_CONNECTION = 1 / 2000
+
+
+class Watcher(Protocol):
+    """Whoever looks on while the soak runs: a screen, a log, a notebook's progress bar."""
+
+    def phase(self, phase: Phase) -> None: ...
+    def tick(self, t_s: float, tick: Tick) -> None: ...
+    def sample(self, sample: Sample) -> None: ...
+    def finding(self, finding: Finding) -> None: ...
+
+
+class NoWatcher:
+    """Nobody looks on."""
+
+    def phase(self, phase: Phase) -> None: ...
+    def tick(self, t_s: float, tick: Tick) -> None: ...
+    def sample(self, sample: Sample) -> None: ...
+    def finding(self, finding: Finding) -> None: ...
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What is known of the server beforehand, from the lab that started it: its name for the report and its root process."""
+
+    label: str
+    pid: int
+
+
+class Soak:
+    """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once."""
+
+    def __init__(self, plan: Plan, out: Path, *, watcher: Watcher | None = None, target: Target | None = None) -> None:
+        self.plan, self.out = plan, out
+        self._watcher = watcher or NoWatcher()
+        self._target = target
+        self._zero = time.monotonic()
+        self._t0 = 0.0
+        self._stopped = asyncio.Event()
+        self._ticked = asyncio.Event()
+        self._failed = False
+        self._last = Tick()
+        self._opened = 0
+        self._failures = 0
+        self._given_up: set[int] = set()
+        self._early: list[Finding] = []
+        self._phase: Phase | None = None
+        self._writer: RunWriter | None = None
+        self._generator: Generator | None = None
+        self.started = False
+
+    def stop(self) -> None:
+        """Go to the drain from wherever the run is; safe to repeat, callable from a signal handler of the loop."""
+        self._stopped.set()
+
+    async def run(self) -> Path:
+        """Do all of it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
+        limits, spread = await self._look_around()
+        collector = Collector(
+            self.plan,
+            clock=self._clock,
+            generator_pids=lambda: self._generator.pids if self._generator else [],
+            on_sample=self._sampled,
+            on_finding=self._found,
+            local=spread.local,
+        )
+        await collector.open()
+        try:
+            checks = await asyncio.to_thread(self._preflight, spread, collector)
+            self._open_run_file(limits, spread, collector, checks)
+            completed = False
+            try:
+                await self._measure(spread, collector)
+                completed = True
+            finally:
+                await self._close(completed)
+        finally:
+            await collector.close()
+        return self.out
+
+    async def _measure(self, spread: Spread, collector: Collector) -> None:
+        plan = self.plan
+        self._generator = Generator(build_shard(plan, spread))
+        await self._generator.start()
+        listening = asyncio.create_task(self._listen(self._generator))
+        self._zero = time.monotonic()
+        self.started = True
+
+        self._enter("baseline")
+        sampling = asyncio.create_task(collector.run())
+        try:
+            await collector.sample_now()
+            await self._wait(plan.baseline_s)
+            await collector.sample_now()
+
+            self._t0 = time.monotonic() + _LEAD_S
+            self._enter("ramp", at_s=self._t0 - self._zero)
+            self._generator.begin(self._t0)
+            await self._wait_for_ramp(spread)
+
+            self._enter("hold")
+            if not self._nobody_home():
+                await self._wait(plan.hold_s)
+            await collector.sample_now()
+
+            self._enter("drain")
+            self._generator.drain()
+            await self._wait_for_drain(spread)
+
+            self._enter("residue")
+            await collector.sample_now()
+            if not self._nobody_home():
+                await self._wait(plan.residue_s, even_if_stopped=True)
+            await collector.sample_now()
+            self._leave()
+        finally:
+            sampling.cancel()
+            await self._generator.close()
+            listening.cancel()
+            await asyncio.gather(sampling, listening, return_exceptions=True)
+
+    # -- before the first connect
+
+    async def _look_around(self) -> tuple[Limits, Spread]:
+        raise_nofile()
+        limits = read_limits()
+        ports = limits.ports if limits.ports is not None else 28_232
+        spread = await asyncio.to_thread(
+            lay_out, self.plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1
+        )
+        return limits, spread
+
+    def _preflight(self, spread: Spread, collector: Collector) -> list[Check]:
+        """Every limit against the plan; raises :class:`PreflightRefused` where the run could only fail."""
+        server = collector.server
+        checks = preflight.examine(
+            self.plan, spread, server_pid=server.pid, server_exe=server.exe, server_config=server.config_path
+        )
+        refusals = preflight.refusals(checks)
+        if refusals and not self.plan.force:
+            lines = [f"{check.what}: {check.detail}; {check.remedy}" for check in refusals]
+            raise PreflightRefused("\n".join([*lines, "(--force goes on all the same)"]))
+        return checks
+
+    def _open_run_file(self, limits: Limits, spread: Spread, collector: Collector, checks: list[Check]) -> None:
+        wall = datetime.datetime.now(datetime.UTC)
+        server = collector.server
+        environment = read_environment(limits, spread)
+        environment["server"] = {
+            "label": self._target.label if self._target else server.version or server.name or "the server",
+            "version": server.version,
+            "pid": server.pid,
+            "exe": server.exe,
+            "config_hash": _config_hash(server.config_path),
+        }
+        environment["wall_start"] = wall.isoformat()
+        self._writer = RunWriter.create(
+            self.out,
+            run_id=uuid.uuid4().hex[:12],
+            started_wall_s=wall.timestamp(),
+            plan_document=plan_document(self.plan),
+            environment=environment,
+        )
+        self._writer.checks(checks)
+        for finding in [*self._early, *preflight.checks_to_findings(checks)]:
+            self._found(finding)
+        self._early.clear()
+
+    # -- waiting
+
+    async def _wait(self, seconds: float | None, even_if_stopped: bool = False) -> None:
+        """Until ``seconds`` have passed (None: for ever), or the user or the generator's end says stop."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self._failed and (even_if_stopped or not self._stopped.is_set()):
+            left = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
+            if left <= 0:
+                return
+            if even_if_stopped:
+                await asyncio.sleep(left)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopped.wait(), left)
+
+    async def _next_tick(self) -> None:
+        self._ticked.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ticked.wait(), 0.5)
+
+    async def _wait_for_ramp(self, spread: Spread) -> None:
+        latest = self._t0 + build_shard(self.plan, spread).ramp.end_s * 2 + self.plan.connect_timeout_s + _RAMP_SLACK_S
+        rest_over = self._t0 + build_shard(self.plan, spread).ramp.end_s
+        while not self._stopped.is_set() and not self._failed and time.monotonic() < latest and not self._nobody_home():
+            if self._last.ramped >= spread.workers and time.monotonic() >= rest_over:
+                return
+            await self._next_tick()
+
+    async def _wait_for_drain(self, spread: Spread) -> None:
+        plan = self.plan
+        patience = max(plan.timeout_s, plan.connect_timeout_s) + plan.connections * _DRAIN_S_PER_CONNECTION + 10.0
+        latest = time.monotonic() + patience
+        while not self._failed and self._last.drained < spread.workers and time.monotonic() < latest:
+            await self._next_tick()
+
+    def _nobody_home(self) -> bool:
+        """Nothing has connected, and enough attempts have failed to say that nothing will."""
+        return self._opened == 0 and self._failures >= min(_FAILURES_THAT_SETTLE_IT, self.plan.connections)
+
+    # -- what comes in
+
+    async def _listen(self, generator: Generator) -> None:
+        async for message in generator.messages():
+            self._hear(message)
+
+    def _hear(self, message: Up) -> None:
+        match message:
+            case Ticked(tick=tick):
+                self._last = tick
+                self._opened += tick.opened
+                self._failures += sum(tick.failures.values())
+                t_s = self._t0 + tick.second - self._zero
+                if self._writer is not None:
+                    self._writer.tick(t_s, tick)
+                self._watcher.tick(t_s, tick)
+                for destination in tick.dropped:
+                    self._dropped(destination)
+                self._ticked.set()
+            case WorkerLost():
+                self._found(
+                    Finding(
+                        "worker_lost", "error",
+                        f"worker {message.worker} (pid {message.pid}) of the generator was {message.how} while it held "
+                        f"{message.held:,} connections: they are the generator's loss, not the server's",
+                        "find out who ended it (the kernel's log names an out-of-memory kill), then run again",
+                    )
+                )  # fmt: skip
+            case Failed():
+                self._failed = True
+                self._found(Finding("generator_failed", "error", message.why, "run again; if it repeats, report it as a bug"))
+                self._ticked.set()
+
+    def _dropped(self, number: int) -> None:
+        if number not in self._given_up:
+            self._given_up.add(number)
+            self._found(
+                Finding(
+                    "address_dropped", "warning",
+                    f"address {number + 1} of those that the URL's name resolves to refused every connect while another "
+                    "answered: it was given up, and its share went to the others",
+                    "write the address that answers into the URL",
+                )
+            )  # fmt: skip
+
+    def _sampled(self, sample: Sample) -> None:
+        if self._writer is not None:
+            self._writer.sample(sample)
+        self._watcher.sample(sample)
+
+    def _found(self, finding: Finding) -> None:
+        if self._writer is None:
+            self._early.append(finding)
+            return
+        self._writer.finding(self._clock(), finding)
+        self._watcher.finding(finding)
+
+    # -- phases and the end
+
+    def _clock(self) -> float:
+        return time.monotonic() - self._zero
+
+    def _enter(self, name: PhaseName, at_s: float | None = None) -> None:
+        start = self._clock() if at_s is None else at_s
+        self._leave(start)
+        self._report_phase(Phase(name, start))
+
+    def _leave(self, at_s: float | None = None) -> None:
+        if self._phase is not None:
+            self._report_phase(msgspec.structs.replace(self._phase, end_s=self._clock() if at_s is None else at_s))
+
+    def _report_phase(self, phase: Phase) -> None:
+        self._phase = phase
+        if self._writer is not None:
+            self._writer.phase(phase)
+        self._watcher.phase(phase)
+
+    async def _close(self, completed: bool) -> None:
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.close, completed and not self._failed)
+            if self._writer.trouble:
+                raise HostError(f"{self.out}: {self._writer.trouble}")
+
+
+def _config_hash(path: str | None) -> str | None:
+    """A fingerprint of the server's configuration file, so that two runs can be told apart; None where unreadable."""
+    import hashlib
+
+    if path is None:
+        return None
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    except OSError:
+        return None

@@ -1,0 +1,214 @@
+"""The table of connections on the simulated network: exact counts, every cause of death, hours in seconds."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncli.core.heartbeat import sleep_s
+from asyncli.engine.shard import Shard, build_shard
+from asyncli.engine.sim import SimNet, SimServer, simulate
+from asyncli.engine.spread import Destination, Spread
+from asyncli.engine.table import MOST_PENDING, Table
+from asyncli.plan import Layer, build_plan
+from asyncli.records import Tick
+
+
+def shard(workers: int = 1, **values: Any) -> Shard:
+    plan = build_plan([Layer("--{key}", {"urls": ["http://127.0.0.1:80/"], "seed": 1, **values})])
+    return build_shard(plan, Spread((Destination(socket.AF_INET, "127.0.0.1", 80),), (), workers, True, 28_232))
+
+
+def soak(server: SimServer, hold_s: float, **values: Any) -> tuple[Tick, Tick, SimNet]:
+    """All ticks merged, the last tick (for its gauges), and the network as it was left."""
+    net, total, last = SimNet(server), Tick(), Tick()
+    for tick in simulate(shard(**values), server, hold_s, net=net):
+        total.merge_counts(tick)
+        last = tick
+    return total, last, net
+
+
+def deaths(tick: Tick) -> dict[str, int]:
+    return {cause: deaths.count for cause, deaths in tick.deaths.items()}
+
+
+def test_twelve_hours_of_three_thousand_connections_are_exact() -> None:
+    total, last, net = soak(SimServer(), 12 * 3600.0, connections=3000, keepalive=3600)
+    assert (total.started, total.opened, net.accepted) == (3000, 3000, 3000)
+    assert (last.held_at_drain, last.held, total.lost) == (3000, 0, 0)
+    assert total.sent == total.answered == net.requests == sum(total.by_status.values())
+    assert total.failures == {}
+    assert total.lateness_us.greatest == 0
+    # The schedule is a pure function of the seed: count the beats that are due before the drain, by hand.
+    expected, end = 0, 299 * 0.01 + 12 * 3600.0
+    for connection in range(3000):
+        at, beat = connection // 10 * 0.01, 0
+        while at < end:
+            expected += 1
+            beat += 1
+            # Established on EPOLLOUT after the simulated connect, answered after the simulated latency, both to the microsecond.
+            at += (0.000_1 if beat == 1 else 0.0) + 0.000_2 + sleep_s(1, connection, beat, 3600.0)
+    assert abs(total.sent - expected) <= 2  # float sums may differ at the very end of the hold
+
+
+@pytest.mark.parametrize(
+    ("server", "values", "cause"),
+    [
+        (SimServer(idle_timeout_s=75.0), {"keepalive": 600}, "closed_idle"),
+        (SimServer(most_requests=3), {"keepalive": 60}, "closed_announced"),
+        (SimServer(longest_age_s=300.0), {"keepalive": 60}, "closed_announced"),
+        (SimServer(reset_share=0.05), {"keepalive": 60}, "reset"),
+        (SimServer(resets_all_at_s=100.0), {"keepalive": 60}, "reset"),
+        (SimServer(drop_share=0.05), {"keepalive": 60}, "heartbeat_timeout"),
+        (SimServer(cut_share=0.05), {"keepalive": 60}, "closed_awaiting"),
+    ],
+)
+def test_each_fault_has_its_cause_and_every_loss_is_replaced(server: SimServer, values: dict[str, Any], cause: str) -> None:
+    total, last, net = soak(server, 900.0, connections=200, **values)
+    assert list(deaths(total)) == [cause]
+    assert total.opened == net.accepted == 200 + total.reopened
+    # What was lost is held again, but for those still in their backoff at the end.
+    assert last.held_at_drain == total.opened - total.lost
+    assert total.lost - total.reopened == 200 - last.held_at_drain
+    assert total.sent == total.answered + total.beats_failed
+    # A beat that was swallowed just before the drain fails in it, when its connection counts as lost no more.
+    fails = cause == "closed_awaiting" or server.reset_share
+    assert total.beats_failed == (net.swallowed if server.drop_share else total.lost if fails else 0)
+
+
+def test_deaths_carry_age_idle_time_and_requests() -> None:
+    total, _, _ = soak(SimServer(most_requests=4), 600.0, connections=50, keepalive=20)
+    assert set(total.deaths["closed_announced"].requests.counts) == {4}
+    total, _, _ = soak(SimServer(idle_timeout_s=75.0), 900.0, connections=50, keepalive=600)
+    assert set(total.deaths["closed_idle"].idle_s.counts) <= {74, 75}
+    total, _, _ = soak(SimServer(longest_age_s=300.0), 900.0, connections=50, keepalive=20)
+    ages = total.deaths["closed_announced"].age_s
+    assert ages.least >= 299
+    assert ages.greatest <= 311
+
+
+def test_without_reopen_losses_stay_lost() -> None:
+    total, last, _ = soak(SimServer(resets_all_at_s=50.0), 100.0, connections=100, reopen=False)
+    assert (total.lost, total.reopened, last.held_at_drain) == (100, 0, 0)
+
+
+def test_refusals_back_off_instead_of_hammering() -> None:
+    total, last, _ = soak(SimServer(refuse_after=0), 300.0, connections=100)
+    assert (total.opened, last.held_at_drain) == (0, 0)
+    assert set(total.failures) == {"refused"}
+    # 0.5 s doubling to 30 s: nine tries bring the wait to its cap, then two a minute.
+    assert 100 * 10 < total.started < 100 * 25
+
+
+def test_pending_connects_are_bounded_and_time_out() -> None:
+    # A network that swallows SYNs: connects take longer than we wait.
+    net, total, most = SimNet(SimServer(connect_s=1e6)), Tick(), 0
+    for tick in simulate(shard(connections=1000, connect_timeout=5), SimServer(), 60.0, net=net):
+        most = max(most, tick.connecting)
+        total.merge_counts(tick)
+    assert most <= MOST_PENDING
+    assert set(total.failures) == {"connect_timeout"}
+    assert total.opened == 0
+
+
+def test_sleeping_before_the_first_beat() -> None:
+    total, last, net = soak(SimServer(), 0.5, connections=20, first_beat="sleep")
+    assert (total.opened, total.sent, net.requests, last.held_at_drain) == (20, 0, 0, 20)
+    total, _, net = soak(SimServer(), 40.0, connections=20, first_beat="sleep")
+    assert total.sent == net.requests > 20
+
+
+def test_the_schedule_does_not_depend_on_the_number_of_workers() -> None:
+    def instants(workers: int) -> list[tuple[int, float]]:
+        seen = []
+        for worker in range(workers):
+            net = SimNet(SimServer(latency_s=0.0, connect_s=0.0))
+            table = Table(shard(workers, connections=60, keepalive=30, ramp="7/10ms"), worker, net, 8)
+            table.start(0.0)
+            send = net.send
+
+            def noted(handle: int, data: bytes, table: Table = table, net: SimNet = net, send: Any = send) -> int:
+                sent: int = send(handle, data)
+                seen.append((table._connection(table._row_of[handle]), round(net.now, 6)))
+                return sent
+
+            net.send = noted  # type: ignore[method-assign]
+            upcoming = table.turn()
+            while net.now < 60.0 and upcoming is not None:
+                net.advance(min(x for x in (upcoming, net.next_event) if x is not None))
+                upcoming = table.turn()
+        return sorted(one for one in seen if one[1] < 59.0)
+
+    assert instants(1) == instants(3) == instants(4)
+
+
+class _Peer(SimNet):
+    """A network whose server is a script: ``plan`` maps the number of a request to the bytes that answer it."""
+
+    def __init__(self, answers: list[list[bytes]]) -> None:
+        super().__init__(SimServer(latency_s=0.01))
+        self._answers = answers
+
+    def _serve(self, handle: int, connection: Any) -> None:
+        self.requests += 1
+        for index, part in enumerate(self._answers[min(self.requests, len(self._answers)) - 1]):
+            self._at(self.now + 0.01 + index * 1e-5, handle, "data", part)
+
+
+OK = b"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, len(OK) - 1), max_size=4, unique=True))
+def test_answers_may_come_in_any_split(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(OK)]
+    parts = [OK[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    total = Tick()
+    for tick in simulate(shard(connections=1, keepalive=4), SimServer(), 20.0, net=_Peer([parts])):
+        total.merge_counts(tick)
+    assert total.sent == total.answered > 10
+    assert total.lost == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "cause"),
+    [
+        ([[OK], [b"garbage\r\n\r\n"]], "protocol_error"),
+        ([[OK], [OK + OK]], "protocol_error"),
+        ([[OK], [OK, b"unasked"]], "protocol_error"),
+        ([[OK], [OK, b"HTTP/1.1 408 Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"]], "closed_announced"),
+        ([[OK], [OK[:9], b""]], "closed_awaiting"),
+        ([[OK], [b"HTTP/1.0 200 OK\r\n\r\n"]], "closed_announced"),
+        ([[OK], [OK, b""]], "closed_idle"),
+    ],
+)
+def test_strange_peers(answers: list[list[bytes]], cause: str) -> None:
+    total = Tick()
+    for tick in simulate(shard(connections=1, keepalive=4, reopen=False), SimServer(), 20.0, net=_Peer(answers)):
+        total.merge_counts(tick)
+    assert deaths(total) == {cause: 1}
+    assert total.deaths[cause].requests.least in (1, 2)
+
+
+def test_an_address_that_only_refuses_is_given_up_for_one_that_answers() -> None:
+    class Half(SimNet):
+        def connect(self, destination: int, source: int) -> int:
+            if destination == 0:
+                raise ConnectionRefusedError(111, "simulated")
+            return super().connect(destination, source)
+
+    base = shard(connections=100)
+    both = (Destination(socket.AF_INET6, "::1", 80), Destination(socket.AF_INET, "127.0.0.1", 80))
+    import msgspec
+
+    total, last = Tick(), Tick()
+    for tick in simulate(msgspec.structs.replace(base, destinations=both), SimServer(), 30.0, net=Half(SimServer())):
+        total.merge_counts(tick)
+        last = tick
+    assert total.dropped == {0: 1}
+    assert (last.held_at_drain, total.opened, total.lost) == (100, 100, 0)
+    assert total.failures["refused"] < 100

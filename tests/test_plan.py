@@ -1,0 +1,116 @@
+"""A plan from flags and files: what it takes, and the one line that each wrong input gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncli.errors import PlanError
+from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, parse_url, plan_document, read_plan_file
+
+URL = "http://127.0.0.1:8080/"
+
+
+def plan(**values: Any) -> Plan:
+    return build_plan([Layer("--{key}", {"urls": [URL], **values})])
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('connections = "2k"\nkeepalive = 10\nramp = "20/5ms"\nheader = ["X-A: 1"]\n')
+    built = build_plan([Layer("d: {key}", {"urls": [URL], "hold": "1h", "keepalive": 99}), read_plan_file(file), Layer("--{key}", {"connections": "5k"})])
+    assert (built.connections, built.keepalive_s, built.batch, built.interval_s, built.hold_s) == (5000, 10, 20, 0.005, 3600)
+    assert built.headers == ("X-A: 1",)
+
+
+def test_every_field_of_a_plan_has_a_key_and_every_shipped_plan_reads() -> None:
+    assert {field for field, _ in KEYS.values()} == set(Plan.__struct_fields__)
+    configs = Path(__file__).parent.parent / "configs"
+    shipped = sorted(configs.glob("*.toml"))
+    assert [file.stem for file in shipped] == ["100k", "overnight", "smoke"]
+    assert [build_plan([read_plan_file(file), Layer("--{key}", {"urls": [URL]})]).connections for file in shipped] == [100_000, 100_000, 2000]
+
+
+def test_a_recorded_plan_comes_back_whole() -> None:
+    built = plan(connections="100k", hold="forever", source=["127.0.0.2", "::1"])
+    assert load_plan(plan_document(built)) == built
+    assert built.seed == load_plan(plan_document(built)).seed
+    with pytest.raises(PlanError):
+        load_plan({"urls": [URL], "unknown": 1})
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "path"),
+    [("http://a", "a", 80, "/"), ("http://[::1]:8080/x?y=1", "::1", 8080, "/x?y=1"), ("HTTP://A.b:1/", "a.b", 1, "/"), ("http://h?q", "h", 80, "/?q")],
+)
+def test_urls(url: str, host: str, port: int, path: str) -> None:
+    target = parse_url(url)
+    assert (target.host, target.port, target.path) == (host, port, path)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"urls": ["127.0.0.1:8080"]}, "no scheme"),
+        ({"urls": ["ftp://a/"]}, "unknown scheme"),
+        ({"urls": ["https://a/"]}, "https is not built yet"),
+        ({"urls": ["http://a b/"]}, "white space"),
+        ({"urls": ["http://a/\n"]}, "white space"),
+        ({"urls": ["http://a:65536/"]}, "65536"),
+        ({"urls": ["http://a:0/"]}, "port"),
+        ({"urls": ["http://a:x/"]}, "port"),
+        ({"urls": ["http:///x"]}, "no host"),
+        ({"urls": ["http://[::1/"]}, "not a URL"),
+        ({"urls": ["http://me@a/"]}, "--header"),
+        ({"urls": []}, "no URL"),
+        ({"interval": "0"}, "--interval"),
+        ({"batch": "0"}, "--batch"),
+        ({"ramp": "10/0ms"}, "--ramp"),
+        ({"connections": "0"}, "--connections"),
+        ({"connections": "-5"}, "--connections"),
+        ({"connections": "many"}, "--connections"),
+        ({"connections": "11M"}, "--connections"),
+        ({"keepalive": "1.9"}, "below 2 s"),
+        ({"hold": "soon"}, "--hold"),
+        ({"source": ["nowhere"]}, "--source"),
+        ({"header": ["no colon"]}, "--header"),
+        ({"header": ["Connection: close"]}, "sets Connection itself"),
+        ({"header": ["A: b\r\nC: d"]}, "--header"),
+        ({"method": "POST"}, "--method"),
+        ({"server_pid": "1", "server_name": "nginx"}, "name the server once"),
+        ({"server_pid": "-1"}, "--server-pid"),
+        ({"status_url": "nginx_status"}, "--status-url"),
+        ({"plateaus": "101"}, "--plateaus"),
+        ({"connections": "5", "plateaus": "6"}, "more plateaus"),
+        ({"seed": "x"}, "--seed"),
+    ],
+)  # fmt: skip
+def test_wrong_input_gets_one_line(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(**values)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("conections = 5", "did you mean 'connections'"),
+        ("nonsense = 5", "the keys are"),
+        ("connections = ", "is not TOML"),
+        ('keepalive = "soon"', "keepalive: 'soon' is not a duration"),
+        ("reopen = 1", "neither true nor false"),
+    ],
+)
+def test_wrong_files_say_where(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(text)
+    with pytest.raises(PlanError) as caught:
+        build_plan([Layer("d", {"urls": [URL]}), read_plan_file(file)])
+    assert words in str(caught.value)
+    assert str(file) in str(caught.value)
+    with pytest.raises(PlanError, match="cannot be read"):
+        read_plan_file(tmp_path / "absent.toml")
