@@ -1,0 +1,264 @@
+"""What the kernel holds for sockets, and what it counts of TCP. Pure parsers, and one reader for each cost.
+
+Sources: slabinfo(5), Documentation/mm/slub.rst, proc_meminfo(5), proc_stat(5), net/ipv4/proc.c (sockstat, netstat,
+snmp). Slab and memory are the whole host's; sockstat and the TCP counters are of our network namespace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from asyncli.collect.probes import Reading
+from asyncli.collect.procfs import PAGE_BYTES, PROC, TICKS_PER_S, read_text
+from asyncli.records import Finding
+
+SLAB_LINKS = Path("/sys/kernel/slab")
+
+#: Caches of which an idle established connection holds objects. The bind buckets are the connecting end's: one for
+#: its port (shared by all who use the port) and one for its port and address. Security blobs by whichever LSM has a
+#: cache of its own. Time-wait and request sockets are not here: who waits is not connected.
+SOCKET_CACHES = (
+    "TCP", "TCPv6", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq", "ep_head",
+    "lsm_inode_cache", "lsm_file_cache", "selinux_inode_security", "selinux_file_security",
+    "tcp_bind_bucket", "tcp_bind2_bucket",
+)  # fmt: skip
+#: On every kernel. One that neither slabinfo nor its aliases show makes the sum too low. (ep_head came with 5.16, the
+#: second bind bucket with 6.1, TCPv6 only with IPv6, blobs only with an LSM.)
+_ESSENTIAL = ("TCP", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq")
+
+#: Counters that tell why connections were refused, dropped, reset or late. All 140 would be most of a run file.
+TCP_COUNTERS = frozenset({
+    "ListenOverflows", "ListenDrops", "TCPBacklogDrop", "TCPReqQFullDrop", "TCPReqQFullDoCookies", "SyncookiesSent",
+    "TCPTimeWaitOverflow", "TCPAbortOnMemory", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPAbortOnClose",
+    "TCPMemoryPressures", "TCPTimeouts", "TCPSynRetrans", "TCPRetransFail", "TCPRcvQDrop", "TCPZeroWindowDrop",
+    "PruneCalled", "TCPChallengeACK",
+})  # fmt: skip
+_SNMP_TCP = frozenset({"RetransSegs", "AttemptFails", "EstabResets", "OutRsts"})
+
+
+class Slab(msgspec.Struct, frozen=True):
+    """One line of /proc/slabinfo. SLUB counts free objects of per-CPU slabs as active: small numbers are coarse."""
+
+    active_objs: int
+    num_objs: int
+    objsize: int
+    objperslab: int
+    pagesperslab: int
+    num_slabs: int
+
+    @property
+    def active_bytes(self) -> int:
+        """Bytes of objects in use."""
+        return self.active_objs * self.objsize
+
+    def slab_bytes(self, page_bytes: int = PAGE_BYTES) -> int:
+        """Bytes of the pages that the cache holds."""
+        return self.num_slabs * self.pagesperslab * page_bytes
+
+
+def parse_slabinfo(text: str, wanted: Iterable[str] | None = None) -> dict[str, Slab]:
+    """Caches by name (only ``wanted`` ones when given). ValueError when the text is not slabinfo 2.x."""
+    if not text.startswith("slabinfo - version: 2"):
+        raise ValueError(f"/proc/slabinfo begins with {text[:40]!r}, not with version 2 of slabinfo")
+    keep = None if wanted is None else frozenset(wanted)
+    found: dict[str, Slab] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        if name in ("slabinfo", "#") or (keep is not None and name not in keep):
+            continue
+        numbers, _, tail = rest.partition(":")
+        slabs = tail.rpartition("slabdata")[2].split()
+        active, total, size, per_slab, pages = map(int, numbers.split())
+        found[name] = Slab(active, total, size, per_slab, pages, int(slabs[1]))
+    return found
+
+
+def cache_names(text: str) -> list[str]:
+    """The names that a slabinfo text lists."""
+    return [line.split(None, 1)[0] for line in text.splitlines()[2:] if line]
+
+
+def read_slab_links(root: Path = SLAB_LINKS) -> dict[str, str]:
+    """Name of a cache -> name of the merged one behind it. SLUB links every mergeable cache so, a single one too.
+
+    Empty where sysfs does not show them.
+    """
+    links: dict[str, str] = {}
+    try:
+        with os.scandir(root) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    links[entry.name] = os.path.basename(os.readlink(entry.path))
+    except OSError:
+        pass
+    return links
+
+
+def resolve_caches(listed: Iterable[str], links: Mapping[str, str]) -> dict[str, str]:
+    """Name of the socket family -> the name that slabinfo lists it by, each listed cache once.
+
+    A merged cache is listed once, by the name of whichever was created first; two names of the family behind one cache
+    count once, by the first of the two in SOCKET_CACHES. A merged cache holds strangers' objects too (vm areas in
+    eventpoll_pwq's): a constant that a slope over connections does not see.
+    """
+    names = list(dict.fromkeys(listed))
+    by_target = {links[name]: name for name in names if name in links}
+    resolved: dict[str, str] = {}
+    for family in SOCKET_CACHES:
+        name = family if family in names else by_target.get(links.get(family, ""))
+        if name is not None and name not in resolved.values():
+            resolved[family] = name
+    return resolved
+
+
+def missing_caches(listed: Iterable[str], links: Mapping[str, str]) -> list[str]:
+    """Caches that every kernel has and that were found neither by name nor behind a merged one."""
+    names = set(listed)
+    targets = {links[name] for name in names if name in links}
+    return [name for name in _ESSENTIAL if name not in names and links.get(name) not in targets]
+
+
+def slab_metrics(
+    slabs: Mapping[str, Slab], resolved: Mapping[str, str], page_bytes: int = PAGE_BYTES
+) -> dict[str, float]:
+    """``kernel.slab.*``, ``kernel.socket_bytes`` (objects in use) and ``kernel.socket_slab_bytes`` (their pages)."""
+    family = {name: slabs[listed] for name, listed in resolved.items() if listed in slabs}
+    values = {f"kernel.slab.{name}": float(slab.active_bytes) for name, slab in family.items()}
+    values["kernel.socket_bytes"] = float(sum(slab.active_bytes for slab in family.values()))
+    values["kernel.socket_slab_bytes"] = float(sum(slab.slab_bytes(page_bytes) for slab in family.values()))
+    return values
+
+
+def parse_sockstat(text: str, text6: str = "", page_bytes: int = PAGE_BYTES) -> dict[str, float]:
+    """``kernel.tcp_*`` of /proc/net/sockstat and sockstat6. Only "inuse" is kept by family; the rest counts both."""
+    values: dict[str, float] = {}
+    for line in (*text.splitlines(), *text6.splitlines()):
+        protocol, _, rest = line.partition(":")
+        if protocol not in ("TCP", "TCP6"):
+            continue
+        fields = rest.split()
+        for name, number in zip(fields[::2], fields[1::2], strict=False):
+            if name == "mem":
+                values["kernel.tcp_mem_bytes"] = float(int(number) * page_bytes)
+            elif name in ("inuse", "orphan", "tw", "alloc"):
+                values[f"kernel.tcp_{name}"] = values.get(f"kernel.tcp_{name}", 0.0) + int(number)
+    if not values:
+        raise ValueError("/proc/net/sockstat has no line for TCP")
+    return values
+
+
+def parse_meminfo(text: str) -> dict[str, float]:
+    """``host.*_bytes`` of /proc/meminfo.
+
+    Used memory is MemTotal - MemFree - Buffers - (Cached - Shmem): MemAvailable counts pinned socket inodes and
+    dentries as reclaimable and so hides a third of a connection's cost.
+    """
+    kib: dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        fields = rest.split()
+        if fields:
+            kib[name] = int(fields[0])
+    try:
+        used = kib["MemTotal"] - kib["MemFree"] - kib["Buffers"] - (kib["Cached"] - kib["Shmem"])
+        values = {"host.used_bytes": used, "host.free_bytes": kib["MemFree"]}
+    except KeyError as error:
+        raise ValueError(f"/proc/meminfo has no line {error.args[0]}") from None
+    for metric, name in (("available", "MemAvailable"), ("slab", "Slab"), ("pagetable", "PageTables")):
+        if name in kib:
+            values[f"host.{metric}_bytes"] = kib[name]
+    return {name: float(value * 1024) for name, value in values.items()}
+
+
+def parse_counters(text: str, group: str, wanted: Iterable[str]) -> dict[str, float]:
+    """``tcp.*`` counters since boot, of one group ("TcpExt", "Tcp") of /proc/net/netstat or snmp.
+
+    Two lines, of names and of numbers. What the kernel lacks is absent.
+    """
+    rows = [line.split()[1:] for line in text.splitlines() if line.startswith(f"{group}: ")]
+    if len(rows) != 2 or len(rows[0]) != len(rows[1]):
+        raise ValueError(f"no pair of lines for {group} in the kernel's counters")
+    keep = frozenset(wanted)
+    return {f"tcp.{name}": float(number) for name, number in zip(*rows, strict=True) if name in keep}
+
+
+def parse_cpu_busy(text: str, ticks_per_s: int = TICKS_PER_S) -> dict[str, float]:
+    """``host.cpu_busy_s``: seconds, over all cores, that were neither idle nor waiting for a disk.
+
+    Stolen ones are busy (nobody here could use them). Guests' time is part of user and nice already.
+    """
+    fields = text.split("\n", 1)[0].split()
+    if not fields or fields[0] != "cpu":
+        raise ValueError("/proc/stat does not begin with cpu")
+    user, nice, system, _idle, _iowait, *rest = map(int, fields[1:])
+    return {"host.cpu_busy_s": (user + nice + system + sum(rest[:3])) / ticks_per_s}
+
+
+def read_counters(proc: Path = PROC) -> Reading:
+    """Sockets, TCP counters, memory and CPU of the host: 0.2 ms, no privilege."""
+    try:
+        text6 = read_text(proc / "net/sockstat6")
+    except FileNotFoundError:
+        text6 = ""
+    values = parse_sockstat(read_text(proc / "net/sockstat"), text6)
+    values |= parse_meminfo(read_text(proc / "meminfo"))
+    values |= parse_counters(read_text(proc / "net/netstat"), "TcpExt", TCP_COUNTERS)
+    values |= parse_counters(read_text(proc / "net/snmp"), "Tcp", _SNMP_TCP)
+    values |= parse_cpu_busy(read_text(proc / "stat"))
+    return Reading(values)
+
+
+class SlabReader:
+    """The socket family of /proc/slabinfo, which root alone may read. Blocking: for the probes' thread."""
+
+    def __init__(
+        self, *, proc: Path = PROC, links: Callable[[], Mapping[str, str]] = read_slab_links
+    ) -> None:
+        self._path = proc / "slabinfo"
+        self._links = links
+        self._resolved: dict[str, str] = {}
+        self._refused: Finding | None = None
+
+    def read(self) -> Reading:
+        """Slab metrics, or nothing and a finding without the privilege."""
+        if self._refused is not None:
+            return Reading(findings=[self._refused])
+        try:
+            text = read_text(self._path)
+        except (PermissionError, FileNotFoundError) as error:
+            self._refused = Finding(
+                code="slabinfo_unreadable",
+                severity="warning",
+                evidence=f"/proc/slabinfo: {error.strerror}; the kernel's memory for sockets is not known",
+                remedy="run as root",
+            )
+            return Reading(findings=[self._refused])
+        findings = []
+        slabs = parse_slabinfo(text, self._resolved.values())
+        if not self._resolved or len(slabs) < len(self._resolved):
+            findings = self._resolve(text)
+            slabs = parse_slabinfo(text, self._resolved.values())
+        return Reading(slab_metrics(slabs, self._resolved), findings)
+
+    def _resolve(self, text: str) -> list[Finding]:
+        """Done at the start, and when a module took its cache away: names move only then."""
+        listed, links = cache_names(text), self._links()
+        self._resolved = resolve_caches(listed, links)
+        missing = missing_caches(listed, links)
+        if not missing:
+            return []
+        return [
+            Finding(
+                code="slab_caches_missing",
+                severity="warning",
+                evidence=(
+                    f"{', '.join(missing)}: not in /proc/slabinfo, nor linked to a name that is in /sys/kernel/slab;"
+                    " kernel.socket_bytes is too low"
+                ),
+                remedy="make /sys/kernel/slab readable, or boot with slab_nomerge",
+            )
+        ]

@@ -1,0 +1,302 @@
+"""Which processes are the server: named by the plan, or holding the socket that listens on the plan's port.
+
+Read once at the start (and again if the server ends): the look for a socket's holder lists descriptors, which creates
+dentries, so it never happens at a tick.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from asyncli.collect.procfs import (
+    PROC,
+    Listener,
+    Stat,
+    all_pids,
+    command_line,
+    executable,
+    parents,
+    read_listeners,
+    read_stat,
+)
+from asyncli.errors import HostError
+from asyncli.plan import Plan, Target
+
+# They hold the port for a server in a container: their memory is not the server's.
+_FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})
+# They hold sockets for services that they start on demand.
+_INITS = frozenset({"systemd", "init"})
+_NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
+# `nginx -V` prints and exits; a file system that hangs must not hang us.
+_VERSION_TIMEOUT_S = 2.0
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The server's root processes (nginx's master), or none with the reason in words."""
+
+    pids: tuple[int, ...] = ()
+    how: str = ""
+    why_not: str = ""
+    remedy: str = ""
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """The server as found at the start, null where unknown. ``version`` is in its own words: "nginx/1.22.1"."""
+
+    pid: int | None = None
+    #: All root processes: more than one when separate processes share the port.
+    pids: tuple[int, ...] = ()
+    name: str | None = None
+    exe: str | None = None
+    version: str | None = None
+    #: nginx's only: as its command line names it, else the default it was built with.
+    config_path: str | None = None
+    found_by: str | None = None
+
+
+def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
+    """The server's root processes.
+
+    A process that the plan names must exist: else :class:`HostError` with one line. Otherwise, when the target is on
+    this host (``local``), the holders of the listening socket, each followed up to its topmost ancestor of the same
+    executable. ``ours`` are processes of the test itself, which are never taken for the server.
+    """
+    if plan.server_pid is not None:
+        return Found((_alive(plan.server_pid, "--server-pid", proc),), "--server-pid")
+    if plan.server_pidfile is not None:
+        return Found((_from_pidfile(plan.server_pidfile, proc),), f"--server-pidfile {plan.server_pidfile}")
+    if plan.server_name is not None:
+        return Found((_from_name(plan.server_name, ours, proc),), f"--server-name {plan.server_name}")
+    if not local:
+        return Found(why_not="the server is on another host, where its processes cannot be read")
+    return _from_ports(plan.targets, ours, proc)
+
+
+def _alive(pid: int, flag: str, proc: Path) -> int:
+    try:
+        stat = read_stat(pid, proc)
+    except (OSError, ValueError):
+        stat = None
+    if stat is None or stat.ended:
+        raise HostError(f"{flag}: no process {pid} on this host; give the pid of the server's master process")
+    return pid
+
+
+def _from_pidfile(path: str, proc: Path) -> int:
+    flag = f"--server-pidfile {path}"
+    try:
+        text = Path(path).read_text(encoding="ascii", errors="replace").strip()
+    except OSError as error:
+        raise HostError(f"{flag}: cannot be read ({error.strerror}); name the server's pid file") from None
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise HostError(f"{flag}: holds no process id; name the server's pid file, for example /run/nginx.pid")
+    return _alive(int(text), flag, proc)
+
+
+def _from_name(name: str, ours: Collection[int], proc: Path) -> int:
+    stats = {stat.pid: stat for stat in parents(proc) if not stat.ended}
+    # The kernel cuts a process's name at 15 bytes.
+    named = {
+        pid
+        for pid, stat in stats.items()
+        if pid not in ours and (stat.name == name[:15] or os.path.basename(executable(pid, proc) or "") == name)
+    }
+    roots = sorted(pid for pid in named if stats[pid].parent not in named)
+    if not roots:
+        raise HostError(f"--server-name {name}: no such process on this host; write its name as `ps -e` shows it")
+    if len(roots) > 1:
+        listed = ", ".join(map(str, roots[:8]))
+        raise HostError(f"--server-name {name}: {len(roots)} process trees (pids {listed}); name one with --server-pid")
+    return roots[0]
+
+
+def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) -> Found:
+    inodes: set[int] = set()
+    for target in targets:
+        inodes |= matching_inodes(read_listeners(target.port, proc), addresses_of(target.host))
+    where = f"port {', '.join(str(port) for port in sorted({target.port for target in targets}))}"
+    if not inodes:
+        return Found(why_not=f"nothing listens on {where} in this network namespace", remedy=_NAME_A_PROCESS)
+    holders = socket_holders(inodes, proc) - set(ours)
+    if not holders:
+        return Found(
+            why_not=f"the process that listens on {where} belongs to another user, so its descriptors are hidden",
+            remedy=f"run as root, or {_NAME_A_PROCESS}",
+        )
+    stats = {stat.pid: stat for stat in parents(proc)}
+    names = {pid: process_name(stat, proc) for pid, stat in stats.items()}
+    forwarders = sorted(names[pid] for pid in holders if names.get(pid) in _FORWARDERS)
+    if forwarders:
+        why_not = f"{forwarders[0]} listens on {where} and passes connections on to the server"
+        return Found(why_not=why_not, remedy=_NAME_A_PROCESS)
+    parent = {pid: stat.parent for pid, stat in stats.items()}
+    return Found(tuple(sorted({topmost(pid, parent, names, ours) for pid in holders})), f"listens on {where}")
+
+
+def addresses_of(host: str) -> frozenset[str]:
+    """The host's addresses as text; empty when the name cannot be resolved. May ask a name server."""
+    try:
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return frozenset()
+    return frozenset(str(info[4][0]).partition("%")[0] for info in infos)
+
+
+def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -> set[int]:
+    """Inodes of the sockets that answer at ``addresses``: those bound to one of them, else those bound to any address.
+
+    The kernel prefers the exact match too (compute_score in net/ipv4/inet_hashtables.c).
+    """
+    found = list(listeners)
+    exact = {listener.inode for listener in found if listener.address in addresses}
+    return exact or {listener.inode for listener in found if listener.address is None}
+
+
+def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
+    """For each socket the lowest-numbered process that holds it (the master, where workers inherited it).
+
+    Only descriptors that we may read are seen: our own user's, or all for root. Ends when each socket has a holder.
+    """
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    holders: set[int] = set()
+    for pid in all_pids(proc):
+        if not wanted:
+            break
+        held = _held(pid, wanted, proc)
+        if held and not (pid == 1 and read_stat(pid, proc).name in _INITS):
+            holders.add(pid)
+            wanted -= held
+    return holders
+
+
+def _held(pid: int, wanted: Collection[str], proc: Path) -> set[str]:
+    held: set[str] = set()
+    try:
+        # Listening sockets are opened first and have low numbers, so a worker's thousands of clients are seldom walked.
+        with os.scandir(f"{proc}/{pid}/fd") as entries:
+            for entry in entries:
+                try:
+                    link = os.readlink(entry.path)
+                except OSError:
+                    continue
+                if link in wanted:
+                    held.add(link)
+                    if len(held) == len(wanted):
+                        break
+    except OSError:
+        pass
+    return held
+
+
+def process_name(stat: Stat, proc: Path = PROC) -> str:
+    """The executable's file name, or the process's own name where that may not be read."""
+    return os.path.basename(executable(stat.pid, proc) or "") or stat.name
+
+
+def topmost(pid: int, parent: Mapping[int, int], names: Mapping[int, str], stop: Collection[int] = ()) -> int:
+    """The topmost ancestor in an unbroken line of one name; ends below ``stop``: we may have started the server."""
+    while True:
+        above = parent.get(pid, 0)
+        if above == 0 or above in stop or names.get(above) != names.get(pid):
+            return pid
+        pid = above
+
+
+def own_ancestry(proc: Path = PROC) -> frozenset[int]:
+    """This process and its ancestors."""
+    line: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        try:
+            pid = read_stat(pid, proc).parent
+        except (OSError, ValueError):
+            break
+    return frozenset(line)
+
+
+def describe(found: Found, server_header: str = "", proc: Path = PROC) -> ServerFacts:
+    """Facts of the found server. Runs its executable with ``-V`` if it is nginx's and in our own file system."""
+    version = printable_version(server_header)
+    if not found.pids:
+        return ServerFacts(version=version)
+    pid = found.pids[0]
+    try:
+        name: str | None = process_name(read_stat(pid, proc), proc)
+    except (OSError, ValueError):
+        name = None
+    exe = executable(pid, proc)
+    is_nginx = name == "nginx"
+    built = _nginx_build(exe) if exe and is_nginx and _same_files(pid, proc) else ""
+    said = re.search(r"version: (\S+)", built)
+    if said and (version is None or "/" not in version):
+        version = said[1]
+    return ServerFacts(
+        pid=pid,
+        pids=found.pids,
+        name=name,
+        exe=exe,
+        version=version,
+        config_path=config_path(command_line(pid, proc), built, _cwd(pid, proc)) if is_nginx else None,
+        found_by=found.how,
+    )
+
+
+def printable_version(server_header: str) -> str | None:
+    """The Server header where it can be printed, cut to a sane length."""
+    clean = "".join(char for char in server_header if char.isprintable()).strip()
+    return clean[:80] or None
+
+
+def config_path(command: str, built: str, cwd: str | None) -> str | None:
+    """nginx's configuration file: ``-c`` of its command line, else the default that ``nginx -V`` names.
+
+    A relative one stands under the prefix (``-p``, else the one it was built with), as ngx_conf_full_name has it.
+    """
+    match = re.search(r"(?<=\s)-c\s*(\S+)", command)
+    prefix = re.search(r"(?<=\s)-p\s*(\S+)", command) or re.search(r"--prefix=(\S+)", built)
+    default = re.search(r"--conf-path=(\S+)", built)
+    path = match[1] if match else default[1] if default else None
+    if path is None or os.path.isabs(path):
+        return path
+    under = prefix[1] if prefix else ""
+    if not os.path.isabs(under) and cwd is None:
+        return None
+    return os.path.normpath(os.path.join(cwd or "/", under, path))
+
+
+def _cwd(pid: int, proc: Path) -> str | None:
+    try:
+        return os.readlink(f"{proc}/{pid}/cwd")
+    except OSError:
+        return None
+
+
+def _same_files(pid: int, proc: Path) -> bool:
+    """Whether the process sees our mounts: in a container the same path is another program."""
+    try:
+        return os.readlink(f"{proc}/{pid}/ns/mnt") == os.readlink(f"{proc}/self/ns/mnt")
+    except OSError:
+        return False
+
+
+def _nginx_build(exe: str) -> str:
+    try:
+        done = subprocess.run(
+            [exe, "-V"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stderr

@@ -1,0 +1,98 @@
+"""The laws every probe lives by: what it may cost, and what is said when it fails. Pure; time comes in as seconds."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from asyncli.records import Finding
+from asyncli.units import format_duration
+
+#: The share of one core that a probe may use: on a small host what watches must not be what is measured.
+BUDGET = 0.01
+#: Nothing is read oftener: samples are on whole seconds.
+SHORTEST_PERIOD_S = 1.0
+
+
+class Reading(msgspec.Struct):
+    """What one round of a probe gave: metrics, and what the user should know about how they were read."""
+
+    values: dict[str, float] = msgspec.field(default_factory=dict)
+    findings: list[Finding] = msgspec.field(default_factory=list)
+
+
+class Schedule:
+    """When a probe is due: a round that cost ``c`` seconds of CPU is followed by ``c / BUDGET`` seconds of rest.
+
+    Rounded up to whole seconds, on which samples are.
+    """
+
+    def __init__(self, name: str, budget: float = BUDGET) -> None:
+        self.name = name
+        self.period_s = SHORTEST_PERIOD_S
+        self._budget = budget
+        self._due_s = float("-inf")
+        self._over = 0
+        self._said = False
+
+    def due(self, now_s: float) -> bool:
+        """Whether the probe may run at ``now_s``."""
+        return now_s >= self._due_s
+
+    def spent(self, now_s: float, cost_s: float) -> Finding | None:
+        """A round that began at ``now_s`` took ``cost_s`` of CPU.
+
+        A finding the first time that two rounds in a row were too dear for one a second
+        (one alone may have met cold caches).
+        """
+        # Whole seconds, since samples are; the little less keeps 10.0 ms, as a float, from becoming two seconds.
+        self.period_s = max(SHORTEST_PERIOD_S, float(math.ceil(cost_s / self._budget - 1e-9)))
+        # A reading at a phase border, between two seconds, must not cost an affordable probe the next second.
+        affordable = self.period_s == SHORTEST_PERIOD_S
+        self._due_s = now_s if affordable else now_s + self.period_s
+        self._over = 0 if affordable else self._over + 1
+        if self._over < 2 or self._said:
+            return None
+        self._said = True
+        return Finding(
+            code=f"{self.name}_slowed",
+            severity="info",
+            evidence=(
+                f"one reading of {self.name} takes {format_duration(cost_s)} of CPU, so it is read every"
+                f" {format_duration(self.period_s)}: {self._budget:.0%} of a core is what it may use"
+            ),
+        )
+
+
+class Outage:
+    """Whether a probe answers, as seconds without it: one finding when it fails, one when it is back."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._since_s: float | None = None
+        self._last_s: float | None = None
+
+    def failed(self, now_s: float, why: str) -> Finding | None:
+        """The probe failed at ``now_s``; said once an outage."""
+        if self._since_s is not None:
+            return None
+        # The gap begins with the last reading there is.
+        self._since_s = now_s if self._last_s is None else self._last_s
+        return Finding(
+            code=f"{self.name}_lost",
+            severity="warning",
+            evidence=f"{self.name} could not be read from {now_s:.0f} s on: {why}",
+            remedy="its numbers have a gap, which no figure of the report bridges",
+        )
+
+    def answered(self, now_s: float) -> Finding | None:
+        """The probe answered at ``now_s``; a finding when it had failed."""
+        since_s, self._since_s, self._last_s = self._since_s, None, now_s
+        if since_s is None:
+            return None
+        return Finding(
+            code=f"{self.name}_back",
+            severity="info",
+            evidence=f"{self.name} is read again at {now_s:.0f} s, after a gap of {format_duration(now_s - since_s)}",
+        )

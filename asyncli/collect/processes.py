@@ -1,0 +1,233 @@
+"""CPU and memory of groups of processes: the server's tree, the generator's list, ourselves.
+
+Two costs, so two readings: counts and CPU time come from stat (a few microseconds a process), memory from
+smaps_rollup, for which the kernel walks the page tables (a quarter of a millisecond for 10 MB). Descriptors are never
+counted: listing /proc/PID/fd creates dentries, which are part of what is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from asyncli.collect.probes import Reading
+from asyncli.collect.procfs import PROC, Stat, children, parents, read_memory, read_stat
+from asyncli.records import METRICS, Finding
+
+
+class ProcessesGoneError(Exception):
+    """No process of the group is left."""
+
+
+class CpuLedger:
+    """CPU time of a changing group of processes, which never falls. Pure.
+
+    The sum over the living of their own time and of the children they waited for (cutime, cstime of proc(5)): when a
+    worker ends and its master waits for it, its whole time, the last unseen moments too, moves into the master's. Where
+    nobody in the group waits (a parent that ignores SIGCHLD, an orphan that init reaps), the last seen value of the
+    ended process is kept instead; then the time since it was last seen, at most one period, is missing.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, int], Stat] = {}
+        self._kept_s = 0.0
+
+    def update(self, living: Iterable[Stat]) -> float:
+        """Seconds of CPU of the group, given the stat of each process that lives now (zombies included)."""
+        now = {(stat.pid, stat.start_ticks): stat for stat in living}
+        ended = {key: stat for key, stat in self._last.items() if key not in now}
+        if ended:
+            self._kept_s += sum(self._unaccounted(now, ended).values())
+        self._last = now
+        return self._kept_s + sum(stat.cpu_s + stat.waited_s for stat in now.values())
+
+    def _unaccounted(
+        self, now: Mapping[tuple[int, int], Stat], ended: Mapping[tuple[int, int], Stat]
+    ) -> dict[int | None, float]:
+        """Time of the ended that their nearest living ancestor (None: none lives) does not account for as waited."""
+        seen: dict[int | None, float] = {}
+        ended_parent = {stat.pid: stat.parent for stat in ended.values()}
+        living: dict[int | None, Stat] = {
+            stat.pid: stat for stat in now.values() if (stat.pid, stat.start_ticks) in self._last
+        }
+        for stat in ended.values():
+            above, steps = stat.parent, 0
+            while above in ended_parent and above not in living and steps < len(ended_parent):
+                above, steps = ended_parent[above], steps + 1
+            heir = above if above in living else None
+            seen[heir] = seen.get(heir, 0.0) + stat.cpu_s + stat.waited_s
+        return {heir: max(0.0, seen_s - self._newly_waited(living.get(heir))) for heir, seen_s in seen.items()}
+
+    def _newly_waited(self, heir: Stat | None) -> float:
+        """Seconds of ended children that ``heir`` has taken over since the last update."""
+        return 0.0 if heir is None else heir.waited_s - self._last[heir.pid, heir.start_ticks].waited_s
+
+
+class ProcessGroup:
+    """Counts, CPU time and memory of the processes that ``members`` names at each scan. Blocking."""
+
+    def __init__(
+        self, prefix: str, members: Callable[[], Iterable[Stat]], *, may_be_empty: bool = False, proc: Path = PROC
+    ) -> None:
+        self._prefix = prefix
+        self._may_be_empty = may_be_empty
+        self._members = members
+        self._proc = proc
+        self._ledger = CpuLedger()
+        self._living: list[Stat] = []
+
+    def scan(self) -> Reading:
+        """``processes``, ``threads``, ``cpu_s`` of the group as it is now.
+
+        An empty group raises :class:`ProcessesGoneError`, or gives nothing where it ``may_be_empty``.
+        """
+        self._living = []
+        stats = list(self._members())
+        self._living = [stat for stat in stats if not stat.ended]
+        if not self._living:
+            if self._may_be_empty:
+                return Reading()
+            raise ProcessesGoneError(f"no process of the {self._prefix} is left")
+        values = {
+            "processes": float(len(self._living)),
+            "threads": float(sum(stat.threads for stat in self._living)),
+            "cpu_s": self._ledger.update(stats),
+        }
+        return Reading(self._named(values))
+
+    def memory(self) -> Reading:
+        """``pss_bytes``, ``uss_bytes``, ``rss_bytes`` of the processes of the last scan.
+
+        Without the privilege for even one of them PSS and USS are absent (a partial sum would be a wrong one), RSS
+        comes from stat, and a finding says so. An empty group gives nothing: the scan has said it.
+        """
+        if not self._living:
+            return Reading()
+        pss = uss = rss = 0
+        for stat in self._living:
+            try:
+                memory = read_memory(stat.pid, self._proc)
+            except PermissionError as error:
+                return self._unprivileged(stat.pid, error)
+            if memory is not None:
+                pss, uss, rss = pss + memory.pss_bytes, uss + memory.uss_bytes, rss + memory.rss_bytes
+        if not pss:
+            # They ended since the scan, or the kernel is older than smaps_rollup (4.14).
+            return Reading(self._named({"rss_bytes": float(sum(stat.rss_bytes for stat in self._living))}))
+        return Reading(self._named({"pss_bytes": float(pss), "uss_bytes": float(uss), "rss_bytes": float(rss)}))
+
+    def _unprivileged(self, pid: int, error: PermissionError) -> Reading:
+        finding = Finding(
+            code=f"{self._prefix}_memory_unprivileged",
+            severity="warning",
+            evidence=(
+                f"/proc/{pid}/smaps_rollup: {error.strerror} for user {os.geteuid()}; PSS and USS of the {self._prefix}"
+                " are not known, and RSS counts shared pages once a process"
+            ),
+            remedy="run asyncli as root, or with CAP_SYS_PTRACE",
+        )
+        rss = float(sum(stat.rss_bytes for stat in self._living))
+        return Reading(self._named({"rss_bytes": rss}), [finding])
+
+    def _named(self, values: Mapping[str, float]) -> dict[str, float]:
+        named = ((f"{self._prefix}.{name}", value) for name, value in values.items())
+        return {name: value for name, value in named if name in METRICS}
+
+
+class ServerTree:
+    """The server's root processes and all their descendants, found anew at each call: a reload replaces workers.
+
+    When a root ends and descendants live on (an nginx upgraded in place), they are the tree. When none does,
+    ``relocate`` is asked for the roots of a restarted server; it gives none, or raises, while there is none.
+    """
+
+    def __init__(
+        self, roots: Sequence[int], relocate: Callable[[], Sequence[int]] = lambda: (), *, proc: Path = PROC
+    ) -> None:
+        self.roots: tuple[int, ...] = tuple(roots)
+        #: Times that ``relocate`` found the server again.
+        self.restarts = 0
+        self._relocate = relocate
+        self._proc = proc
+        self._known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid, proc)) is not None}
+
+    def __call__(self) -> list[Stat]:
+        """The stat of every process (zombies too) of the tree; :class:`ProcessesGoneError` when none lives."""
+        found = self._walk(self._survivors())
+        if not any(not stat.ended for stat in found.values()):
+            self._find_again()
+            found = self._walk(self._survivors())
+        self._known = {pid: stat.start_ticks for pid, stat in found.items()}
+        return list(found.values())
+
+    def _survivors(self) -> list[Stat]:
+        """Known processes that still are the same ones, roots first."""
+        order = [*self.roots, *(pid for pid in self._known if pid not in self.roots)]
+        stats = ((pid, _stat(pid, self._proc)) for pid in order if pid in self._known)
+        return [stat for pid, stat in stats if stat is not None and stat.start_ticks == self._known[pid]]
+
+    def _walk(self, start: Iterable[Stat]) -> dict[int, Stat]:
+        found: dict[int, Stat] = {}
+        queue = list(start)
+        found.update((stat.pid, stat) for stat in queue)
+        while queue:
+            stat = queue.pop()
+            below = children(stat, self._proc)
+            if below is None:
+                return self._walk_all(found)
+            for pid in below:
+                if pid not in found and (child := _stat(pid, self._proc)) is not None:
+                    found[pid] = child
+                    queue.append(child)
+        return found
+
+    def _walk_all(self, found: dict[int, Stat]) -> dict[int, Stat]:
+        """The same by every process's parent, for kernels that do not list children."""
+        below: dict[int, list[Stat]] = {}
+        for stat in parents(self._proc):
+            below.setdefault(stat.parent, []).append(stat)
+        queue = list(found)
+        while queue:
+            for child in below.get(queue.pop(), ()):
+                if child.pid not in found:
+                    found[child.pid] = child
+                    queue.append(child.pid)
+        return found
+
+    def _find_again(self) -> None:
+        roots = self._relocate()
+        known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid, self._proc)) is not None}
+        if not known:
+            raise ProcessesGoneError(f"the server's processes ended (root was {', '.join(map(str, self.roots))})")
+        self.roots, self._known = tuple(roots), known
+        self.restarts += 1
+
+
+def read_session_cpu() -> Reading:
+    """``session.cpu_s``: our own threads, without the children we waited for (the generator is counted by itself)."""
+    return Reading({"session.cpu_s": time.process_time()})
+
+
+def read_session_memory() -> Reading:
+    """``session.uss_bytes``: our own private memory. Always permitted."""
+    memory = read_memory(os.getpid())
+    return Reading({} if memory is None else {"session.uss_bytes": float(memory.uss_bytes)})
+
+
+def listed(pids: Callable[[], Iterable[int]], proc: Path = PROC) -> Callable[[], list[Stat]]:
+    """Members for a group given as a list of pids, of which some may have ended."""
+    return lambda: [stat for pid in pids() if (stat := _stat(pid, proc)) is not None]
+
+
+def _stat(pid: int, proc: Path) -> Stat | None:
+    """The process's stat, None when it has ended.
+
+    Any other failure (no descriptor left) goes up as an outage: the ledger would take the process for ended and count
+    it twice when it comes back.
+    """
+    try:
+        return read_stat(pid, proc)
+    except (FileNotFoundError, ProcessLookupError):
+        return None

@@ -1,0 +1,232 @@
+"""Texts of /proc to numbers: one process, its memory, its children, the listening sockets. Parsers are pure.
+
+Facts of the kernel are from proc(5), Documentation/filesystems/proc.rst and Documentation/networking/proc_net_tcp.rst.
+
+Why not psutil here. Measured on Linux 6.18 with 60 forked processes of 10 MB, CPU of one round: smaps_rollup read
+directly 15.5 ms, by ``psutil.Process.memory_full_info`` 17 ms (nearly all of it is the kernel walking page tables);
+stat read directly 0.4 ms, by psutil's ``oneshot`` 2.3 ms; children through /proc 0.2 ms, by
+``children(recursive=True)`` 3.0 ms. What is read each second is so six to thirteen times cheaper, and a process is
+told from a later one with the same pid for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+
+import msgspec
+
+PROC = Path("/proc")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# A larger buffer is mapped and unmapped at each call, and seq_file hands out about a page at a time anyway.
+_CHUNK = 16384
+# TCP_LISTEN of include/net/tcp_states.h, as /proc/net/tcp prints it.
+_LISTEN = "0A"
+
+
+class Stat(msgspec.Struct, frozen=True):
+    """/proc/PID/stat. Times in seconds; ``start_ticks`` (since boot) tells a process from a later one with its pid."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    cpu_s: float
+    #: User and system time of the children that ended and were waited for, and of theirs.
+    waited_s: float
+    threads: int
+    start_ticks: int
+    rss_bytes: int
+
+    @property
+    def ended(self) -> bool:
+        """A zombie or dead: its CPU time can still be read, it holds no memory."""
+        return self.state in "ZX"
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """/proc/PID/smaps_rollup, in bytes."""
+
+    rss_bytes: int
+    pss_bytes: int
+    uss_bytes: int
+
+
+class Listener(msgspec.Struct, frozen=True):
+    """A listening TCP socket: its address (None: any), port and inode."""
+
+    address: str | None
+    port: int
+    inode: int
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """A file of /proc, whole. Raises OSError, ProcessLookupError among them when the process ended meanwhile."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, _CHUNK):
+            parts.append(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def parse_stat(text: str) -> Stat:
+    """One line of /proc/PID/stat. The name may hold blanks and parentheses, so fields count from the last ``)``."""
+    head, paren, tail = text.rpartition(")")
+    pid, _, name = head.partition(" (")
+    fields = tail.split()
+    if not paren or len(fields) < 22:
+        raise ValueError(f"not a line of /proc/PID/stat: {text[:60]!r}")
+    return Stat(
+        pid=int(pid),
+        name=name,
+        state=fields[0],
+        parent=int(fields[1]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,
+        waited_s=(int(fields[13]) + int(fields[14])) / TICKS_PER_S,
+        threads=int(fields[17]),
+        start_ticks=int(fields[19]),
+        rss_bytes=int(fields[21]) * PAGE_BYTES,
+    )
+
+
+def parse_smaps_rollup(text: str) -> Memory | None:
+    """The sums of /proc/PID/smaps_rollup; USS is all that is private. None for a process without memory."""
+    kib: dict[str, int] = {}
+    for line in text.splitlines():
+        name, colon, rest = line.partition(":")
+        if colon and rest.endswith(" kB"):
+            kib[name] = int(rest[:-3])
+    if "Pss" not in kib:
+        return None
+    private = sum(value for name, value in kib.items() if name.startswith("Private_"))
+    return Memory(rss_bytes=kib.get("Rss", 0) * 1024, pss_bytes=kib["Pss"] * 1024, uss_bytes=private * 1024)
+
+
+def parse_listeners(text: str) -> list[Listener]:
+    """Listening sockets of a /proc/net/tcp or tcp6 text, from its start to its first row in another state.
+
+    The kernel prints the listening ones first (tcp_seq_start), so a million established rows are never parsed.
+    """
+    found = []
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) < 10 or ":" not in fields[1]:
+            continue
+        if fields[3] != _LISTEN:
+            break
+        address, _, port = fields[1].partition(":")
+        found.append(Listener(address=_address(address), port=int(port, 16), inode=int(fields[9])))
+    return found
+
+
+def _address(digits: str) -> str | None:
+    """Hexadecimal words in host order to an address; a v4-mapped one as IPv4; None for the wildcard."""
+    packed = b"".join(int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8))
+    address = ip_address(packed)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return None if int(address) == 0 else str(address)
+
+
+
+def read_stat(pid: int, proc: Path = PROC) -> Stat:
+    """The process's /proc/PID/stat; world-readable unless /proc is mounted with hidepid."""
+    return parse_stat(read_text(f"{proc}/{pid}/stat"))
+
+
+def read_memory(pid: int, proc: Path = PROC) -> Memory | None:
+    """The process's memory, or None when it has none or has ended.
+
+    Raises PermissionError without ptrace access to it (another user, or one that changed its user, as nginx's workers
+    do).
+    """
+    try:
+        return parse_smaps_rollup(read_text(f"{proc}/{pid}/smaps_rollup"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def read_listeners(port: int, proc: Path = PROC) -> list[Listener]:
+    """Sockets that listen on ``port`` in our network namespace. Stops before the established ones."""
+    found = []
+    for name in ("tcp", "tcp6"):
+        try:
+            text = _read_listening_part(proc / "net" / name)
+        except FileNotFoundError:
+            continue
+        found += [listener for listener in parse_listeners(text) if listener.port == port]
+    return found
+
+
+def _read_listening_part(path: Path) -> str:
+    """The file up to its first row that does not listen: the rest may be a million rows long."""
+    with path.open(encoding="ascii", errors="replace") as file:
+        lines = [next(file, "")]
+        for line in file:
+            fields = line.split(None, 4)
+            if len(fields) > 3 and fields[3] != _LISTEN:
+                break
+            lines.append(line)
+    return "".join(lines)
+
+
+def all_pids(proc: Path = PROC) -> list[int]:
+    """Every process we can see, by number."""
+    return sorted(int(name) for name in os.listdir(proc) if name.isdigit())
+
+
+def parents(proc: Path = PROC) -> Iterator[Stat]:
+    """The stat of every process that can be read."""
+    for pid in all_pids(proc):
+        try:
+            yield read_stat(pid, proc)
+        except (OSError, ValueError):
+            continue
+
+
+def children(stat: Stat, proc: Path = PROC) -> list[int] | None:
+    """Direct children. None when the kernel does not offer them (CONFIG_PROC_CHILDREN).
+
+    A child belongs to the thread that forked it, so every thread is asked; a process of one thread costs one read.
+    """
+    tasks = [str(stat.pid)] if stat.threads == 1 else _tasks(stat.pid, proc)
+    found: list[int] = []
+    for task in tasks:
+        try:
+            found += map(int, read_text(f"{proc}/{stat.pid}/task/{task}/children").split())
+        except ProcessLookupError:
+            continue
+        except FileNotFoundError:
+            if os.path.exists(f"{proc}/{stat.pid}/task/{task}/stat"):
+                return None
+    return found
+
+
+def _tasks(pid: int, proc: Path) -> list[str]:
+    try:
+        return os.listdir(f"{proc}/{pid}/task")
+    except OSError:
+        return []
+
+
+def executable(pid: int, proc: Path = PROC) -> str | None:
+    """Path of the process's executable, or None without ptrace access to it."""
+    try:
+        return os.readlink(f"{proc}/{pid}/exe").removesuffix(" (deleted)")
+    except OSError:
+        return None
+
+
+def command_line(pid: int, proc: Path = PROC) -> str:
+    """Arguments as one line (nginx writes its title there, the arguments of its start after it); "" when hidden."""
+    try:
+        return read_text(f"{proc}/{pid}/cmdline").replace("\0", " ").strip()
+    except OSError:
+        return ""

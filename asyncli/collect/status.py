@@ -1,0 +1,147 @@
+"""nginx's stub_status page: a pure parser, and a reader that keeps one connection to it.
+
+Format: ngx_http_stub_status_module. The counters are of the whole server, all workers; the answer counts the request
+and the connection that asked for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from asyncli.errors import PeerError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+#: One poll, connecting included: with one poll a second, later than this the number no longer belongs to its second.
+TIMEOUT_S = 2.0
+# The page is about 100 bytes. What is longer is something else, of which an error shows the beginning.
+_LONGEST = 4096
+
+# Tengine and Angie append columns (request_time), so more than three numbers are let through.
+_PAGE = re.compile(
+    r"\s*Active connections:\s*(?P<active>\d+)\s*\n"
+    r"\s*server accepts handled requests.*\n"
+    r"\s*(?P<accepts>\d+)\s+(?P<handled>\d+)\s+(?P<requests>\d+).*\n"
+    r"\s*Reading:\s*(?P<reading>\d+)\s+Writing:\s*(?P<writing>\d+)\s+Waiting:\s*(?P<waiting>\d+)\s*"
+)
+
+
+class NotStubStatus(ValueError):  # noqa: N818 - it names what the text is
+    """The text is not what nginx's stub_status writes."""
+
+
+def parse_stub_status(text: str) -> dict[str, float]:
+    """``status.active``, ``accepts``, ``handled``, ``requests``, ``reading``, ``writing``, ``waiting`` of the page.
+
+    Raises :class:`NotStubStatus`, which shows how the text begins.
+    """
+    match = _PAGE.fullmatch(text.replace("\r\n", "\n"))
+    if match is None:
+        raise NotStubStatus(f"{excerpt(text)} is not the text of stub_status")
+    return {f"status.{name}": float(number) for name, number in match.groupdict().items()}
+
+
+def excerpt(text: str, length: int = 60) -> str:
+    """The beginning of a text from outside, on one line, quoted, without what could steer a terminal."""
+    line = " ".join(text[: 4 * length].split())
+    clean = "".join(char if char.isprintable() else "?" for char in line)
+    return f'"{clean[:length]}..."' if len(clean) > length else f'"{clean}"'
+
+
+class StatusReader:
+    """Reads one status URL over one kept connection, and counts what it sends. For one event loop; close it."""
+
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.url = url
+        #: Requests written to the socket, a repeat on a connection that the server had closed included.
+        self.polls = 0
+        #: Connections made: nginx ends one after keepalive_requests (1000) polls, so an overnight run makes many.
+        self.connects = 0
+        #: The Server header of the last answer, "" when there was none.
+        self.server_header = ""
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def read(self) -> dict[str, float]:
+        """The page as ``status.*`` metrics, ``status.polls`` with them.
+
+        Raises :class:`PeerError` (one line) when it cannot be reached in time or is not stub_status.
+        """
+        import aiohttp  # 200 ms of import that a run without a status URL does not owe
+
+        if self._session is None:
+            self._session = self._open()
+        try:
+            # No redirect is followed: nothing is sent to an address that the user did not give.
+            async with self._session.get(self.url, allow_redirects=False) as response:
+                self.server_header = response.headers.get("Server", "")
+                text = await _beginning(response)
+                if response.status != 200:
+                    raise self._error(f"answered {response.status} {response.reason} {excerpt(text)}", _WRONG_PAGE)
+                try:
+                    return parse_stub_status(text) | {"status.polls": float(self.polls)}
+                except NotStubStatus:
+                    kind = response.content_type
+                    raise self._error(f"answered {kind} {excerpt(text)}, not stub_status", _WRONG_PAGE) from None
+        except TimeoutError:
+            raise self._error(f"no answer in {self._timeout_s:g} s", _UNREACHED) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._error(f"cannot be read ({_reason(error)})", _UNREACHED) from None
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_headers_sent.append(self._sent)
+        trace.on_connection_create_end.append(self._connected)
+        return aiohttp.ClientSession(
+            # Longer than nginx's 75 s: the server ends the connection, so its accepts count only what was needed.
+            connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=300),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            headers={"User-Agent": "asyncli", "Accept": "text/plain"},
+            # A status page has no business with cookies, and a cookie would change what we send.
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trace_configs=[trace],
+        )
+
+    async def _sent(self, *_: Any) -> None:
+        self.polls += 1
+
+    async def _connected(self, *_: Any) -> None:
+        self.connects += 1
+
+    def _error(self, what: str, remedy: str) -> PeerError:
+        return PeerError(f"status page {self.url}: {what}; {remedy}")
+
+
+_WRONG_PAGE = "aim --status-url at a location with `stub_status;` in nginx.conf, or leave it out"
+_UNREACHED = "see that the server runs and --status-url names its host and port, or leave it out"
+
+
+async def _beginning(response: aiohttp.ClientResponse) -> str:
+    """The body, or as much of a long one as an error shows: the rest is never loaded."""
+    body = bytearray()
+    async for part in response.content.iter_chunked(_LONGEST):
+        body += part
+        if len(body) >= _LONGEST:
+            response.close()
+            break
+    return body.decode("utf-8", "replace")
+
+
+def _reason(error: BaseException) -> str:
+    """The system's own words for a failed connection where there are any: aiohttp's repeat host and TLS settings."""
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, OSError) and cause.errno:
+        # A failed name look-up has a negative errno of its own kind; asyncio's other texts repeat the address.
+        return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
+    return excerpt(str(error) or type(error).__name__, 80).strip('"')

@@ -1,0 +1,104 @@
+"""What every benchmark here shares: the facts of the machine, medians, a lab nginx, and one asyncli engine under control."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from asyncli import __version__
+from asyncli.engine.generator import Generator
+from asyncli.engine.shard import Ticked, build_shard
+from asyncli.engine.spread import Destination, Spread, loopback_sources, sources_wanted
+from asyncli.plan import Layer, build_plan
+from asyncli.records import Tick
+
+HERE = Path(__file__).parent
+PORTS = 28_232
+
+
+def machine() -> str:
+    """One line that says where the figures were measured."""
+    memory = psutil.virtual_memory().total / 2**30
+    nginx = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=False).stderr.strip().rpartition(" ")[2]
+    return (
+        f"Linux {platform.release()}, {os.cpu_count()} CPUs, {memory:.0f} GiB, Python {platform.python_version()}, "
+        f"asyncli {__version__}, {nginx}"
+    )
+
+
+def command() -> str:
+    return "python " + " ".join([os.path.relpath(sys.argv[0]), *sys.argv[1:]])
+
+
+def spread_of(values: list[float]) -> str:
+    """Median (least-most)."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
+def build_c_client() -> Path:
+    """Build the C client if it is older than its source; its path."""
+    source, target = HERE / "epoll_client.c", HERE / "bin" / "epoll_client"
+    target.parent.mkdir(exist_ok=True)
+    if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+        subprocess.run(["cc", "-O2", "-o", target, source], check=True)
+    return target
+
+
+def settle(seconds: float = 20.0) -> None:
+    """Wait until no socket of the round before is left: the kernel frees them late."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and len(psutil.net_connections("tcp")) > 50:
+        time.sleep(0.2)
+    time.sleep(0.5)
+
+
+async def engine_round(port: int, connections: int, hold_s: float, workers: int = 1, **values: Any) -> dict[str, float]:
+    """One soak of the bare engine (no collector, no run file): CPU a connect, CPU a heartbeat, memory a connection."""
+    plan = build_plan([Layer("--{key}", {"urls": [f"http://127.0.0.1:{port}/"], "connections": connections, "seed": 1, **values})])
+    sources = loopback_sources(sources_wanted(connections, 1, PORTS))
+    destination = Destination(socket.AF_INET, "127.0.0.1", port)
+    generator = Generator(build_shard(plan, Spread((destination,), sources, workers, True, PORTS)))
+    await generator.start()
+
+    def memory() -> int:
+        return sum(psutil.Process(pid).memory_full_info().uss for pid in generator.pids)
+
+    await asyncio.sleep(0.5)
+    memory_before = memory()
+    generator.begin(time.monotonic() + 0.1)
+    total, ramped, result = Tick(), None, {}
+    async for message in generator.messages():
+        if not isinstance(message, Ticked):
+            raise RuntimeError(str(message))
+        tick = message.tick
+        total.merge_counts(tick)
+        if ramped is None and tick.ramped == workers:
+            ramped, at = tick, total.answered
+            result = {
+                "ramp_s": tick.second, "opened": total.opened, "failed": sum(total.failures.values()), "ramp_beats": total.sent,
+                "connect_user_us": tick.cpu_user_s / connections * 1e6,
+                "connect_system_us": tick.cpu_system_s / connections * 1e6,
+                "ramp_late_p99_ms": (total.ramp_lateness_us.quantile(0.99) or 0) / 1e3,
+            }  # fmt: skip
+        if ramped is not None and tick.second >= ramped.second + hold_s:
+            beats = total.answered - at
+            result |= {
+                "beats": beats, "lost": total.lost,
+                "beat_user_us": (tick.cpu_user_s - ramped.cpu_user_s) / max(1, beats) * 1e6,
+                "beat_system_us": (tick.cpu_system_s - ramped.cpu_system_s) / max(1, beats) * 1e6,
+                "late_p99_ms": (total.lateness_us.quantile(0.99) or 0) / 1e3,
+                "memory_bytes": (memory() - memory_before) / connections, "fixed_mb": memory_before / 1e6,
+            }  # fmt: skip
+            break
+    await generator.close()
+    return result

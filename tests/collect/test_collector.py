@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from asyncli.collect import collector as module
+from asyncli.collect.collector import Collector
+from asyncli.collect.probes import Reading
+from asyncli.errors import HostError, PeerError
+from asyncli.plan import Plan
+from asyncli.records import METRICS, Finding, Sample
+
+PAGE = "Active connections: 1 \nserver accepts handled requests\n 1 1 {} \nReading: 0 Writing: 1 Waiting: 0 \n"
+NOWHERE = "http://127.0.0.1:9/"
+
+
+class Clock:
+    """The run's clock in a test: it moves when the collector sleeps, and stops the run after ``seconds``."""
+
+    def __init__(self, seconds: int, now_s: float = 0.25) -> None:
+        self.now_s = now_s
+        self.end_s = now_s + seconds
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.now_s > self.end_s:
+            raise asyncio.CancelledError
+        await asyncio.sleep(0)
+
+
+class Bench:
+    """A collector with what it said."""
+
+    def __init__(self, plan: Plan, clock: Clock, **more: Any) -> None:
+        self.samples: list[Sample] = []
+        self.findings: list[Finding] = []
+        more = {"local": False, "generator_pids": lambda: (os.getpid(),), "sleep": clock.sleep} | more
+        self.collector = Collector(
+            plan,
+            clock=clock,
+            on_sample=self.samples.append,
+            on_finding=self.findings.append,
+            **more,
+        )
+
+    async def run(self) -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await self.collector.run()
+
+    def codes(self) -> list[str]:
+        return [finding.code for finding in self.findings]
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(plan: Plan, clock: Clock, **more: Any) -> Bench:
+        made.append(Bench(plan, clock, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.collector.close()
+
+
+class StatusServer:
+    """A status page that counts what reaches it and can be told to misbehave."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.broken = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.url = ""
+
+    async def answer(self, _: web.Request) -> web.Response:
+        self.requests += 1
+        await self.gate.wait()
+        text = "<html>busy</html>" if self.broken else PAGE.format(self.requests)
+        return web.Response(text=text, headers={"Server": "nginx/1.22.1"})
+
+
+@pytest.fixture
+async def status() -> AsyncIterator[StatusServer]:
+    server = StatusServer()
+    app = web.Application()
+    app.router.add_get("/", server.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    yield server
+    server.gate.set()
+    await runner.cleanup()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+async def test_one_sample_a_second_merges_the_page_and_proc(
+    bench: Callable[..., Bench], status: StatusServer, sleeper: int
+) -> None:
+    one = bench(Plan(urls=(NOWHERE,), status_url=status.url, server_pid=sleeper), Clock(3))
+    await one.collector.open()
+    await one.run()
+    assert [sample.t_s for sample in one.samples] == [1, 2, 3]
+    families = tuple(name for name in METRICS if name.endswith("."))
+    for sample in one.samples:
+        assert [name for name in sample.values if name not in METRICS and not name.startswith(families)] == []
+    first, last = one.samples[0].values, one.samples[-1].values
+    assert first["server.processes"] == 1
+    assert first["server.pss_bytes"] > 0
+    assert first["generator.uss_bytes"] > 0
+    assert first["session.uss_bytes"] > 0
+    assert first["host.used_bytes"] > 0
+    assert first["status.active"] == 1
+    assert (first["status.polls"], last["status.polls"]) == (2, 4)
+    assert last["status.requests"] == last["status.polls"] == status.requests
+    assert one.collector.status_connects == 1
+
+
+async def test_the_server_s_facts_are_filled(bench: Callable[..., Bench], status: StatusServer, sleeper: int) -> None:
+    one = bench(Plan(urls=(NOWHERE,), status_url=status.url, server_pid=sleeper), Clock(0))
+    await one.collector.open()
+    facts = one.collector.server
+    assert (facts.pid, facts.version, facts.found_by) == (sleeper, "nginx/1.22.1", "--server-pid")
+    assert os.path.basename(facts.exe or "") == facts.name
+    assert one.findings == []
+
+
+async def test_a_wrong_status_page_is_refused_at_the_start(bench: Callable[..., Bench], status: StatusServer) -> None:
+    status.broken = True
+    with pytest.raises(PeerError, match="busy") as caught:
+        await bench(Plan(urls=(NOWHERE,), status_url=status.url), Clock(0)).collector.open()
+    assert caught.value.exit_status == 2
+
+
+async def test_a_named_server_that_is_not_there_is_refused(bench: Callable[..., Bench]) -> None:
+    one = bench(Plan(urls=(NOWHERE,), server_name="no-such-server"), Clock(0))
+    with pytest.raises(HostError):
+        await one.collector.open()
+
+
+async def test_nothing_is_sent_that_was_not_asked_for(bench: Callable[..., Bench], status: StatusServer) -> None:
+    one = bench(Plan(urls=(status.url,)), Clock(2), local=True)
+    await one.collector.open()
+    await one.run()
+    assert status.requests == 0
+    assert "server_processes_unknown" in one.codes()
+    assert not any(name.startswith(("status.", "server.")) for name in one.samples[-1].values)
+
+
+async def test_a_failing_page_is_a_gap_and_two_findings(bench: Callable[..., Bench], status: StatusServer) -> None:
+    clock = Clock(5)
+    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), clock, probes=[("kernel", lambda: Reading({"tcp.x": 1}))])
+    await one.collector.open()
+    one.collector._on_sample = lambda sample: (one.samples.append(sample), breaks(sample))[0]
+
+    def breaks(sample: Sample) -> None:
+        status.broken = 1 <= sample.t_s < 4
+
+    await one.run()
+    assert [("status.active" in sample.values) for sample in one.samples] == [True, False, False, False, True]
+    assert all(sample.values["tcp.x"] == 1 for sample in one.samples)
+    assert one.codes()[1:] == ["status_lost", "status_back"]
+    assert "gap of 4 s" in one.findings[-1].evidence
+
+
+async def test_a_page_that_comes_late_joins_the_next_sample(
+    bench: Callable[..., Bench], status: StatusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.02)
+    clock = Clock(3)
+    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), clock, probes=[("kernel", lambda: Reading({"tcp.x": 1}))])
+    await one.collector.open()
+    status.gate.clear()
+    one.collector._on_sample = lambda sample: (one.samples.append(sample), status.gate.set())[0]
+    await one.run()
+    assert "status.active" not in one.samples[0].values
+    assert one.samples[0].values["tcp.x"] == 1
+    assert "status.active" in one.samples[-1].values
+    assert "status_lost" not in one.codes()
+
+
+async def test_a_probe_that_fails_and_comes_back_ends_nothing(bench: Callable[..., Bench]) -> None:
+    clock = Clock(6)
+
+    def flaky() -> Reading:
+        if 3 <= clock() < 5:
+            raise KeyError("Pss")
+        return Reading({"server.pss_bytes": 1})
+
+    probes = [("server_memory", flaky), ("kernel", lambda: Reading({"tcp.x": 1}))]
+    one = bench(Plan(urls=(NOWHERE,)), clock, probes=probes)
+    await one.collector.open()
+    one.findings.clear()
+    await one.run()
+    assert [("server.pss_bytes" in sample.values) for sample in one.samples] == [True, True, False, False, True, True]
+    assert all("tcp.x" in sample.values for sample in one.samples)
+    assert one.codes() == ["server_memory_lost", "server_memory_back"]
+    assert "from 3 s on: KeyError: 'Pss'" in one.findings[0].evidence
+    assert "gap of 3 s" in one.findings[1].evidence
+
+
+async def test_a_stuck_probe_never_blocks_the_loop(
+    bench: Callable[..., Bench], status: StatusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.02)
+    release, clock = threading.Event(), Clock(6)
+
+    def stuck() -> Reading:
+        release.wait(10)
+        return Reading({"server.pss_bytes": 1})
+
+    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), clock, probes=[("server_memory", stuck)])
+    await one.collector.open()
+    one.findings.clear()
+
+    def seen(sample: Sample) -> None:
+        one.samples.append(sample)
+        if sample.t_s == 4:
+            release.set()
+
+    one.collector._on_sample = seen
+    try:
+        await one.run()
+    finally:
+        release.set()
+    assert [("status.active" in sample.values) for sample in one.samples] == [True] * 6
+    assert "server.pss_bytes" not in one.samples[3].values
+    assert "server.pss_bytes" in one.samples[-1].values
+    assert one.codes() == ["server_memory_lost", "server_memory_back"]
+    assert "no answer in 2 s" in one.findings[0].evidence
+
+
+async def test_a_dear_probe_runs_seldom_and_a_border_reads_it_anyway(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = iter(range(1000))
+    # Each look at the thread's CPU clock is 30 ms on: a round costs that much, so it may run every three seconds.
+    monkeypatch.setattr(module.time, "thread_time", lambda: next(costs) * 0.030)
+    clock = Clock(7)
+    one = bench(Plan(urls=(NOWHERE,)), clock, probes=[("server_memory", lambda: Reading({"server.pss_bytes": 1}))])
+    await one.collector.open()
+    one.findings.clear()
+    await one.run()
+    assert [sample.t_s for sample in one.samples] == [1, 4, 7]
+    assert one.samples[0].values["probe.server_memory"] == pytest.approx(0.030)
+    assert one.codes() == ["server_memory_slowed"]
+    assert "every 3 s" in one.findings[0].evidence
+    border = await one.collector.sample_now()
+    assert border.values["server.pss_bytes"] == 1
+    assert one.samples[-1] is border
+
+
+async def test_a_border_reads_the_page_anew(bench: Callable[..., Bench], status: StatusServer) -> None:
+    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), Clock(0), probes=[])
+    await one.collector.open()
+    for polls in (2, 3):
+        assert (await one.collector.sample_now()).values["status.requests"] == polls
+
+
+async def test_what_a_probe_reports_is_said_once(bench: Callable[..., Bench]) -> None:
+    reading = Reading({"tcp.x": 1}, [Finding("slabinfo_unreadable", "warning", "refused", "run as root")])
+    one = bench(Plan(urls=(NOWHERE,)), Clock(3), probes=[("slab", lambda: reading)])
+    await one.collector.open()
+    one.findings.clear()
+    await one.run()
+    assert len(one.samples) == 3
+    assert one.codes() == ["slabinfo_unreadable"]
+
+
+async def test_a_generator_that_has_no_process_yet_is_no_outage(bench: Callable[..., Bench]) -> None:
+    one = bench(Plan(urls=(NOWHERE,)), Clock(1), generator_pids=lambda: ())
+    await one.collector.open()
+    await one.run()
+    assert not any(name.startswith("generator.") for name in one.samples[0].values)
+    assert not any(code.startswith("generator") for code in one.codes())
+
+
+async def test_cancelling_ends_the_run_and_a_border_still_reads(bench: Callable[..., Bench]) -> None:
+    clock = Clock(0)
+    one = bench(Plan(urls=(NOWHERE,)), clock, sleep=asyncio.sleep, probes=[("kernel", lambda: Reading({"tcp.x": 1}))])
+    await one.collector.open()
+    task = asyncio.create_task(one.collector.run())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await one.collector.sample_now()).values["tcp.x"] == 1

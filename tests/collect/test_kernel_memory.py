@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asyncli.collect import kernel
+from asyncli.collect.kernel import SlabReader
+from asyncli.records import METRICS
+
+# Captured on Linux 6.18, the lines that matter: eventpoll_pwq is listed as anon_vma_chain, eventpoll_epi as fib6_node.
+SLABINFO = """slabinfo - version: 2.1
+# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>
+tw_sock_TCP          160    224    256   16    1 : tunables    0    0    0 : slabdata     14     14      0
+request_sock_TCP      36     96    320   12    1 : tunables    0    0    0 : slabdata      8      8      0
+TCP                   78    143   2368   13    8 : tunables    0    0    0 : slabdata     11     11      0
+ep_head             1036   2816     16  256    1 : tunables    0    0    0 : slabdata     11     11      0
+sock_inode_cache     148    266    832   19    4 : tunables    0    0    0 : slabdata     14     14      0
+filp                 540    567    192   21    1 : tunables    0    0    0 : slabdata     27     27      0
+dentry             53508  53508    192   21    1 : tunables    0    0    0 : slabdata   2548   2548      0
+lsm_inode_cache    46444  46848     32  128    1 : tunables    0    0    0 : slabdata    366    366      0
+fib6_node            320    352    128   32    1 : tunables    0    0    0 : slabdata     11     11      0
+anon_vma_chain       634    832     64   64    1 : tunables    0    0    0 : slabdata     13     13      0
+"""  # noqa: E501
+LINKS = {
+    "ep_head": ":A-0000016",
+    "eventpoll_epi": ":A-0000128",
+    "fib6_node": ":A-0000128",
+    "tcp_bind_bucket": ":A-0000128",
+    "tcp_bind2_bucket": ":A-0000128",
+    "eventpoll_pwq": ":A-0000064",
+    "anon_vma_chain": ":A-0000064",
+    "fs_cache": ":A-0000064",
+    "lsm_inode_cache": ":0000032",
+}
+SOCKSTAT = """sockets: used 30014
+TCP: inuse 29998 orphan 3 tw 7 alloc 30001 mem 245
+UDP: inuse 4 mem 2
+RAW: inuse 0
+FRAG: inuse 0 memory 0
+"""
+SOCKSTAT6 = "TCP6: inuse 2\nUDP6: inuse 0\nUDPLITE6: inuse 0\nRAW6: inuse 0\nFRAG6: inuse 0 memory 0\n"
+MEMINFO = """MemTotal:       24684084 kB
+MemFree:        24449904 kB
+MemAvailable:   24389468 kB
+Buffers:            1244 kB
+Cached:            53876 kB
+Shmem:              8872 kB
+Slab:             101404 kB
+PageTables:         1716 kB
+HugePages_Total:       0
+"""
+NETSTAT = """TcpExt: SyncookiesSent TW ListenOverflows ListenDrops TCPTimeouts
+TcpExt: 0 240012 5 6 2
+IpExt: InNoRoutes InTruncatedPkts
+IpExt: 0 0
+MPTcpExt: MPCapableSYNRX
+MPTcpExt: 0
+"""
+SNMP = """Ip: Forwarding DefaultTTL
+Ip: 2 64
+Tcp: RtoAlgorithm RtoMin RtoMax MaxConn AttemptFails EstabResets CurrEstab InSegs OutSegs RetransSegs
+Tcp: 1 200 120000 -1 11 12 0 3093746 3092218 13
+Udp: InDatagrams
+Udp: 1
+"""
+STAT = "cpu  3330 10 3230 268979 299 5 880 11 40 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 1 2\n"
+
+
+def fake_slab_tree(root: Path) -> Path:
+    """A /sys/kernel/slab with the links above, and a directory for what is not merged."""
+    root.mkdir()
+    for target in set(LINKS.values()):
+        (root / target).mkdir()
+    for name in ("TCP", "sock_inode_cache", "filp", "dentry"):
+        (root / name).mkdir()
+    for name, target in LINKS.items():
+        (root / name).symlink_to(target)
+    return root
+
+
+def test_a_line_of_slabinfo_is_read_whole() -> None:
+    slab = kernel.parse_slabinfo(SLABINFO)["TCP"]
+    assert slab == kernel.Slab(78, 143, 2368, 13, 8, 11)
+    assert slab.active_bytes == 78 * 2368
+    assert slab.slab_bytes(4096) == 11 * 8 * 4096
+
+
+def test_only_the_wanted_caches_are_read() -> None:
+    assert set(kernel.parse_slabinfo(SLABINFO, ["TCP", "filp", "absent"])) == {"TCP", "filp"}
+
+
+@pytest.mark.parametrize("text", ["", "slabinfo - version: 1.1\n", "no such file"])
+def test_another_slabinfo_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="version 2"):
+        kernel.parse_slabinfo(text)
+
+
+def test_names_behind_merged_caches_are_found_and_counted_once(tmp_path: Path) -> None:
+    links = kernel.read_slab_links(fake_slab_tree(tmp_path / "slab"))
+    assert links == LINKS
+    assert kernel.resolve_caches(kernel.cache_names(SLABINFO), links) == {
+        "TCP": "TCP",
+        "sock_inode_cache": "sock_inode_cache",
+        "filp": "filp",
+        "dentry": "dentry",
+        "eventpoll_epi": "fib6_node",
+        "eventpoll_pwq": "anon_vma_chain",
+        "ep_head": "ep_head",
+        "lsm_inode_cache": "lsm_inode_cache",
+    }
+
+
+def test_two_names_of_the_family_that_are_both_listed_count_both() -> None:
+    assert kernel.resolve_caches(["tcp_bind_bucket", "eventpoll_epi"], {}) == {
+        "eventpoll_epi": "eventpoll_epi",
+        "tcp_bind_bucket": "tcp_bind_bucket",
+    }
+
+
+def test_one_cache_listed_by_a_name_of_the_family_counts_once() -> None:
+    # tcp_bind_bucket is what slabinfo shows for the cache that eventpoll_epi shares with it.
+    assert kernel.resolve_caches(["tcp_bind_bucket"], LINKS) == {"eventpoll_epi": "tcp_bind_bucket"}
+
+
+def test_what_is_nowhere_is_missing() -> None:
+    assert kernel.missing_caches(kernel.cache_names(SLABINFO), LINKS) == []
+    assert kernel.missing_caches(kernel.cache_names(SLABINFO), {}) == ["eventpoll_epi", "eventpoll_pwq"]
+
+
+def test_sums_are_over_the_family_alone(tmp_path: Path) -> None:
+    (tmp_path / "slabinfo").write_text(SLABINFO)
+    reading = SlabReader(proc=tmp_path, links=lambda: LINKS).read()
+    assert reading.findings == []
+    active = [78 * 2368, 1036 * 16, 148 * 832, 540 * 192, 53508 * 192, 46444 * 32, 320 * 128, 634 * 64]
+    pages = [11 * 8, 11, 14 * 4, 27, 2548, 366, 11, 13]
+    assert reading.values["kernel.socket_bytes"] == sum(active)
+    assert reading.values["kernel.socket_slab_bytes"] == sum(pages) * kernel.PAGE_BYTES
+    assert reading.values["kernel.slab.eventpoll_pwq"] == 634 * 64
+    assert sum(value for name, value in reading.values.items() if name.startswith("kernel.slab.")) == sum(active)
+
+
+def test_unresolved_aliases_are_a_finding_once(tmp_path: Path) -> None:
+    (tmp_path / "slabinfo").write_text(SLABINFO)
+    reader = SlabReader(proc=tmp_path, links=dict)
+    (finding,) = reader.read().findings
+    assert finding.code == "slab_caches_missing"
+    assert "eventpoll_epi, eventpoll_pwq" in finding.evidence
+    assert reader.read().findings == []
+
+
+def test_a_cache_that_moved_is_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "slabinfo"
+    path.write_text(SLABINFO)
+    reader = SlabReader(proc=tmp_path, links=lambda: LINKS)
+    before = reader.read().values
+    path.write_text(SLABINFO.replace("anon_vma_chain", "fs_cache      "))
+    assert reader.read().values == before
+
+
+def test_an_unreadable_slabinfo_is_a_finding_and_no_number(tmp_path: Path) -> None:
+    reader = SlabReader(proc=tmp_path, links=dict)
+    for _ in range(2):
+        reading = reader.read()
+        assert reading.values == {}
+        assert [(one.code, one.severity, one.remedy) for one in reading.findings] == [
+            ("slabinfo_unreadable", "warning", "run as root")
+        ]
+
+
+def test_sockstat_adds_the_families_where_the_kernel_splits_them() -> None:
+    assert kernel.parse_sockstat(SOCKSTAT, SOCKSTAT6, page_bytes=4096) == {
+        "kernel.tcp_inuse": 30000,
+        "kernel.tcp_orphan": 3,
+        "kernel.tcp_tw": 7,
+        "kernel.tcp_alloc": 30001,
+        "kernel.tcp_mem_bytes": 245 * 4096,
+    }
+
+
+def test_used_memory_does_not_believe_mem_available() -> None:
+    values = kernel.parse_meminfo(MEMINFO)
+    assert values["host.used_bytes"] == (24684084 - 24449904 - 1244 - (53876 - 8872)) * 1024
+    assert values["host.free_bytes"] == 24449904 * 1024
+    assert values["host.available_bytes"] == 24389468 * 1024
+    assert values["host.slab_bytes"] == 101404 * 1024
+    assert values["host.pagetable_bytes"] == 1716 * 1024
+
+
+def test_counters_are_picked_by_name_from_their_group() -> None:
+    assert kernel.parse_counters(NETSTAT, "TcpExt", kernel.TCP_COUNTERS) == {
+        "tcp.SyncookiesSent": 0,
+        "tcp.ListenOverflows": 5,
+        "tcp.ListenDrops": 6,
+        "tcp.TCPTimeouts": 2,
+    }
+    wanted = ["RetransSegs", "AttemptFails", "EstabResets", "NotInThisKernel"]
+    assert kernel.parse_counters(SNMP, "Tcp", wanted) == {
+        "tcp.AttemptFails": 11,
+        "tcp.EstabResets": 12,
+        "tcp.RetransSegs": 13,
+    }
+
+
+def test_busy_is_neither_idle_nor_waiting_and_counts_guests_once() -> None:
+    assert kernel.parse_cpu_busy(STAT, ticks_per_s=100) == {
+        "host.cpu_busy_s": pytest.approx((3330 + 10 + 3230 + 5 + 880 + 11) / 100)
+    }
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        lambda: kernel.parse_sockstat("sockets: used 3\n"),
+        lambda: kernel.parse_meminfo("MemTotal: 3 kB\n"),
+        lambda: kernel.parse_counters("TcpExt: A B\nTcpExt: 1\n", "TcpExt", ["A"]),
+        lambda: kernel.parse_counters("", "Tcp", ["A"]),
+        lambda: kernel.parse_cpu_busy("intr 1 2\n"),
+    ],
+)
+def test_a_text_of_another_kind_is_refused(parse) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=r"/proc/|kernel's counters"):
+        parse()
+
+
+def test_this_kernel_gives_what_the_list_of_metrics_names() -> None:
+    families = tuple(name for name in METRICS if name.endswith("."))
+    values = kernel.read_counters().values | SlabReader().read().values
+    expected = {"host.used_bytes", "host.cpu_busy_s", "kernel.tcp_inuse", "tcp.ListenOverflows", "tcp.RetransSegs"}
+    assert expected <= set(values)
+    assert [name for name in values if name not in METRICS and not name.startswith(families)] == []

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asyncli.collect import locate
+from asyncli.collect.locate import Found, config_path, find_server, matching_inodes, topmost
+from asyncli.collect.procfs import Listener
+from asyncli.errors import HostError
+from asyncli.plan import Plan
+
+# Two processes of one listening socket, as a server that forks: the parent listens, the child inherits.
+SERVER_SOURCE = """
+import os, socket, sys, time
+listener = socket.create_server(("127.0.0.1", 0))
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(listener.getsockname()[1], child, flush=True)
+sys.stdin.read()
+os.kill(child, 9)
+"""
+
+
+class Forked:
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER_SOURCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        self.port, self.child = (int(word) for word in self.process.stdout.readline().split())
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Forked]:
+    forked = Forked()
+    yield forked
+    forked.process.communicate(timeout=10)
+
+
+def plan(url: str = "http://127.0.0.1:1/", **fields: object) -> Plan:
+    return Plan(urls=(url,), **fields)  # type: ignore[arg-type]
+
+
+def test_a_server_is_found_by_its_port_at_the_top_of_its_tree(server: Forked) -> None:
+    found = find_server(plan(server.url), local=True, ours=locate.own_ancestry())
+    assert found == Found((server.process.pid,), f"listens on port {server.port}")
+
+
+def test_a_server_of_several_urls_is_found_once(server: Forked) -> None:
+    both = Plan(urls=(server.url, server.url + "other"))
+    assert find_server(both, local=True, ours=locate.own_ancestry()).pids == (server.process.pid,)
+
+
+def test_a_server_that_we_started_is_not_followed_into_ourselves(server: Forked) -> None:
+    names = {os.getpid(): "python", server.process.pid: "python", server.child: "python"}
+    parent = {server.child: server.process.pid, server.process.pid: os.getpid(), os.getpid(): os.getppid()}
+    assert topmost(server.child, parent, names, locate.own_ancestry()) == server.process.pid
+
+
+def test_the_facts_name_the_process(server: Forked) -> None:
+    facts = locate.describe(Found((server.process.pid,), "--server-pid"), "nginx\x1b/1.2")
+    assert (facts.pid, facts.found_by, facts.version) == (server.process.pid, "--server-pid", "nginx/1.2")
+    assert facts.exe == os.path.realpath(f"/proc/{server.process.pid}/exe")
+    assert facts.name == os.path.basename(facts.exe)
+    assert facts.config_path is None
+
+
+def test_a_server_on_another_host_is_not_looked_for(server: Forked) -> None:
+    found = find_server(plan(server.url), local=False)
+    assert found.pids == ()
+    assert "another host" in found.why_not
+    assert found.remedy == ""
+
+
+def test_a_port_that_nobody_listens_on_is_said() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        found = find_server(plan(f"http://127.0.0.1:{port}/"), local=True)
+    assert (found.pids, found.why_not) == ((), f"nothing listens on port {port} in this network namespace")
+    assert "--server-pid" in found.remedy
+
+
+def test_we_are_not_the_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found = find_server(plan(f"http://127.0.0.1:{listener.getsockname()[1]}/"), local=True, ours={os.getpid()})
+    assert found.pids == ()
+
+
+def test_a_named_pid_is_taken_as_it_is(server: Forked, tmp_path: Path) -> None:
+    assert find_server(plan(server_pid=server.child), local=False).pids == (server.child,)
+    pidfile = tmp_path / "server.pid"
+    pidfile.write_text(f"{server.process.pid}\n")
+    assert find_server(plan(server_pidfile=str(pidfile)), local=False).pids == (server.process.pid,)
+
+
+@pytest.fixture
+def ended() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_a_named_process_that_does_not_exist_is_refused(ended: int, tmp_path: Path) -> None:
+    stale = tmp_path / "stale.pid"
+    stale.write_text(str(ended))
+    empty = tmp_path / "empty.pid"
+    empty.write_text("")
+    for fields, words in (
+        ({"server_pid": ended}, f"--server-pid: no process {ended}"),
+        ({"server_pidfile": str(stale)}, f"no process {ended}"),
+        ({"server_pidfile": str(empty)}, "holds no process id"),
+        ({"server_pidfile": str(tmp_path / "absent")}, "No such file or directory"),
+        ({"server_name": "no-such-server"}, "--server-name no-such-server: no such process"),
+    ):
+        with pytest.raises(HostError, match=words) as caught:
+            find_server(plan(**fields), local=True)
+        assert "\n" not in str(caught.value)
+
+
+def fake_process(proc: Path, pid: int, name: str, parent: int) -> None:
+    (proc / str(pid)).mkdir()
+    fields = ["S", str(parent), *["0"] * 15, "1", "0", str(pid), "0", "100", "0"]
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
+
+
+def test_a_name_means_the_top_of_one_tree(tmp_path: Path) -> None:
+    for pid, name, parent in ((1, "init", 0), (10, "nginx", 1), (11, "nginx", 10), (12, "nginx", 10), (20, "nginx", 1)):
+        fake_process(tmp_path, pid, name, parent)
+    with pytest.raises(HostError, match=r"2 process trees \(pids 10, 20\); name one with --server-pid"):
+        find_server(plan(server_name="nginx"), local=True, proc=tmp_path)
+    assert find_server(plan(server_name="nginx"), local=True, ours={20}, proc=tmp_path).pids == (10,)
+
+
+def test_a_forwarder_and_a_hidden_holder_are_not_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_process(tmp_path, 10, "docker-proxy", 1)
+    monkeypatch.setattr(locate, "read_listeners", lambda port, proc: [Listener(None, port, 7)])
+    hidden = find_server(plan(), local=True, proc=tmp_path)
+    assert "another user" in hidden.why_not
+    assert "run as root" in hidden.remedy
+    (tmp_path / "10/fd").mkdir()
+    (tmp_path / "10/fd/6").symlink_to("socket:[7]")
+    forwarder = find_server(plan(), local=True, proc=tmp_path)
+    assert (forwarder.pids, forwarder.why_not[:12]) == ((), "docker-proxy")
+
+
+def test_init_does_not_own_the_sockets_that_it_keeps_for_others(tmp_path: Path) -> None:
+    for pid, name in ((1, "systemd"), (10, "nginx"), (11, "nginx")):
+        fake_process(tmp_path, pid, name, 1)
+        (tmp_path / f"{pid}/fd").mkdir()
+        (tmp_path / f"{pid}/fd/6").symlink_to("socket:[7]")
+    assert locate.socket_holders({7}, tmp_path) == {10}
+
+
+def test_an_exact_address_is_preferred_to_the_wildcard() -> None:
+    listeners = [Listener(None, 80, 1), Listener("127.0.0.1", 80, 2), Listener("127.0.0.2", 80, 3)]
+    assert matching_inodes(listeners, {"127.0.0.1"}) == {2}
+    assert matching_inodes(listeners, {"127.0.0.9"}) == {1}
+    assert matching_inodes(listeners[1:], {"127.0.0.9"}) == set()
+
+
+def test_a_line_of_ancestors_ends_where_the_name_changes() -> None:
+    parent = {12: 11, 11: 10, 10: 1, 1: 0}
+    names = {12: "nginx", 11: "nginx", 10: "sh", 1: "init"}
+    assert topmost(12, parent, names) == 11
+    assert topmost(12, parent, names, stop={11}) == 12
+
+
+BUILT = "nginx version: nginx/1.22.1\nconfigure arguments: --prefix=/usr/share/nginx --conf-path=/etc/nginx/nginx.conf"
+MASTER = "nginx: master process nginx"
+
+
+@pytest.mark.parametrize(
+    ("command", "built", "cwd", "path"),
+    [
+        (f"{MASTER} -g daemon off;", BUILT, "/", "/etc/nginx/nginx.conf"),
+        (f"{MASTER} -c /srv/a.conf", BUILT, "/", "/srv/a.conf"),
+        (f"{MASTER} -c/srv/a.conf -p /run", BUILT, "/", "/srv/a.conf"),
+        (f"{MASTER} -p /run/one -c a.conf", BUILT, "/", "/run/one/a.conf"),
+        (f"{MASTER} -p one -c conf/a.conf", BUILT, "/home/me", "/home/me/one/conf/a.conf"),
+        (f"{MASTER} -p one -c a.conf", BUILT, None, None),
+        (f"{MASTER} -c a.conf", BUILT, "/", "/usr/share/nginx/a.conf"),
+        (f"{MASTER}", "", "/", None),
+        ("", "", None, None),
+    ],
+)
+def test_the_configuration_is_where_nginx_looks(command: str, built: str, cwd: str | None, path: str | None) -> None:
+    assert config_path(command, built, cwd) == path

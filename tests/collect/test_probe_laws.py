@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from asyncli.collect.probes import Outage, Schedule
+
+
+def rounds(schedule: Schedule, cost_s: float, seconds: int) -> tuple[list[int], list[str]]:
+    """The seconds in which a probe of this cost runs, and what is said."""
+    ran, said = [], []
+    for second in range(seconds):
+        if schedule.due(second):
+            ran.append(second)
+            finding = schedule.spent(second, cost_s)
+            if finding is not None:
+                said.append(finding.evidence)
+    return ran, said
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "ran"),
+    [
+        (0.0, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (0.010, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (0.011, [0, 2, 4, 6]),
+        (0.030, [0, 3, 6]),
+        (0.5, [0]),
+    ],
+)
+def test_a_round_rests_until_it_is_one_percent_of_a_core(cost_s: float, ran: list[int]) -> None:
+    assert rounds(Schedule("server_memory"), cost_s, 8)[0] == ran
+
+
+def test_a_longer_period_is_said_once_and_not_for_one_dear_round() -> None:
+    schedule = Schedule("server_memory")
+    assert rounds(schedule, 0.020, 1)[1] == []
+    _, said = rounds(schedule, 0.020, 20)
+    assert said == [
+        "one reading of server_memory takes 20 ms of CPU, so it is read every 2 s: 1% of a core is what it may use"
+    ]
+
+
+def test_a_dear_round_among_cheap_ones_is_not_worth_a_word() -> None:
+    schedule = Schedule("slab")
+    for cost_s in (0.020, 0.001, 0.020, 0.001):
+        assert schedule.spent(0, cost_s) is None
+
+
+def test_a_reading_between_two_seconds_does_not_cost_the_next_one() -> None:
+    schedule = Schedule("kernel")
+    schedule.spent(7.4, 0.001)
+    assert schedule.due(8)
+
+
+def test_an_outage_is_said_when_it_begins_and_when_it_ends() -> None:
+    outage = Outage("status")
+    assert outage.answered(1) is None
+    lost = outage.failed(2, "Connection refused")
+    assert lost is not None
+    assert (lost.code, lost.severity) == ("status_lost", "warning")
+    assert "from 2 s on: Connection refused" in lost.evidence
+    assert outage.failed(3, "Connection refused") is None
+    back = outage.answered(31)
+    assert back is not None
+    assert (back.code, back.severity) == ("status_back", "info")
+    assert "gap of 30 s" in back.evidence
+    assert outage.answered(32) is None
+    assert outage.failed(33, "again") is not None

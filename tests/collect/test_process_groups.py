@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asyncli.collect import processes
+from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ProcessGroup, ServerTree, listed
+from asyncli.collect.procfs import Memory, Stat
+
+
+def stat(
+    pid: int, parent: int = 1, cpu_s: float = 0.0, *, waited_s: float = 0.0, start: int = 0, state: str = "S"
+) -> Stat:
+    return Stat(pid, "nginx", state, parent, cpu_s, waited_s, 1, start or pid, 1_000_000)
+
+
+MASTER, WORKER, OTHER = 10, 11, 12
+
+# Each row: rounds of the living, and the group's CPU after each.
+LEDGER = {
+    "the living add up": ([[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)]], [3.0]),
+    "a worker that its master waited for, its unseen last second too": (
+        [
+            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)],
+            [stat(MASTER, cpu_s=1, waited_s=2.7), stat(OTHER, MASTER, 0.1)],
+            [stat(MASTER, cpu_s=1, waited_s=2.7), stat(OTHER, MASTER, 0.3)],
+        ],
+        [3.0, 3.8, 4.0],
+    ),
+    "a worker that nobody waited for keeps what was last seen": (
+        [
+            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)],
+            [stat(MASTER, cpu_s=1)],
+            [stat(MASTER, cpu_s=1.5)],
+        ],
+        [3.0, 3.0, 3.5],
+    ),
+    "a zombie still counts, and once": (
+        [
+            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)],
+            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2.5, state="Z")],
+            [stat(MASTER, cpu_s=1, waited_s=2.5)],
+        ],
+        [3.0, 3.5, 3.5],
+    ),
+    "a line of the ended falls to the nearest living ancestor": (
+        [
+            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)],
+            [stat(MASTER, cpu_s=1, waited_s=6.5)],
+        ],
+        [7.0, 7.5],
+    ),
+    "an orphan's child is not lost with its parent": (
+        [
+            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)],
+            [stat(MASTER, cpu_s=1, waited_s=2)],
+        ],
+        [7.0, 7.0],
+    ),
+    "all ended, then another server": (
+        [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(20, cpu_s=0.5)]],
+        [3.0, 3.5],
+    ),
+    "a pid used again is another process": (
+        [
+            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)],
+            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 0.1, start=99)],
+        ],
+        [3.0, 3.1],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEDGER)
+def test_cpu_of_a_changing_group_never_falls(case: str) -> None:
+    rounds, expected = LEDGER[case]
+    ledger = CpuLedger()
+    seen = [ledger.update(living) for living in rounds]
+    assert seen == pytest.approx(expected)
+    assert seen == sorted(seen)
+
+
+def test_a_group_counts_zombies_for_cpu_only() -> None:
+    group = ProcessGroup("server", lambda: [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2, state="Z")])
+    assert group.scan().values == {"server.processes": 1, "server.threads": 1, "server.cpu_s": 3}
+
+
+def test_only_metrics_that_are_listed_are_given() -> None:
+    group = ProcessGroup("generator", lambda: [stat(MASTER)])
+    assert set(group.scan().values) == {"generator.processes", "generator.cpu_s"}
+
+
+def test_an_empty_group_raises_unless_it_may_be_empty() -> None:
+    with pytest.raises(ProcessesGoneError, match="no process of the server"):
+        ProcessGroup("server", list).scan()
+    empty = ProcessGroup("generator", list, may_be_empty=True)
+    assert (empty.scan().values, empty.memory().values) == ({}, {})
+
+
+def test_memory_is_summed_over_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {MASTER: Memory(30, 20, 10), WORKER: Memory(3, 2, 1), OTHER: None}
+    monkeypatch.setattr(processes, "read_memory", lambda pid, proc: sizes[pid])
+    group = ProcessGroup("server", lambda: [stat(pid) for pid in sizes])
+    group.scan()
+    assert group.memory().values == {"server.rss_bytes": 33, "server.pss_bytes": 22, "server.uss_bytes": 11}
+
+
+def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(pid: int, proc: Path) -> Memory:
+        if pid == WORKER:
+            raise PermissionError(13, "Permission denied", f"/proc/{pid}/smaps_rollup")
+        return Memory(30, 20, 10)
+
+    monkeypatch.setattr(processes, "read_memory", read)
+    group = ProcessGroup("server", lambda: [stat(MASTER), stat(WORKER)])
+    group.scan()
+    reading = group.memory()
+    assert reading.values == {"server.rss_bytes": 2_000_000}
+    (finding,) = reading.findings
+    assert finding.code == "server_memory_unprivileged"
+    assert "/proc/11/smaps_rollup: Permission denied" in finding.evidence
+    assert "root" in finding.remedy
+
+
+def test_a_process_that_cannot_be_read_for_want_of_descriptors_is_no_ended_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(pid: int, proc: Path) -> Stat:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(processes, "read_stat", read)
+    with pytest.raises(OSError, match="Too many open files"):
+        listed(lambda: [MASTER])()
+
+
+# A master with two workers, one of which has a child; the master replaces workers as lines come in.
+MASTER_SOURCE = textwrap.dedent("""
+    import subprocess, sys
+    workers = [subprocess.Popen(["sleep", "60"]), subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"])]
+    print(*(worker.pid for worker in workers), flush=True)
+    sys.stdin.readline()
+    workers[0].kill(); workers[0].wait()
+    workers[0] = subprocess.Popen(["sleep", "60"])
+    print(workers[0].pid, flush=True)
+    sys.stdin.readline()
+""")
+
+
+class Tree:
+    """A real tree of processes: a master, workers that sleep, a grandchild."""
+
+    def __init__(self) -> None:
+        self.master = subprocess.Popen(
+            [sys.executable, "-c", MASTER_SOURCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        # Two lines in either order: the workers, and the grandchild from the shell.
+        (self.grandchild,), self.workers = sorted((self.line(), self.line()), key=len)
+
+    def line(self) -> list[int]:
+        assert self.master.stdout is not None
+        return [int(word) for word in self.master.stdout.readline().split()]
+
+    def reload(self) -> int:
+        assert self.master.stdin is not None
+        self.master.stdin.write(b"\n")
+        self.master.stdin.flush()
+        return self.line()[0]
+
+    def kill(self) -> None:
+        """Kill all, and wait until all have ended: a signal to a group returns before its members die."""
+        ends = [os.pidfd_open(pid) for pid in (*self.workers, self.grandchild) if os.path.exists(f"/proc/{pid}")]
+        os.killpg(self.master.pid, signal.SIGKILL)
+        self.master.wait()
+        for end in ends:
+            assert select.select([end], [], [], 10)[0]
+            os.close(end)
+        for stream in (self.master.stdin, self.master.stdout):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def tree() -> Iterator[Tree]:
+    if shutil.which("sleep") is None:
+        pytest.skip("no sleep on this host")
+    real = Tree()
+    yield real
+    if real.master.returncode is None:
+        real.kill()
+
+
+@pytest.mark.parametrize("listing", ["children", "parents"])
+def test_a_real_tree_is_followed_through_a_reload(tree: Tree, listing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if listing == "parents":
+        monkeypatch.setattr(processes, "children", lambda stat, proc: None)
+    server = ServerTree([tree.master.pid])
+    group = ProcessGroup("server", server)
+    assert {one.pid for one in server()} == {tree.master.pid, *tree.workers, tree.grandchild}
+    before = group.scan().values
+    assert before["server.processes"] == 4
+    assert group.memory().values["server.pss_bytes"] > 0
+    replaced = tree.reload()
+    assert {one.pid for one in server()} == {tree.master.pid, replaced, tree.workers[1], tree.grandchild}
+    after = group.scan().values
+    assert after["server.processes"] == 4
+    assert after["server.cpu_s"] >= before["server.cpu_s"]
+
+
+def test_the_survivors_of_a_root_are_the_tree(tree: Tree) -> None:
+    server = ServerTree([tree.master.pid])
+    server()
+    os.kill(tree.master.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, tree.master.pid, os.WEXITED | os.WNOWAIT)
+    living = {one.pid for one in server() if not one.ended}
+    assert living == {*tree.workers, tree.grandchild}
+
+
+def test_a_server_that_ended_is_gone_until_it_is_found_again(tree: Tree) -> None:
+    roots: list[int] = []
+    server = ServerTree([tree.master.pid], lambda: roots)
+    group = ProcessGroup("server", server)
+    group.scan()
+    tree.kill()
+    with pytest.raises(ProcessesGoneError, match=f"root was {tree.master.pid}"):
+        group.scan()
+    assert group.memory().values == {}
+    roots.append(os.getpid())
+    assert group.scan().values["server.processes"] >= 1
+    assert (server.roots, server.restarts) == ((os.getpid(),), 1)
+
+
+def test_our_own_memory_and_time_can_be_read() -> None:
+    assert processes.read_session_memory().values["session.uss_bytes"] > 0
+    assert processes.read_session_cpu().values["session.cpu_s"] > 0

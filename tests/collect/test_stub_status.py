@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from asyncli.collect.status import NotStubStatus, StatusReader, excerpt, parse_stub_status
+from asyncli.errors import PeerError
+
+NGINX = (
+    "Active connections: 15001 \nserver accepts handled requests\n 15012 15011 31893 \n"
+    "Reading: 0 Writing: 1 Waiting: 15000 \n"
+)
+TENGINE = (
+    "Active connections: 2 \nserver accepts handled requests request_time\n 10 9 20 314 \n"
+    "Reading: 0 Writing: 1 Waiting: 1 \n"
+)
+HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
+
+Start = Callable[[Callable[[web.Request], Awaitable[web.StreamResponse]]], Awaitable[str]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    runners: list[web.AppRunner] = []
+
+    async def run(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> str:
+        app = web.Application()
+        app.router.add_get("/status", handler)
+        runner = web.AppRunner(app, shutdown_timeout=0)
+        await runner.setup()
+        runners.append(runner)
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}/status"
+
+    yield run
+    for runner in runners:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_every_number_of_the_page_is_read(newline: str) -> None:
+    assert parse_stub_status(NGINX.replace("\n", newline)) == {
+        "status.active": 15001,
+        "status.accepts": 15012,
+        "status.handled": 15011,
+        "status.requests": 31893,
+        "status.reading": 0,
+        "status.writing": 1,
+        "status.waiting": 15000,
+    }
+
+
+def test_more_columns_are_let_through() -> None:
+    values = parse_stub_status(TENGINE)
+    assert (values["status.accepts"], values["status.handled"], values["status.requests"]) == (10, 9, 20)
+
+
+@pytest.mark.parametrize("text", ["", "OK", HTML, NGINX + "and more", NGINX.replace("15012", "many"), NGINX[:40]])
+def test_what_is_not_the_page_is_refused(text: str) -> None:
+    with pytest.raises(NotStubStatus):
+        parse_stub_status(text)
+
+
+def test_an_excerpt_is_one_printable_line() -> None:
+    assert excerpt("a\r\nb\x1b[31m") == '"a b?[31m"'
+    assert excerpt("x" * 100, 10) == '"xxxxxxxxxx..."'
+
+
+async def test_polls_share_one_connection_and_are_counted(start: Start) -> None:
+    peers = set()
+
+    async def page(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        peers.add(request.transport.get_extra_info("peername"))
+        return web.Response(text=NGINX, headers={"Server": "nginx/1.22.1"})
+
+    reader = StatusReader(await start(page))
+    try:
+        assert (await reader.read())["status.polls"] == 1
+        values = await reader.read()
+    finally:
+        await reader.close()
+    assert values["status.active"] == 15001
+    assert values["status.polls"] == 2
+    assert (len(peers), reader.connects, reader.server_header) == (1, 1, "nginx/1.22.1")
+
+
+async def test_a_connection_that_the_server_ended_is_made_anew_and_counted(start: Start) -> None:
+    async def page(_: web.Request) -> web.Response:
+        response = web.Response(text=NGINX)
+        response.force_close()
+        return response
+
+    reader = StatusReader(await start(page))
+    try:
+        for _ in range(3):
+            await reader.read()
+    finally:
+        await reader.close()
+    assert (reader.polls, reader.connects) == (3, 3)
+
+
+async def refusal(url: str, timeout_s: float = 2.0) -> str:
+    reader = StatusReader(url, timeout_s=timeout_s)
+    try:
+        with pytest.raises(PeerError) as caught:
+            await reader.read()
+    finally:
+        await reader.close()
+    message = str(caught.value)
+    assert message.startswith(f"status page {url}: ")
+    assert message.isprintable()
+    assert len(message) < 300
+    return message
+
+
+async def test_a_page_of_html_is_shown_and_refused(start: Start) -> None:
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text=HTML, content_type="text/html")
+
+    message = await refusal(await start(page))
+    assert 'answered text/html "<html> <head><title>Welcome to nginx!' in message
+    assert "stub_status;` in nginx.conf" in message
+
+
+async def test_a_missing_page_is_named_by_its_status(start: Start) -> None:
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(status=404, text="gone")
+
+    assert 'answered 404 Not Found "gone"' in await refusal(await start(page))
+
+
+async def test_a_redirect_is_not_followed(start: Start) -> None:
+    asked = []
+
+    async def page(request: web.Request) -> web.Response:
+        asked.append(request.path_qs)
+        return web.Response(status=302, headers={"Location": "/status?again"})
+
+    assert "answered 302" in await refusal(await start(page))
+    assert asked == ["/status"]
+
+
+async def test_a_silent_page_is_given_up(start: Start) -> None:
+    gate = asyncio.Event()
+
+    async def page(_: web.Request) -> web.Response:
+        await gate.wait()
+        return web.Response(text=NGINX)
+
+    assert "no answer in 0.03 s" in await refusal(await start(page), timeout_s=0.03)
+    gate.set()
+
+
+async def test_a_closed_port_is_told_in_the_system_s_words(start: Start) -> None:
+    async with asyncio.timeout(5):
+        server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        assert "cannot be read (Connection refused); see that the server runs" in await refusal(f"http://127.0.0.1:{port}/")
