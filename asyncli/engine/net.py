@@ -20,13 +20,17 @@ READABLE = select.EPOLLIN if hasattr(select, "EPOLLIN") else 1
 WRITABLE = select.EPOLLOUT if hasattr(select, "EPOLLOUT") else 4
 
 _IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module names it only since Python 3.12
+_NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+# The C base class: no Python frame a socket, and, told what a descriptor is, no system call to find out.
+_Socket = socket.SocketType
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Net(Protocol):
     """What a connection table needs. Every method is non-blocking; OSErrors carry an errno from core.life's table."""
 
-    #: send(handle, data) -> bytes taken; BlockingIOError while not connected yet.
+    #: send(handle, data) -> bytes taken. BlockingIOError while not connected yet; so sending b"" asks for the outcome of a
+    #: connect, which fails with its error.
     send: Callable[[int, bytes], int]
     #: recv(handle, most) -> bytes; b"" at the end of the stream.
     recv: Callable[[int, int], bytes]
@@ -35,10 +39,6 @@ class Net(Protocol):
 
     def connect(self, destination: int, source: int) -> int:
         """Begin to connect to the numbered destination, from the source that ``source`` counts to, going round; a handle."""
-        ...
-
-    def error(self, handle: int) -> int:
-        """The pending error (an errno) of a connect that has ended; 0 when it is established."""
         ...
 
     def watch(self, handle: int, events: int, again: bool = False) -> None:
@@ -70,7 +70,7 @@ class RealNet:
 
     def connect(self, destination: int, source: int) -> int:
         family, address = self._targets[destination]
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        sock = _Socket(family, _NONBLOCKING_STREAM)
         try:
             if mine := self._sources[destination]:
                 # Without this option bind() takes a port for itself alone, which halves what a pair can carry.
@@ -84,13 +84,6 @@ class RealNet:
             raise
         return sock.detach()
 
-    def error(self, handle: int) -> int:
-        sock = socket.socket(fileno=handle)
-        try:
-            return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        finally:
-            sock.detach()
-
     def watch(self, handle: int, events: int, again: bool = False) -> None:
         if again:
             self._epoll.modify(handle, events)
@@ -102,7 +95,7 @@ class RealNet:
 
     def close(self, handle: int, abort: bool) -> None:
         if abort:
-            sock = socket.socket(fileno=handle)
+            sock = _Socket(socket.AF_INET, _NONBLOCKING_STREAM, 0, fileno=handle)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             sock.close()
         else:

@@ -94,9 +94,6 @@ class SimNet:
         self._at(self.now + self.server.connect_s, handle, "accept")
         return handle
 
-    def error(self, handle: int) -> int:
-        return self._connections[handle].error
-
     def watch(self, handle: int, events: int, again: bool = False) -> None:
         self._connections[handle].watched = events
         self._note(handle)
@@ -117,7 +114,7 @@ class SimNet:
             raise OSError(connection.error, "simulated")
         if not connection.accepted:
             raise BlockingIOError(errno.EAGAIN, "simulated")
-        if connection.inbox and connection.inbox[-1] == b"":
+        if not data or (connection.inbox and connection.inbox[-1] == b""):
             return len(data)  # the peer has closed; its RST is still on its way
         if not connection.silent:
             self._serve(handle, connection)

@@ -245,7 +245,7 @@ class Table:
         destination = self._destination(number)
         self._state[row] = CONNECTING
         self._aim[row] = destination
-        began = self._connecting[row] = net.clock()
+        self._connecting[row] = net.clock()
         try:
             handle = net.connect(destination, number // len(self._live))
         except OSError as error:
@@ -256,31 +256,36 @@ class Table:
         self._handle[row] = handle
         self._row_of[handle] = row
         try:
-            # On loopback the handshake is over when connect() returns, so the first beat can go out at once and the
-            # event that would say "connected" need never be awaited.
-            if shard.local and shard.beat_at_once:
-                try:
-                    self._first_send(row, began)
-                except BlockingIOError:
-                    net.watch(handle, READABLE | WRITABLE)
-                else:
-                    net.watch(handle, READABLE)
+            # On loopback the handshake is over when connect() returns: the first beat can go out at once, and the event
+            # that would say "connected" need never be awaited.
+            if shard.local and self._established(row):
+                net.watch(handle, READABLE)
             else:
                 net.watch(handle, READABLE | WRITABLE)
         except OSError as error:
             self._end(row, event_of(error.errno))
 
-    def _first_send(self, row: int, began: float) -> None:
-        request = self._request(row)
-        self._net.send(self._handle[row], request)
-        now = self._net.clock()
+    def _established(self, row: int) -> bool:
+        """Try the first words on a CONNECTING row; False when it is too early. Raises OSError when the connect failed."""
+        net, now_beat = self._net, self._shard.beat_at_once and not self._draining
+        request = self._request(row) if now_beat else b""
+        try:
+            net.send(self._handle[row], request)
+        except BlockingIOError:
+            return False
+        now = net.clock()
         self._establish(row, now)
-        self._tick.sent += 1
-        self._tick.bytes_sent += len(request)
-        self._tick.lateness_us.add(0)
+        if not now_beat:
+            self._sleep(row, now)
+            return True
+        tick = self._tick
+        tick.sent += 1
+        tick.bytes_sent += len(request)
+        tick.lateness_us.add(0)
         self._state[row] = AWAITING
         self._awaiting[row] = now
         self._wheel.due[row] = now
+        return True
 
     def _establish(self, row: int, now: float) -> None:
         tick = self._tick
@@ -311,25 +316,11 @@ class Table:
             self._unasked(row, handle)
 
     def _connected(self, row: int, handle: int) -> None:
-        net = self._net
         try:
-            if self._shard.beat_at_once and not self._draining:
-                self._first_send(row, self._connecting[row])
-                net.watch(handle, READABLE, again=True)
-                return
-            error = net.error(handle)
-            if error:
-                self._end(row, event_of(error))
-                return
-            net.watch(handle, READABLE, again=True)
-        except BlockingIOError:
-            return
-        except OSError as failure:
-            self._end(row, event_of(failure.errno))
-            return
-        now = net.clock()
-        self._establish(row, now)
-        self._sleep(row, now)
+            if self._established(row):
+                self._net.watch(handle, READABLE, again=True)
+        except OSError as error:
+            self._end(row, event_of(error.errno))
 
     def _sleep(self, row: int, now: float) -> None:
         if not self._draining:
