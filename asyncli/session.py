@@ -92,7 +92,7 @@ class Soak:
 
     async def run(self) -> Path:
         """Do all of it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
-        limits, spread = await self._look_around()
+        limits, spread = await _look_around(self.plan)
         collector = Collector(
             self.plan,
             clock=self._clock,
@@ -103,7 +103,8 @@ class Soak:
         )
         await collector.open()
         try:
-            checks = await asyncio.to_thread(self._preflight, spread, collector)
+            checks = await asyncio.to_thread(_examine, self.plan, spread, collector)
+            self._refuse(checks)
             self._open_run_file(limits, spread, collector, checks)
             completed = False
             try:
@@ -158,26 +159,12 @@ class Soak:
 
     # -- before the first connect
 
-    async def _look_around(self) -> tuple[Limits, Spread]:
-        raise_nofile()
-        limits = read_limits()
-        ports = limits.ports if limits.ports is not None else 28_232
-        spread = await asyncio.to_thread(
-            lay_out, self.plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1
-        )
-        return limits, spread
-
-    def _preflight(self, spread: Spread, collector: Collector) -> list[Check]:
-        """Every limit against the plan; raises :class:`PreflightRefused` where the run could only fail."""
-        server = collector.server
-        checks = preflight.examine(
-            self.plan, spread, server_pid=server.pid, server_exe=server.exe, server_config=server.config_path
-        )
+    def _refuse(self, checks: list[Check]) -> None:
+        """Raises :class:`PreflightRefused` where the run could only fail."""
         refusals = preflight.refusals(checks)
         if refusals and not self.plan.force:
             lines = [f"{check.what}: {check.detail}; {check.remedy}" for check in refusals]
             raise PreflightRefused("\n".join([*lines, "(--force goes on all the same)"]))
-        return checks
 
     def _open_run_file(self, limits: Limits, spread: Spread, collector: Collector, checks: list[Check]) -> None:
         wall = datetime.datetime.now(datetime.UTC)
@@ -324,6 +311,40 @@ class Soak:
             await asyncio.to_thread(self._writer.close, completed and not self._failed)
             if self._writer.trouble:
                 raise HostError(f"{self.out}: {self._writer.trouble}")
+
+
+async def look_at(plan: Plan) -> tuple[Spread, list[Check]]:
+    """What ``asyncli check`` shows: how the plan would be spread, and every limit against it. Sends nothing to the target."""
+    _, spread = await _look_around(plan)
+    collector = Collector(
+        plan,
+        clock=time.monotonic,
+        generator_pids=list,
+        on_sample=lambda _: None,
+        on_finding=lambda _: None,
+        local=spread.local,
+    )
+    try:
+        await collector.open()
+        return spread, await asyncio.to_thread(_examine, plan, spread, collector)
+    finally:
+        await collector.close()
+
+
+async def _look_around(plan: Plan) -> tuple[Limits, Spread]:
+    raise_nofile()
+    limits = read_limits()
+    # 28,232 ports is what Linux grants by default (32768-60999): the guess where the range cannot be read.
+    ports = limits.ports if limits.ports is not None else 28_232
+    spread = await asyncio.to_thread(lay_out, plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1)
+    return limits, spread
+
+
+def _examine(plan: Plan, spread: Spread, collector: Collector) -> list[Check]:
+    server = collector.server
+    return preflight.examine(
+        plan, spread, server_pid=server.pid, server_exe=server.exe, server_config=server.config_path
+    )
 
 
 def _config_hash(path: str | None) -> str | None:

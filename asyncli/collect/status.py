@@ -82,7 +82,7 @@ class StatusReader:
                 if response.status != 200:
                     raise self._error(f"answered {response.status} {response.reason} {excerpt(text)}", _WRONG_PAGE)
                 try:
-                    return parse_stub_status(text) | {"status.polls": float(self.polls)}
+                    return parse_stub_status(text) | {"status.polls": float(self.polls), "status.connects": float(self.connects)}
                 except NotStubStatus:
                     kind = response.content_type
                     raise self._error(f"answered {kind} {excerpt(text)}, not stub_status", _WRONG_PAGE) from None

@@ -58,6 +58,8 @@ class Generator:
         while True:
             message = await self._receive()
             if message is None:
+                if self._process is None:  # it ended because we closed it
+                    return
                 yield Failed(why=f"the generator's host process has ended; {self.last_words}")
                 return
             yield message

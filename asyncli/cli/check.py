@@ -1,0 +1,31 @@
+"""``asyncli check``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from asyncli.cli.options import plan_from, plan_options
+
+
+@click.command(name="check", no_args_is_help=True, context_settings={"max_content_width": 110})
+@click.argument("urls", nargs=-1, metavar="URL...")
+@plan_options
+def command(urls: tuple[str, ...], **values: Any) -> int:
+    """Say, in numbers, whether this host and the server can carry the plan, with the command that mends each shortfall.
+
+    Sends nothing to the target. Exits 2 where a soak would be refused.
+    """
+    plan = plan_from(values, urls)
+    import asyncio
+
+    from rich.console import Console
+
+    from asyncli.preflight import refusals
+    from asyncli.report.checks import print_checks
+    from asyncli.session import look_at
+
+    spread, checks = asyncio.run(look_at(plan))
+    print_checks(plan, spread, checks, Console(highlight=False))
+    return 2 if refusals(checks) else 0

@@ -1,0 +1,111 @@
+"""Which nginx this host has, and how one is cut for a number of connections."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from asyncli.errors import HostError
+
+_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin", "/usr/local/bin", "/opt/nginx/sbin")
+# nginx's own NGX_MAX_PROCESSES is 1,024, helpers included.
+_MOST_WORKERS = 1_000
+_DEFAULT_NR_OPEN = 1_048_576
+
+
+class NginxBinary(NamedTuple):
+    """An nginx program: ``version`` in numbers, ``version_text`` as it says it, ``without`` the modules it lacks."""
+
+    path: str
+    version: tuple[int, ...]
+    version_text: str
+    stub_status: bool
+    without: frozenset[str]
+
+
+class Sizes(NamedTuple):
+    """How an nginx is cut for a number of connections: processes, slots in each, and descriptors each may open."""
+
+    workers: int
+    slots: int
+    nofile: int
+
+
+def parse_version(text: str) -> NginxBinary | None:
+    """What ``nginx -V`` prints, as a binary without its path; None where it is no nginx."""
+    match = re.search(r"nginx version:\s*([\w.-]+)/([\d.]+)", text)
+    if match is None:
+        return None
+    return NginxBinary(
+        path="",
+        version=tuple(int(part) for part in match[2].split(".") if part),
+        version_text=f"{match[1]}/{match[2]}",
+        stub_status="--with-http_stub_status_module" in text,
+        without=frozenset(re.findall(r"--without-(\w+)", text)),
+    )
+
+
+def find_nginx() -> NginxBinary | None:
+    """The nginx of this host, one with stub_status before one without, or None. Asks ``nginx -V``: a few ms."""
+    places = os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES))
+    fallback = None
+    for place in dict.fromkeys(places.split(os.pathsep)):
+        path = shutil.which("nginx", path=place) if place else None
+        if path is None:
+            continue
+        try:
+            answer = subprocess.run(
+                [path, "-V"], capture_output=True, text=True, errors="replace", timeout=10, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        binary = parse_version(answer.stderr + answer.stdout)
+        if binary is None:
+            continue
+        binary = binary._replace(path=os.path.abspath(path))
+        if binary.stub_status:
+            return binary
+        fallback = fallback or binary
+    return fallback
+
+
+def descriptor_limit() -> int:
+    """The descriptors one process of ours may be given: the hard limit, or fs.nr_open where that is infinite."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY:
+        return hard
+    try:
+        return int(Path("/proc/sys/fs/nr_open").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return _DEFAULT_NR_OPEN
+
+
+def slots_needed(connections: int, workers: int) -> int:
+    """worker_connections for a worker's share of ``connections``.
+
+    reuseport deals by a hash, so a worker's share is binomial: six standard deviations over the mean are not met in a
+    billion workers. A tenth on top keeps more than a sixteenth of the slots free (nginx closes idle clients below that;
+    16/15 would do), and at least 1.15 x the mean. 16 are for listeners, the channel and the status page's pollers.
+    """
+    mean = connections / workers
+    return max(math.ceil(1.1 * (mean + 6 * math.sqrt(mean))), math.ceil(1.15 * mean)) + 16
+
+
+def size(connections: int, *, nofile: int, cpus: int, workers: int | None = None) -> Sizes:
+    """Workers and slots so that each worker's descriptors suffice; :class:`HostError` when no number of them does."""
+    for count in (workers,) if workers else range(max(1, cpus), _MOST_WORKERS + 1):
+        slots = slots_needed(connections, count)
+        # Each worker inherits the listeners of all (reuseport: one a worker) and holds a channel to each other worker.
+        if slots + 2 * count + 32 <= nofile:
+            return Sizes(count, slots, nofile)
+    asked = f"{workers} workers" if workers else f"{_MOST_WORKERS:,} workers"
+    raise HostError(
+        f"nginx cannot hold {connections:,} connections in {asked} of {nofile:,} descriptors each; "
+        + ("leave --workers out" if workers else "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer")
+    )

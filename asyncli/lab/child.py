@@ -1,0 +1,109 @@
+"""Starting a server as a child that cannot outlive us, and ending it with everything it started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+# How the child is tied to us: this interpreter asks the kernel for SIGTERM at our death (PR_SET_PDEATHSIG = 1), checks
+# that we did not die before it asked, and becomes the server. Why not otherwise: `setpriv --pdeathsig` is missing on
+# some systems and leaves that gap open, and a preexec_fn runs Python between fork and exec, which can deadlock in a
+# process with threads (a notebook). The signal comes when the
+# *thread* that forked ends: start servers from one that stays.
+_TIE = (
+    "import ctypes,os,signal,sys;"
+    "ctypes.CDLL(None).prctl(1,signal.SIGTERM,0,0,0);"
+    "os.getppid()==int(sys.argv[1]) or sys.exit(0);"
+    "os.execv(sys.argv[2],sys.argv[2:])"
+)
+#: A server gets this long to end by itself, seconds; then its whole process group is killed.
+GRACE_S = 5.0
+# Looking whether a thing has happened costs a few microseconds; 10 ms is below what a user can notice.
+_LOOK_S = 0.01
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+    stderr: IO[bytes] | int = subprocess.DEVNULL,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    keep: tuple[int, ...] = (),
+) -> subprocess.Popen[bytes]:
+    """Start ``argv`` (its first word an absolute path) in a session of its own, tied to our life.
+
+    A session of its own: Ctrl-C in the terminal reaches us and not the server, which would end in the middle of the
+    drain, and its process group can be killed whole. ``keep``: descriptors that the child inherits.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *argv],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=cwd,
+        env=env,
+        pass_fds=keep,
+        start_new_session=True,
+    )
+
+
+def group_alive(group: int) -> bool:
+    """Whether any process of the group still runs. A zombie does not: its ports are closed; init reaps it some day."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                stat = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue
+            # The name, in brackets, may hold anything; after it come the state, the parent, the group (proc(5)).
+            state, _, its_group = stat.rpartition(")")[2].split()[:3]
+            if its_group == str(group) and state not in "ZX":
+                return True
+    return False
+
+
+def kill_group(group: int) -> None:
+    """SIGKILL for what is left of the group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+async def until(happened: Callable[[], bool], timeout_s: float) -> bool:
+    """Look every 10 ms until ``happened()`` is true; False when that took longer than ``timeout_s``."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout_s
+    while not happened():
+        if loop.time() > end:
+            return False
+        await asyncio.sleep(_LOOK_S)
+    return True
+
+
+async def end(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
+    """SIGTERM, up to ``grace_s`` to obey, then SIGKILL for the group; returns when none is left. Safe to repeat."""
+    group = process.pid
+    try:
+        if process.poll() is None:
+            process.terminate()
+            await until(lambda: process.poll() is not None, grace_s)
+    finally:
+        # Also when we are cancelled: nothing may stay behind.
+        kill_group(group)
+        process.wait()
+    # Grandchildren are not ours to wait for; look until they are gone, so that their ports are free when we return.
+    await until(lambda: not group_alive(group), grace_s)

@@ -1,0 +1,91 @@
+"""Free ports for lab servers."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from ipaddress import ip_address
+from pathlib import Path
+
+from asyncli.errors import HostError
+
+# Below the first ephemeral port: a listener there takes no port from clients, and none can sit on it at a restart.
+_LOWEST, _DEFAULT_EPHEMERAL = 10_000, 32_768
+_LEAST_CHOICE = 1_000
+_TRIES = 200
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    """AF_INET or AF_INET6 of a numeric address; :class:`HostError` where it is none."""
+    try:
+        return socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+    except ValueError:
+        raise HostError(f"{address!r} is not an IP address to listen on; write for example 127.0.0.1") from None
+
+
+def host_port(address: str, port: int) -> str:
+    """``127.0.0.1:80``, ``[::1]:80``."""
+    return f"[{address}]:{port}" if family_of(address) == socket.AF_INET6 else f"{address}:{port}"
+
+
+def reachable(address: str) -> str:
+    """The address to connect to for a listener on ``address``: loopback where that is a wildcard."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
+
+
+def bind_error(address: str, port: int) -> OSError | None:
+    """Why a server could not listen on this port now, or None if it could.
+
+    Without SO_REUSEPORT, so that a listener which shares its port is seen; with SO_REUSEADDR, so that TIME_WAIT is not.
+    """
+    with socket.socket(family_of(address), socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+            probe.listen(1)
+        except OSError as error:
+            return error
+    return None
+
+
+def require_free(address: str, port: int) -> None:
+    """Raise :class:`HostError` with how to mend it when nothing can listen on this port."""
+    error = bind_error(address, port)
+    if error is None:
+        return
+    where = host_port(address, port)
+    if error.errno == errno.EADDRINUSE:
+        raise HostError(
+            f"port {port} of {address} is taken; stop what listens there (ss -ltnp 'sport = :{port}'), or use --port 0"
+        )
+    if error.errno == errno.EACCES:
+        raise HostError(f"port {port} needs root to listen on; use a port from 1024 up, or --port 0 for a free one")
+    if error.errno == errno.EADDRNOTAVAIL:
+        raise HostError(f"{address} is no address of this host; use 127.0.0.1 or one that `ip address` shows")
+    raise HostError(f"cannot listen on {where} ({error.strerror}); use another port or address")
+
+
+def free_pair(address: str) -> tuple[int, int]:
+    """A port free on ``address``, and the next one free on 127.0.0.1 for the status page.
+
+    Neighbours on purpose: two lab servers that draw the same main port, which reuseport would let them share silently,
+    collide on the status port, which is exclusive. The caller then draws again.
+    """
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+        highest = min(int(text.split()[0]), _DEFAULT_EPHEMERAL)
+    except (OSError, ValueError, IndexError):
+        highest = _DEFAULT_EPHEMERAL
+    if highest - _LOWEST < _LEAST_CHOICE:
+        highest = 60_000
+    for _ in range(_TRIES):
+        port = random.randrange(_LOWEST, highest - 1)
+        error = bind_error(address, port)
+        if error is not None and error.errno != errno.EADDRINUSE:
+            require_free(address, port)
+        if error is None and bind_error("127.0.0.1", port + 1) is None:
+            return port, port + 1
+    raise HostError(
+        f"no free port on {address} between {_LOWEST} and {highest}; stop other servers, or name one with --port"
+    )

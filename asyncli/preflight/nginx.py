@@ -1,0 +1,278 @@
+"""An nginx's configuration against a plan: what in it would end "permanent" connections, and when.
+
+Pure. The rules are nginx's own (nginx.org, and ngx_http_request.c and ngx_connection.c of 1.22 where it is silent).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from asyncli.plan import Plan
+from asyncli.preflight.checks import STALL_S, Verdict, longest_gap_s, mean_gap_s, oldest_s
+from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, read_nginx, timers_for
+from asyncli.records import Check
+from asyncli.units import format_count, format_duration
+
+__all__ = ["Host", "nginx_checks", "read_nginx"]
+
+# nginx's NGX_LISTEN_BACKLOG on Linux.
+_DEFAULT_BACKLOG = 511
+# At this share of free slots and below, an accept closes the idle clients that waited longest.
+_REUSE_BELOW = 1 / 16
+_COMFORTABLE = 1.1
+# A worker's share by the reuseport hash is binomial: not one in a billion gets more than six deviations over the mean.
+_DEVIATIONS = 6.0
+# Listeners, the channel to the master, logs, epoll and standard descriptors of a worker.
+_WORKER_DESCRIPTORS = 32
+# So many expected deaths or more, and that none comes is e**-20: certain enough to refuse.
+_CERTAIN = 20.0
+# A soak that nobody has stopped after thirty days is not the soak that was planned.
+_FAR_S = 30 * 86400.0
+_STATUS_BLOCK = (
+    "server { listen 127.0.0.1:8081; location = /nginx_status { stub_status; access_log off; } }, reload, "
+    "and --status-url http://127.0.0.1:8081/nginx_status"
+)
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """What of nginx's host its own configuration leans on; None: unknown."""
+
+    cpus: int | None = None
+    somaxconn: int | None = None
+    #: The soft descriptor limit that workers inherit without worker_rlimit_nofile: the running master's.
+    inherited_nofile: int | None = None
+
+
+def nginx_checks(config: NginxConfig, plan: Plan, host: Host | None = None) -> list[Check]:
+    """One check for each directive that a soak leans on; for several URLs the worst of each counts."""
+    host = host or Host()
+    worst: dict[str, Check] = {}
+    for target in plan.targets:
+        asked = _asked_host(plan, target.host)
+        server = config.server_for(asked, target.port)
+        listen = config.listen_for(target.host, target.port)
+        if server is None or listen is None:
+            checks = [
+                Check(
+                    "nginx_listen",
+                    f"a server block that listens on port {target.port}",
+                    "unknown",
+                    detail=f"{config.path} has none, so its limits are not known to hold there",
+                    remedy="name the nginx that serves it with --server-pid",
+                )
+            ]
+        else:
+            checks = [*_timers(timers_for(server, target.path), plan), *_rooms(config, listen, plan, host)]
+        for check in checks:
+            before = worst.get(check.code)
+            if before is None or _RANK[check.verdict] > _RANK[before.verdict]:
+                worst[check.code] = check
+    return [*worst.values(), _status(config, plan)]
+
+
+_RANK: dict[str, int] = {"ok": 0, "unknown": 1, "warn": 2, "short": 3}
+
+
+def _asked_host(plan: Plan, host: str) -> str:
+    """The name in the Host header: the plan's own header, else the URL's."""
+    for header in plan.headers:
+        name, _, value = header.partition(":")
+        if name.lower() == "host":
+            return value.strip().rpartition(":")[0] or value.strip() if value.count(":") == 1 else value.strip()
+    return host
+
+
+def _timers(timers: Timers, plan: Plan) -> Iterator[Check]:
+    yield _keepalive_timeout(timers, plan)
+    yield _header_timeout(timers, plan)
+    yield _keepalive_requests(timers, plan)
+    if timers.keepalive_time_s is not None:
+        yield _keepalive_time(timers.keepalive_time_s, plan)
+
+
+def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:
+    what = "keepalive_timeout against the longest gap between heartbeats"
+    have, gap = timers.keepalive_timeout_s, longest_gap_s(plan)
+    # nginx counts from its last answer; a heartbeat that goes out late by up to the timeout must still find it open.
+    need = gap + plan.timeout_s
+    detail = f"heartbeats come up to {format_duration(gap)} apart, and up to {format_duration(plan.timeout_s)} late"
+    fits = 2 * (have - plan.timeout_s)
+    remedy = f"keepalive_timeout {math.ceil(2 * need)}s in nginx.conf" + (
+        f", or --keepalive {math.floor(fits)}" if fits >= 2 else ""
+    )
+    if have == 0:
+        return Check("nginx_keepalive_timeout", what, "short", have, need, "s", "0 turns keep-alive off", remedy)
+    if have > need:
+        return Check("nginx_keepalive_timeout", what, "ok", have, need, "s", detail)
+    verdict: Verdict = "warn"
+    if have < gap:
+        # Gaps are uniform in [1, keepalive/2]: this share of them is too long. Each connection has one at least, if the
+        # run is long enough for the timer to end.
+        odds = min(1.0, (gap - have) / max(gap - 1, 1e-9))
+        age = oldest_s(plan)
+        expected = odds * plan.connections
+        detail = f"{odds:.0%} of the gaps are longer, which closes the connection; {detail}"
+        if expected >= _CERTAIN and (age is None or age > gap + have):
+            verdict = "short"
+    return Check("nginx_keepalive_timeout", what, verdict, have, need, "s", detail, remedy)
+
+
+def _header_timeout(timers: Timers, plan: Plan) -> Check:
+    what = "client_header_timeout against the first heartbeat"
+    have = timers.client_header_timeout_s
+    sleeps = plan.first_beat == "sleep"
+    need = (longest_gap_s(plan) if sleeps else 0.0) + plan.timeout_s
+    first = f"after up to {format_duration(longest_gap_s(plan))}" if sleeps else "at once"
+    detail = f"a connection without a request is closed after this time; the first heartbeat goes out {first}"
+    if have > need:
+        return Check("nginx_client_header_timeout", what, "ok", have, need, "s", detail)
+    remedy = f"client_header_timeout {math.ceil(2 * need)}s in nginx.conf" + (", or --first-beat now" if sleeps else "")
+    odds = (longest_gap_s(plan) - have) / max(longest_gap_s(plan) - 1, 1e-9) if sleeps else 0.0
+    verdict: Verdict = "short" if odds * plan.connections >= _CERTAIN else "warn"
+    return Check("nginx_client_header_timeout", what, verdict, have, need, "s", detail, remedy)
+
+
+def _keepalive_requests(timers: Timers, plan: Plan) -> Check:
+    what = "keepalive_requests against the heartbeats of one connection"
+    have, age, mean = timers.keepalive_requests, oldest_s(plan), mean_gap_s(plan)
+    # A life is a sum of gaps uniform in [1, keepalive/2], the first request at its start.
+    life_s = max(0, have - 1) * mean
+    deviation_s = math.sqrt(max(0, have - 1) / 12) * (longest_gap_s(plan) - 1)
+    # The shortest of N such lives; never below one second a gap.
+    shortest_s = max(0.0, have - 1.0, life_s - _DEVIATIONS * deviation_s)
+    life = f"{format_count(have)} requests {format_duration(mean)} apart (mean) are a life of {format_duration(life_s)}"
+    if have == 0:
+        life, shortest_s, life_s = "0 turns keep-alive off", 0.0, 0.0
+    if age is None:
+        detail = f"{life}: held until stopped, connections begin to die {format_duration(shortest_s)} after the start"
+        if shortest_s > _FAR_S:
+            return Check("nginx_keepalive_requests", what, "ok", have, None, "requests", detail)
+        remedy = f"keepalive_requests {max(10_000_000, 10 * have)} in nginx.conf, or a --hold"
+        return Check("nginx_keepalive_requests", what, "warn", have, None, "requests", detail, remedy)
+    need = 1 + math.ceil(age / mean)
+    detail = f"{life}; the oldest connection gets {format_duration(age)} old"
+    if age < shortest_s:
+        return Check("nginx_keepalive_requests", what, "ok", have, need, "requests", detail)
+    verdict: Verdict = "short" if age > life_s and plan.connections >= _CERTAIN else "warn"
+    remedy = f"keepalive_requests {max(10_000_000, 10 * need)} in nginx.conf"
+    return Check("nginx_keepalive_requests", what, verdict, have, need, "requests", detail, remedy)
+
+
+def _keepalive_time(have: float, plan: Plan) -> Check:
+    what = "keepalive_time against the age of the oldest connection"
+    age = oldest_s(plan)
+    detail = "at the first request past this age nginx closes the connection, so what was opened together dies together"
+    if age is None:
+        detail = f"held until stopped: from {format_duration(have)} after the start; {detail}"
+        if have > _FAR_S:
+            return Check("nginx_keepalive_time", what, "ok", have, None, "s", detail)
+        remedy = "keepalive_time 1000h in nginx.conf, or a --hold"
+        return Check("nginx_keepalive_time", what, "warn", have, None, "s", detail, remedy)
+    if age < have:
+        return Check("nginx_keepalive_time", what, "ok", have, age, "s", detail)
+    # Past it by a whole gap, the first batch has certainly sent that request.
+    verdict: Verdict = "short" if age > have + longest_gap_s(plan) + plan.timeout_s else "warn"
+    hours = max(1000, math.ceil(age / 360))
+    remedy = f"keepalive_time {hours}h in nginx.conf"
+    return Check("nginx_keepalive_time", what, verdict, have, age, "s", detail, remedy)
+
+
+def _rooms(config: NginxConfig, listen: Listen, plan: Plan, host: Host) -> Iterator[Check]:
+    workers = config.workers if config.workers is not None else host.cpus
+    if workers is None:
+        detail = "worker_processes is auto and the number of CPUs could not be read"
+        yield Check("nginx_worker_connections", "nginx's connection slots", "unknown", detail=detail)
+        return
+    workers = max(1, workers)
+    yield _slots(config, workers, plan)
+    yield _descriptors(config, workers, plan, host)
+    yield _reuseport(config, listen, workers, plan)
+    yield _backlog(listen, workers, plan, host)
+
+
+def _share(plan: Plan, workers: int) -> float:
+    """What the luckless of the workers gets when the kernel deals connections by a hash."""
+    mean = plan.connections / workers
+    return mean if workers == 1 else mean + _DEVIATIONS * math.sqrt(mean)
+
+
+def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
+    what = "nginx's connection slots (workers x worker_connections)"
+    have = workers * config.worker_connections
+    need = math.ceil(_COMFORTABLE * plan.connections)
+    detail = (
+        f"{workers} x {format_count(config.worker_connections)}; with a sixteenth or less of them free nginx closes "
+        "idle clients to make room"
+    )
+    remedy = f"worker_connections {math.ceil(_COMFORTABLE * _share(plan, workers)) + 16} in nginx.conf"
+    verdict: Verdict = "ok"
+    if plan.connections > have * (1 - _REUSE_BELOW):
+        verdict = "short"
+    elif need > have or _share(plan, workers) > config.worker_connections * (1 - _REUSE_BELOW):
+        verdict = "warn"
+        detail += f"; one worker may get {format_count(_share(plan, workers))}"
+    return Check(
+        "nginx_worker_connections", what, verdict, have, need, "slots", detail, remedy if verdict != "ok" else ""
+    )
+
+
+def _descriptors(config: NginxConfig, workers: int, plan: Plan, host: Host) -> Check:
+    what = "descriptors of one nginx worker"
+    least = math.ceil(plan.connections / workers)
+    need = math.ceil(_share(plan, workers)) + _WORKER_DESCRIPTORS
+    remedy = f"worker_rlimit_nofile {need + need // 10} in nginx.conf, or more worker_processes"
+    have, source = config.rlimit_nofile, "worker_rlimit_nofile"
+    if have is None:
+        have, source = host.inherited_nofile, "no worker_rlimit_nofile: inherited from the running master"
+    if have is None:
+        detail = "no worker_rlimit_nofile, and the master's own limit could not be read"
+        return Check("nginx_nofile", what, "unknown", None, need, "descriptors", detail, remedy)
+    detail = f"{source}; past it accept() fails with EMFILE, which shows only in nginx's error log"
+    verdict: Verdict = "short" if least > have else "warn" if need > have else "ok"
+    return Check("nginx_nofile", what, verdict, have, need, "descriptors", detail, remedy if verdict != "ok" else "")
+
+
+def _reuseport(config: NginxConfig, listen: Listen, workers: int, plan: Plan) -> Check:
+    what = "connections dealt evenly to the workers (reuseport)"
+    if listen.reuseport or workers == 1:
+        return Check("nginx_reuseport", what, "ok", detail="on" if listen.reuseport else "one worker")
+    # Without it whichever worker wakes first accepts; only where one could not hold them all does that matter.
+    if plan.connections <= config.worker_connections * (1 - _REUSE_BELOW):
+        return Check("nginx_reuseport", what, "ok", detail="off, but one worker has slots for all connections")
+    return Check(
+        "nginx_reuseport",
+        what,
+        "warn",
+        detail="off: one worker may take most connections and run out of slots while others idle",
+        remedy=f"listen {listen.port} reuseport in nginx.conf, and a restart (a reload does not do it in all versions)",
+    )
+
+
+def _backlog(listen: Listen, workers: int, plan: Plan, host: Host) -> Check:
+    what = "nginx's accept queue against the ramp's pace"
+    asked = listen.backlog if listen.backlog is not None and listen.backlog > 0 else _DEFAULT_BACKLOG
+    each = asked if host.somaxconn is None else min(asked, host.somaxconn)
+    have = each * (workers if listen.reuseport else 1)
+    need = plan.asked_per_s * STALL_S
+    said = f"backlog={listen.backlog}" if listen.backlog is not None else f"no backlog=, so {_DEFAULT_BACKLOG}"
+    detail = f"{said}, cut to {format_count(each)} by somaxconn" if each < asked else said
+    detail += f"; {workers} listeners" if listen.reuseport else ""
+    detail += f"; {format_count(plan.asked_per_s)} connects/s x {STALL_S:g} s in which nginx may not accept"
+    enough = have >= need
+    wanted = 2 ** math.ceil(math.log2(max(512.0, need)))
+    remedy = f"listen {listen.port} backlog={wanted} in nginx.conf and sysctl -w net.core.somaxconn={wanted}"
+    remedy = "" if enough else remedy
+    return Check("nginx_backlog", what, "ok" if enough else "warn", have, need, "connections", detail, remedy)
+
+
+def _status(config: NginxConfig, plan: Plan) -> Check:
+    what = "a stub_status page"
+    if plan.status_url is not None:
+        return Check("nginx_stub_status", what, "ok", detail=f"--status-url {plan.status_url}")
+    if config.status_urls:
+        return Check("nginx_stub_status", what, "ok", detail=f"at {config.status_urls[0]}")
+    detail = f"{config.path} has none: the server's own count of connections cannot be set against ours"
+    return Check("nginx_stub_status", what, "warn", detail=detail, remedy=_STATUS_BLOCK)

@@ -1,0 +1,345 @@
+"""What an nginx on this host is configured to do: read from its files by crossplane, as nginx would.
+
+The files are parsed where they lie instead of asking ``nginx -T``: that prints the same files, but as a user who may
+not read them it fails as well, it needs a configuration that passes its test, and it opens the logs and makes
+directories on the way. Like ``nginx -T``, this sees the files as they are now, not as they were when nginx read them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from asyncli.records import Check
+
+# What nginx does where nothing is said (nginx.org, ngx_core_module and ngx_http_core_module).
+_WORKER_CONNECTIONS, _KEEPALIVE_TIMEOUT_S, _HEADER_TIMEOUT_S, _KEEPALIVE_TIME_S = 512, 75.0, 60.0, 3600.0
+# keepalive_requests rose from 100 to 1000 and keepalive_time came in this version.
+_MODERN = (1, 19, 10)
+_VERSION_TIMEOUT_S = 5.0
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "M": 2592000.0, "y": 31536000.0}
+_WILDCARDS = frozenset({"*", "0.0.0.0", "::", ""})
+
+# One directive as crossplane gives it: "directive", "args", and for a block "block".
+Directive = dict[str, Any]
+
+
+class Listen(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``listen``: ``address`` without brackets, "*" for all; ``backlog`` None where not said (511 on Linux)."""
+
+    address: str
+    port: int
+    backlog: int | None = None
+    reuseport: bool = False
+    default: bool = False
+
+
+class Timers(msgspec.Struct, frozen=True, kw_only=True):
+    """What ends a connection that is in order, seconds; ``keepalive_time_s`` None in versions without it."""
+
+    keepalive_timeout_s: float = _KEEPALIVE_TIMEOUT_S
+    keepalive_requests: int = 1000
+    keepalive_time_s: float | None = _KEEPALIVE_TIME_S
+    client_header_timeout_s: float = _HEADER_TIMEOUT_S
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """One location, nested ones as well: ``modifier`` is "", "=", "^~", "~" or "~*"."""
+
+    modifier: str
+    pattern: str
+    timers: Timers
+    stub_status: bool = False
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """One server block, with what it inherits."""
+
+    listens: tuple[Listen, ...]
+    names: tuple[str, ...] = ()
+    timers: Timers = Timers()
+    locations: tuple[Location, ...] = ()
+    stub_status: bool = False
+
+
+class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration. ``workers`` None for ``auto``; ``rlimit_nofile`` None where it is not said: inherited."""
+
+    path: str
+    version: tuple[int, ...] = ()
+    workers: int | None = 1
+    worker_connections: int = _WORKER_CONNECTIONS
+    rlimit_nofile: int | None = None
+    servers: tuple[Server, ...] = ()
+
+    def server_for(self, host: str, port: int) -> Server | None:
+        """The server block that answers ``host`` on ``port``, chosen as nginx does; None where none listens there."""
+        there = [one for one in self.servers if any(_hears(listen, host, port) for listen in one.listens)]
+        there = there or [one for one in self.servers if any(listen.port == port for listen in one.listens)]
+        for matches in (_exactly, _by_wildcard):
+            for one in there:
+                if any(matches(name, host.lower()) for name in one.names):
+                    return one
+        for one in there:
+            if any(listen.default and listen.port == port for listen in one.listens):
+                return one
+        return there[0] if there else None
+
+    def listen_for(self, host: str, port: int) -> Listen | None:
+        """The listening socket for ``port``: a socket has its options from whichever server block states them."""
+        same = [one for server in self.servers for one in server.listens if one.port == port]
+        same = [one for one in same if _hears(one, host, port)] or same
+        if not same:
+            return None
+        backlogs = [one.backlog for one in same if one.backlog is not None]
+        reuseport = any(one.reuseport for one in same)
+        return msgspec.structs.replace(same[0], backlog=min(backlogs, default=None), reuseport=reuseport)
+
+    @property
+    def status_urls(self) -> tuple[str, ...]:
+        """Where its stub_status pages can be asked from this host."""
+        urls = []
+        for server in self.servers:
+            for listen in server.listens:
+                paths = [one.pattern for one in server.locations if one.stub_status and one.modifier in ("", "=", "^~")]
+                for path in (["/"] if server.stub_status else []) + paths:
+                    address = "127.0.0.1" if listen.address in _WILDCARDS else listen.address
+                    urls.append(f"http://{f'[{address}]' if ':' in address else address}:{listen.port}{path}")
+        return tuple(dict.fromkeys(urls))
+
+
+def timers_for(server: Server, path: str) -> Timers:
+    """The timers of the location of ``server`` that serves ``path``, chosen as nginx does."""
+    path = path.partition("?")[0]
+    longest: Location | None = None
+    for one in server.locations:
+        if one.modifier == "=" and one.pattern == path:
+            return one.timers
+        if one.modifier in ("", "^~") and path.startswith(one.pattern):
+            longest = one if longest is None or len(one.pattern) > len(longest.pattern) else longest
+    if longest is None or longest.modifier != "^~":
+        for one in server.locations:
+            if one.modifier in ("~", "~*") and _finds(one.pattern, path, fold=one.modifier == "~*"):
+                return one.timers
+    return longest.timers if longest else server.timers
+
+
+def read_nginx(
+    exe: str | None, config_path: str | Path | None = None, *, command_line: str = ""
+) -> NginxConfig | Check:
+    """The configuration of the nginx ``exe``; a Check with verdict "unknown" that says why where it cannot be read.
+
+    ``config_path`` None: the ``-c`` of the master's ``command_line`` (its title: "nginx: master process nginx -c ..."),
+    else the path that it was built with. ``-g`` directives of the command line count as well. Runs ``nginx -V``.
+    """
+    version, built = _ask(exe)
+    prefix = _option(command_line, "-p") or built.get("prefix", "/usr/local/nginx")
+    named = config_path or _option(command_line, "-c") or built.get("conf-path", "")
+    if not named:
+        return _unreadable("no path to its configuration is known", "give its process with --server-pid")
+    path = Path(prefix) / named
+    try:
+        parsed = _parse(path)
+    except _UnreadableError as error:
+        return _unreadable(str(error), "run as root to have it read")
+    globals_ = re.search(r"\s-g\s+(.*?;)\s*(?=-\w(?:\s|$)|$)", command_line)
+    said = [
+        {"directive": words[0], "args": words[1:]}
+        for words in (one.split() for one in (globals_[1] if globals_ else "").split(";"))
+        if words
+    ]
+    try:
+        return _config(path, version, parsed + said)
+    except (ValueError, IndexError, OverflowError) as error:
+        return _unreadable(f"{path}: {error}", f"`{exe or 'nginx'} -t` says what is wrong with it")
+
+
+class _UnreadableError(Exception):
+    pass
+
+
+def _unreadable(why: str, remedy: str) -> Check:
+    return Check("nginx_config", "nginx's configuration", "unknown", detail=why, remedy=remedy)
+
+
+def _ask(exe: str | None) -> tuple[tuple[int, ...], dict[str, str]]:
+    """Version and configure options from ``nginx -V``; empty where it cannot be asked."""
+    if not exe:
+        return (), {}
+    try:
+        answer = subprocess.run(
+            [exe, "-V"], capture_output=True, text=True, errors="replace", timeout=_VERSION_TIMEOUT_S, check=False
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return (), {}
+    text = answer.stderr + answer.stdout
+    match = re.search(r"nginx version:\s*[\w.-]+/(\d+(?:\.\d+)*)", text)
+    version = tuple(int(part) for part in match[1].split(".")) if match else ()
+    return version, dict(re.findall(r"--(prefix|conf-path)=(\S+)", text))
+
+
+def _option(command_line: str, flag: str) -> str | None:
+    match = re.search(rf"\s{flag}\s+(\S+)", command_line)
+    return match[1] if match else None
+
+
+def _parse(path: Path) -> list[Directive]:
+    # Imported here: 40 ms, and most runs aim at something else.
+    import crossplane  # type: ignore[import-untyped]
+
+    if not os.access(path, os.R_OK):
+        raise _UnreadableError(f"{path} " + ("may not be read" if path.exists() else "does not exist"))
+    try:
+        answer = crossplane.parse(str(path), combine=True, check_ctx=False, check_args=False)
+    except Exception as error:  # a parser of another's files: whatever it stumbles over, the run can go on without it
+        raise _UnreadableError(f"{path}: {error}") from None
+    if answer["status"] != "ok":
+        first = answer["errors"][0]
+        raise _UnreadableError(f"{first['file']}: {first['error']}")
+    parsed: list[Directive] = answer["config"][0]["parsed"]
+    return parsed
+
+
+def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -> NginxConfig:
+    modern = not version or version >= _MODERN
+    timers = Timers(keepalive_requests=1000 if modern else 100, keepalive_time_s=_KEEPALIVE_TIME_S if modern else None)
+    workers: int | None = 1
+    slots, nofile = _WORKER_CONNECTIONS, None
+    servers: list[Server] = []
+    for one in directives:
+        name, args = one["directive"], one["args"]
+        if name == "worker_processes":
+            workers = None if args[0] == "auto" else int(args[0])
+        elif name == "worker_rlimit_nofile":
+            nofile = _size(args[0])
+        elif name == "events":
+            said = [int(sub["args"][0]) for sub in one["block"] if sub["directive"] == "worker_connections"]
+            slots = said[-1] if said else slots
+        elif name == "http":
+            timers = _inherit(timers, one["block"])
+            status = _says(one["block"], "stub_status")
+            servers += [_server(sub["block"], timers, status) for sub in one["block"] if sub["directive"] == "server"]
+    return NginxConfig(
+        path=str(path),
+        version=version,
+        workers=workers,
+        worker_connections=slots,
+        rlimit_nofile=nofile,
+        servers=tuple(servers),
+    )
+
+
+def _server(block: list[Directive], outer: Timers, status: bool) -> Server:
+    timers = _inherit(outer, block)
+    listens = [_listen(one["args"]) for one in block if one["directive"] == "listen"]
+    # Without a listen: *:80 as root, *:8000 otherwise.
+    listens = listens or [Listen(address="*", port=80 if os.geteuid() == 0 else 8000)]
+    return Server(
+        listens=tuple(one for one in listens if one is not None),
+        names=tuple(str(name).lower() for one in block if one["directive"] == "server_name" for name in one["args"]),
+        timers=timers,
+        locations=tuple(_locations(block, timers)),
+        stub_status=status or _says(block, "stub_status"),
+    )
+
+
+def _locations(block: list[Directive], outer: Timers) -> list[Location]:
+    found = []
+    for one in block:
+        if one["directive"] != "location":
+            continue
+        args = one["args"]
+        modifier, pattern = (args[0], args[1]) if len(args) > 1 else ("", args[0])
+        if len(args) == 1 and (glued := re.match(r"(=|\^~|~\*|~)(.+)", pattern)):
+            modifier, pattern = glued[1], glued[2]
+        timers = _inherit(outer, one["block"])
+        status = _says(one["block"], "stub_status")
+        found.append(Location(modifier=modifier, pattern=pattern, timers=timers, stub_status=status))
+        found += _locations(one["block"], timers)
+    return found
+
+
+def _says(block: list[Directive], name: str) -> bool:
+    return any(one["directive"] == name for one in block)
+
+
+def _inherit(outer: Timers, block: list[Directive]) -> Timers:
+    """What this level says, over what the level outside of it says."""
+    said: dict[str, Any] = {}
+    for one in block:
+        name, args = one["directive"], one["args"]
+        if name in ("keepalive_timeout", "client_header_timeout"):
+            said[f"{name}_s"] = _seconds(args[0])
+        elif name == "keepalive_time":
+            said["keepalive_time_s"] = _seconds(args[0])
+        elif name == "keepalive_requests":
+            said[name] = int(args[0])
+    return msgspec.structs.replace(outer, **said)
+
+
+def _listen(args: list[str]) -> Listen | None:
+    """``listen`` to its parts; None for a Unix socket."""
+    place = args[0]
+    if place.startswith("unix:"):
+        return None
+    options = args[1:]
+    backlog = next((int(option.partition("=")[2]) for option in options if option.startswith("backlog=")), None)
+    if place.isdigit():
+        address, port = "*", int(place)
+    else:
+        match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::(\d+)(?:-\d+)?)?", place)
+        if match is None:
+            raise ValueError(f"listen {place!r} is not understood")
+        address, port = match[1].strip("[]"), int(match[2] or 80)
+    return Listen(
+        address=address,
+        port=port,
+        backlog=backlog,
+        reuseport="reuseport" in options,
+        default="default_server" in options or "default" in options,
+    )
+
+
+def _hears(listen: Listen, host: str, port: int) -> bool:
+    if listen.port != port:
+        return False
+    return listen.address in _WILDCARDS or listen.address == host or not re.fullmatch(r"[\d.]+|.*:.*", host)
+
+
+def _exactly(name: str, host: str) -> bool:
+    return name == host
+
+
+def _by_wildcard(name: str, host: str) -> bool:
+    if name.startswith("~"):
+        return _finds(name[1:], host, fold=True)
+    if name.startswith("."):
+        return host == name[1:] or host.endswith(name)
+    return (name.startswith("*.") and host.endswith(name[1:])) or (name.endswith(".*") and host.startswith(name[:-1]))
+
+
+def _finds(pattern: str, text: str, *, fold: bool) -> bool:
+    try:
+        # PCRE writes its named groups (?<name>...).
+        return re.search(re.sub(r"\(\?<(?![=!])", "(?P<", pattern), text, re.IGNORECASE if fold else 0) is not None
+    except re.error:
+        return False
+
+
+def _seconds(text: str) -> float:
+    """nginx's time: ``75``, ``75s``, ``1h 30m``, ``500ms``."""
+    parts = re.findall(r"(\d+)\s*(ms|[smhdwMy])?", text)
+    if not parts or not re.fullmatch(r"(\s*\d+\s*(ms|[smhdwMy])?)+", text):
+        raise ValueError(f"{text!r} is not a time")
+    return sum(int(number) * _UNITS[unit or "s"] for number, unit in parts)
+
+
+def _size(text: str) -> int:
+    """A number, with nginx's k and m."""
+    factor = {"k": 1024, "m": 1024**2}.get(text[-1].lower(), 1)
+    return int(text[:-1] if factor > 1 else text) * factor

@@ -1,0 +1,183 @@
+"""Reads a run file: a finished one, one that is being written, or one whose writer was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from asyncli.errors import PlanError, StoreError
+from asyncli.plan import Plan, load_plan
+from asyncli.records import SCHEMA, Check, Environment, Finding, Phase, Sample, Tick
+from asyncli.store.schema import APPLICATION_ID
+
+_BUSY_S = 5.0
+_MAGIC = b"SQLite format 3\0"
+
+
+class Run(msgspec.Struct):
+    """A run as its file tells it. Times are on the run's own clock (seconds since its start) but for ``started``."""
+
+    id: str
+    #: UTC, ISO 8601, to the second: ``2025-03-01T12:00:00Z``.
+    started: str
+    plan: Plan
+    environment: Environment
+    phases: list[Phase]
+    ticks: list[tuple[float, Tick]]
+    samples: list[Sample]
+    findings: list[Finding]
+    checks: list[Check]
+    #: The writer closed the file at the end of the run. False while it lasts, and for one that was killed.
+    complete: bool
+    #: Records that the writer had to give up because the disk refused for too long.
+    dropped: int = 0
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """The run in ``path``; the file is never written to.
+
+    Raises :class:`StoreError` (one line) for a file that is missing, unreadable, not SQLite, of another program, of a
+    newer asyncli, or damaged.
+    """
+    path = Path(path)
+    _look(path)
+    with _opened(path) as connection:
+        try:
+            _identify(path, connection)
+            # One transaction: a live file keeps growing, and its tables must tell of the same instant.
+            connection.execute("BEGIN")
+            return _load(connection)
+        except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
+            raise _wrong(path, error) from None
+
+
+def _look(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise StoreError(f"{path}: is a folder; name the run file in it, for example {path / 'run.db'}")
+        if path.exists() and not path.is_file():
+            raise StoreError(f"{path}: is not a regular file; name a run file that asyncli wrote")
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        raise StoreError(f"{path}: there is no such file; name a run file that asyncli wrote (see --out)") from None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}); see its permissions") from None
+    # A writer killed before its first commit leaves a file of no bytes: SQLite would call that an empty database.
+    if not head:
+        raise StoreError(f"{path}: is empty, so the run in it was ended before it began; name another run file")
+    if head != _MAGIC:
+        raise StoreError(f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that cannot write.
+
+    Reading a WAL needs its index, a file ``-shm`` beside it. Where that can be neither opened nor made (a read-only
+    folder or medium), file and WAL are copied to a temporary folder and read there: reading in place with
+    ``immutable=1`` would pass over what only the WAL holds.
+    """
+    with contextlib.ExitStack() as stack:
+        connection = _connect(path)
+        if connection is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncli-")))
+            try:
+                for name in (path.name, path.name + "-wal"):
+                    if (source := path.with_name(name)).exists():
+                        shutil.copyfile(source, folder / name)
+            except OSError as error:
+                raise StoreError(
+                    f"{path}: lies in a read-only folder and cannot be copied to {folder} ({error.strerror}); "
+                    "copy it and its -wal file to a writable folder"
+                ) from None
+            connection = _connect(folder / path.name)
+        if connection is None:
+            raise StoreError(f"{path}: SQLite cannot open it; copy it and its -wal file to a writable folder")
+        stack.callback(connection.close)
+        yield connection
+
+
+def _connect(path: Path) -> sqlite3.Connection | None:
+    """A read-only connection that has read something, or None where SQLite could not open what it needs."""
+    uri = path.absolute().as_uri() + "?mode=ro"
+    connection = None
+    try:
+        connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        if connection is not None:
+            connection.close()
+        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            return None
+        raise _wrong(path, error) from None
+    except sqlite3.DatabaseError as error:
+        if connection is not None:
+            connection.close()
+        raise _wrong(path, error) from None
+    return connection
+
+
+def _wrong(path: Path, error: Exception) -> StoreError:
+    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+        return StoreError(f"{path}: another program keeps it locked; end its transaction and try again")
+    why = " ".join(str(error).split()) or type(error).__name__
+    return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save what is left of it")
+
+
+def _identify(path: Path, connection: sqlite3.Connection) -> None:
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise StoreError(f"{path}: is a SQLite file of another program; name a run file that asyncli wrote")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA:
+        raise StoreError(
+            f"{path}: was written by a newer asyncli (schema {version}, this one reads up to {SCHEMA}); upgrade asyncli"
+        )
+
+
+def _load(connection: sqlite3.Connection) -> Run:
+    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    started = datetime.fromtimestamp(msgspec.json.decode(meta["started_wall_s"], type=float), UTC)
+    tick = msgspec.msgpack.Decoder(Tick).decode
+    check = msgspec.json.Decoder(Check).decode
+    return Run(
+        id=meta["id"],
+        started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        plan=load_plan(msgspec.json.decode(meta["plan"])),
+        environment=msgspec.json.decode(meta["environment"], type=dict[str, Any]),
+        phases=[
+            msgspec.convert({"name": name, "start_s": start_s, "end_s": end_s}, Phase)
+            for name, start_s, end_s in connection.execute("SELECT name, start_s, end_s FROM phases ORDER BY start_s")
+        ],
+        ticks=[(t_s, tick(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")],
+        samples=_samples(connection),
+        findings=[
+            msgspec.convert(dict(zip(Finding.__struct_fields__, row, strict=True)), Finding)
+            for row in connection.execute("SELECT code, severity, evidence, remedy FROM findings ORDER BY rowid")
+        ],
+        checks=[check(payload) for (payload,) in connection.execute("SELECT payload FROM checks ORDER BY place")],
+        complete=meta.get("complete") == "true",
+        dropped=int(meta.get("dropped", 0)),
+    )
+
+
+def _samples(connection: sqlite3.Connection) -> list[Sample]:
+    """The narrow rows gathered again: neighbours of one instant are one sample."""
+    names = dict(connection.execute("SELECT id, name FROM metrics"))
+    samples: list[Sample] = []
+    instant, values = None, dict[str, float]()
+    for t_s, metric, value in connection.execute("SELECT t_s, metric, value FROM samples ORDER BY rowid"):
+        if t_s != instant:
+            instant, values = t_s, {}
+            samples.append(Sample(t_s, values))
+        values[names[metric]] = value
+    return samples

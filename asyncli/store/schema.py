@@ -1,0 +1,25 @@
+"""The run file's tables, and what marks a SQLite file as one of ours. Writer and reader share this and nothing else."""
+
+from __future__ import annotations
+
+#: SQLite's application_id of a run file: "asnc" in ASCII. ``file`` and we tell a run from any other database by it.
+APPLICATION_ID = 0x61736E63
+
+# A tick keeps its main counts in columns, for people with sqlite3 at hand, and the whole of itself as msgpack, for us.
+# Samples are a narrow table: metrics come and go, and a missing number is a missing row, not a NULL in forty columns.
+# No index: rows are written in the order of time and read in it, and an index would double the file.
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE phases (name TEXT PRIMARY KEY, start_s REAL NOT NULL, end_s REAL);
+CREATE TABLE ticks (
+  t_s REAL NOT NULL, second INTEGER NOT NULL, held INTEGER NOT NULL, opened INTEGER NOT NULL, lost INTEGER NOT NULL,
+  sent INTEGER NOT NULL, answered INTEGER NOT NULL, payload BLOB NOT NULL);
+CREATE TABLE metrics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE samples (t_s REAL NOT NULL, metric INTEGER NOT NULL REFERENCES metrics (id), value REAL NOT NULL);
+CREATE TABLE findings (
+  t_s REAL NOT NULL, code TEXT NOT NULL, severity TEXT NOT NULL, evidence TEXT NOT NULL, remedy TEXT NOT NULL);
+CREATE TABLE checks (place INTEGER PRIMARY KEY, payload TEXT NOT NULL);
+CREATE VIEW named_samples AS
+  SELECT samples.t_s AS t_s, metrics.name AS metric, samples.value AS value
+  FROM samples JOIN metrics ON metrics.id = samples.metric;
+"""

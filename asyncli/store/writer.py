@@ -1,0 +1,263 @@
+"""Writes a run file while the run goes on: one connection, one thread, a commit a second.
+
+The plan and the environment are on the disk before :meth:`RunWriter.create` returns, so a run that is killed at once
+still says what it was. What is handed over afterwards is at most about a second away from the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from asyncli.errors import StoreError
+from asyncli.records import SCHEMA, Check, Finding, Phase, Sample, Tick
+from asyncli.store.schema import APPLICATION_ID, TABLES
+
+COMMIT_EVERY_S = 1.0
+# While the disk refuses, records wait in memory: two a second, some 5 kB each with all their numbers, so this is more
+# than an hour and less than 50 MB. Beyond it ticks and samples are dropped and counted; phases and findings are few and
+# kept.
+MOST_WAITING = 10_000
+# At the end there is no next second to retry in; a disk that is still full after this will stay so.
+_LAST_TRIES, _LAST_WAIT_S = 4, 0.5
+# Another process may hold the file's lock for a moment (a shell with a transaction open); only our thread waits for it.
+_BUSY_S = 1.0
+
+_Row = tuple[Any, ...]
+_Statement = tuple[str, list[_Row]]
+
+_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+_METRIC = "INSERT OR IGNORE INTO metrics VALUES (?, ?)"
+_PHASE = "INSERT INTO phases VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET start_s = ?2, end_s = ?3"
+_TICK = "INSERT INTO ticks VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_SAMPLE = "INSERT INTO samples VALUES (?, ?, ?)"
+_FINDING = "INSERT INTO findings VALUES (?, ?, ?, ?, ?)"
+_CHECK = "INSERT OR REPLACE INTO checks VALUES (?, ?)"
+
+# What sqlite3 raises for the data's sake rather than the disk's: a text that is not UTF-8, a number beyond 64 bits.
+_UNFIT = (
+    sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError,
+    OverflowError, ValueError,
+)  # fmt: skip
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+class RunWriter:
+    """The one writer of a run file. Every method but :meth:`create` and :meth:`close` returns at once.
+
+    A disk that refuses does not end the run: records wait in memory, are tried again each second, and ``trouble`` says
+    in one line what is wrong (None while all is well). ``dropped`` counts records given up.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, environment: Mapping[str, Any]) -> None:
+        self.path = path
+        self.trouble: str | None = None
+        self.dropped = 0
+        self._connection = connection
+        self._identity = _identity(path)
+        self._environment = dict(environment)
+        self._lock = threading.Lock()
+        self._waiting: list[_Statement] = []
+        self._metrics: dict[str, int] = {}
+        self._wake = threading.Event()
+        self._closing: bool | None = None
+        # A daemon: an exception that unwinds past close() must not leave the program hanging on this thread.
+        self._thread = threading.Thread(target=self._run, name="asyncli-run-file", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        run_id: str,
+        started_wall_s: float,
+        plan_document: Mapping[str, Any],
+        environment: Mapping[str, Any],
+    ) -> Self:
+        """A new run file with plan and environment committed. ``started_wall_s``: Unix time of the run's clock's zero.
+
+        Raises :class:`StoreError` (one line) where the file exists, or its folder does not, or cannot be written to.
+        """
+        path = Path(path)
+        _claim(path)
+        meta = {
+            "id": run_id,
+            "started_wall_s": _json(started_wall_s),
+            "plan": _json(plan_document),
+            "environment": _json(environment),
+            "complete": "false",
+        }
+        connection = None
+        try:
+            connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode = WAL")
+            # FULL: a commit has reached the disk when it returns, so a power cut costs one second at most.
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.executescript(
+                f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; {TABLES}"
+            )
+            connection.executemany(_META, meta.items())
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            for leftover in (path, _beside(path, "-wal"), _beside(path, "-shm")):
+                leftover.unlink(missing_ok=True)
+            raise StoreError(f"{path}: {_words(error)}; name a file on a disk with room with --out") from None
+        return cls(path, connection, environment)
+
+    def phase(self, phase: Phase) -> None:
+        """Record a phase, or what has become of the one of that name."""
+        self._put(_PHASE, [(phase.name, phase.start_s, phase.end_s)])
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        """Record a second of the generator, heard of at ``t_s`` on the run's clock."""
+        row = (t_s, tick.second, tick.held, tick.opened, tick.lost, tick.sent, tick.answered, _pack(tick))
+        self._put(_TICK, [row], may_drop=True)
+
+    def sample(self, sample: Sample) -> None:
+        """Record what the collector read. A sample without values leaves nothing."""
+        rows, fresh = [], []
+        for name, value in sample.values.items():
+            if not math.isfinite(value):  # SQLite has no NaN, and what is not a number was not read
+                continue
+            number = self._metrics.get(name)
+            if number is None:
+                number = self._metrics[name] = len(self._metrics) + 1
+                fresh.append((number, name))
+            rows.append((sample.t_s, number, float(value)))
+        if fresh:
+            self._put(_METRIC, fresh)
+        if rows:
+            self._put(_SAMPLE, rows, may_drop=True)
+
+    def finding(self, t_s: float, finding: Finding) -> None:
+        """Record a finding, made at ``t_s`` on the run's clock."""
+        self._put(_FINDING, [(t_s, finding.code, finding.severity, finding.evidence, finding.remedy)])
+
+    def checks(self, checks: Iterable[Check]) -> None:
+        """Record the preflight's limits; a second call replaces the first row by row."""
+        self._put(_CHECK, [(place, _json(check)) for place, check in enumerate(checks)])
+
+    def environment(self, environment: Mapping[str, Any]) -> None:
+        """Add to the environment; keys that are there already get the new value."""
+        self._environment.update(environment)
+        self._put(_META, [("environment", _json(self._environment))])
+
+    def close(self, complete: bool) -> None:
+        """Write what waits, mark the run as whole if it is, leave one file, and end. Blocks; safe to call twice.
+
+        It does not raise: what could not be written is in ``trouble``.
+        """
+        if self._closing is None:
+            self._closing = complete
+        self._wake.set()
+        self._thread.join()
+
+    def _put(self, sql: str, rows: list[_Row], *, may_drop: bool = False) -> None:
+        with self._lock:
+            if may_drop and len(self._waiting) >= MOST_WAITING:
+                self.dropped += 1
+            else:
+                self._waiting.append((sql, rows))
+
+    # What follows runs in the writer's thread, which owns the connection.
+
+    def _run(self) -> None:
+        while not self._wake.wait(COMMIT_EVERY_S):
+            self._commit()
+        last: _Statement = (_META, [("complete", _json(bool(self._closing))), ("dropped", _json(self.dropped))])
+        self._put(*last)
+        for attempt in range(_LAST_TRIES):
+            if self._commit():
+                break
+            if attempt < _LAST_TRIES - 1:
+                time.sleep(_LAST_WAIT_S)
+        with contextlib.suppress(sqlite3.Error):
+            # Back to a rollback journal: the WAL is folded in and gone, and the file opens in read-only places as well.
+            # A reader that is at it keeps us from it, and then the WAL is at least emptied.
+            if self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def _commit(self) -> bool:
+        """Everything that waits in one transaction; on failure it waits on. True when nothing is left to write."""
+        with self._lock:
+            batch = self._waiting
+            self._waiting = []
+        if not batch:
+            return True
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            self._connection.execute("BEGIN IMMEDIATE")
+            unfit = sum(not self._write(sql, rows) for sql, rows in batch)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            with self._lock:
+                self._waiting = batch + self._waiting
+            self.trouble = f"{self.path}: {_words(error)}; make room on its disk: records wait in memory meanwhile"
+            return False
+        self.trouble = None
+        self.dropped += unfit
+        if _identity(self.path) != self._identity:
+            self.trouble = f"{self.path}: the file was moved or deleted while the run wrote to it; put it back"
+        elif self.dropped:
+            self.trouble = f"{self.path}: {self.dropped:,} records were dropped while it could not be written"
+        return True
+
+    def _write(self, sql: str, rows: list[_Row]) -> bool:
+        """False for rows that no disk would take: they must not keep the others from it for ever."""
+        try:
+            self._connection.executemany(sql, rows)
+        except _UNFIT:
+            return False
+        return True
+
+
+def _claim(path: Path) -> None:
+    """Create ``path`` as an empty file that was not there before."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+    except FileExistsError:
+        raise StoreError(f"{path}: exists already and is never overwritten; name another file with --out") from None
+    except FileNotFoundError:
+        raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another with --out") from None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be created ({error.strerror}); name another file with --out") from None
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _words(error: sqlite3.Error) -> str:
+    """SQLite's own words, which for a failed write say too little by themselves."""
+    name = getattr(error, "sqlite_errorname", "")
+    return f"cannot be written ({error}{f', {name}' if name else ''})"

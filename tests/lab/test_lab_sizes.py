@@ -1,0 +1,124 @@
+"""Pure parts of the lab: versions, sizes, ports, and where the configuration lies."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncli.errors import HostError
+from asyncli.lab import nginx, ports
+from asyncli.lab.binary import parse_version, size, slots_needed
+from asyncli.lab.configs import config_file
+from asyncli.lab.serve import workers_for
+
+
+def test_version_of_a_distributions_nginx() -> None:
+    text = "nginx version: nginx/1.22.1\nTLS SNI support enabled\nconfigure arguments: --with-http_stub_status_module"
+    binary = parse_version(text)
+    assert binary is not None
+    assert (binary.version, binary.version_text, binary.stub_status) == ((1, 22, 1), "nginx/1.22.1", True)
+
+
+def test_version_of_others() -> None:
+    binary = parse_version("nginx version: openresty/1.21.4.1\nconfigure arguments: --without-http_scgi_module")
+    assert binary is not None
+    assert (binary.version, binary.stub_status) == ((1, 21, 4, 1), False)
+    assert binary.without == {"http_scgi_module"}
+    assert parse_version("bash: nginx: command not found") is None
+
+
+@pytest.mark.parametrize(("connections", "most"), [(1, 2), (1_000, 2), (100_000, 6), (1_000_000, 60)])
+def test_a_cap_of_20_000_descriptors_suffices(connections: int, most: int) -> None:
+    sizes = size(connections, nofile=20_000, cpus=2)
+    assert sizes.workers <= most
+    assert sizes.slots <= 20_000
+
+
+@given(connections=st.integers(1, 2_000_000), nofile=st.integers(20_000, 2_000_000), cpus=st.integers(1, 128))
+def test_an_unlucky_worker_keeps_a_sixteenth_of_its_slots(connections: int, nofile: int, cpus: int) -> None:
+    sizes = size(connections, nofile=nofile, cpus=cpus)
+    mean = connections / sizes.workers
+    unlucky = mean + 6 * math.sqrt(mean)
+    assert sizes.workers >= cpus
+    assert sizes.slots - unlucky - 8 > sizes.slots / 16 - 16
+    assert sizes.slots >= 1.15 * mean
+    assert unlucky + 2 * sizes.workers < nofile
+    assert workers_for(connections, nofile, cpus) <= sizes.workers
+
+
+def test_more_than_can_be_held_is_one_clear_line() -> None:
+    with pytest.raises(HostError, match=r"10,000,000 connections .* raise the hard limit"):
+        size(10_000_000, nofile=1_024, cpus=2)
+    with pytest.raises(HostError, match="leave --workers out"):
+        size(100_000, nofile=20_000, cpus=2, workers=2)
+    with pytest.raises(HostError, match="raise the hard limit"):
+        workers_for(10_000_000, 1_024, 2)
+
+
+def test_slots_grow_with_the_share() -> None:
+    assert slots_needed(100, 1) < slots_needed(101, 1) + 1
+    assert slots_needed(100_000, 10) < slots_needed(100_000, 5)
+
+
+def test_a_pair_of_ports_is_free_and_low() -> None:
+    main, status = ports.free_pair("127.0.0.1")
+    assert status == main + 1
+    assert ports.bind_error("127.0.0.1", main) is None
+
+
+def test_a_listener_that_shares_its_port_is_seen() -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        error = ports.bind_error("127.0.0.1", other.getsockname()[1])
+    assert error is not None
+    assert error.errno == errno.EADDRINUSE
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may listen on every port")
+def test_a_port_for_root_says_so() -> None:
+    if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text(encoding="ascii")) <= 80:
+        pytest.skip("this host lets everybody listen on port 80")
+    with pytest.raises(HostError, match="needs root"):
+        ports.require_free("127.0.0.1", 80)
+
+
+def test_addresses() -> None:
+    assert ports.host_port("::1", 80) == "[::1]:80"
+    assert ports.host_port("127.0.0.1", 80) == "127.0.0.1:80"
+    assert [ports.reachable(one) for one in ("0.0.0.0", "::", "10.1.1.1")] == ["127.0.0.1", "::1", "10.1.1.1"]
+
+
+def test_the_template_is_found_and_a_missing_file_is_one_clear_line() -> None:
+    assert "stub_status" in config_file("nginx.conf").read_text(encoding="utf-8")
+    with pytest.raises(HostError, match=r"configs/nothing\.conf: not part of this installation"):
+        config_file("nothing.conf")
+
+
+def test_leftovers_of_a_killed_owner_go_and_those_of_a_living_one_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nginx.tempfile, "gettempdir", lambda: str(tmp_path))
+    dead, living, young, foreign = (
+        tmp_path / f"asyncli-nginx-{name}" for name in ("dead", "living", "young", "foreign")
+    )
+    for folder in (dead, living, young):
+        folder.mkdir()
+        (folder / "lock").touch()
+    foreign.mkdir()
+    lock = nginx._locked(living)
+    hour_ago = time.time() - 3600
+    for folder in (dead, living, foreign):
+        os.utime(folder, (hour_ago, hour_ago))
+    nginx.remove_leftovers()
+    os.close(lock)
+    assert [folder.exists() for folder in (dead, living, young, foreign)] == [False, True, True, True]

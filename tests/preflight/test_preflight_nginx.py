@@ -1,0 +1,448 @@
+"""nginx configurations: read as nginx reads them, and held against plans."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncli.engine.spread import Destination, Spread
+from asyncli.plan import Plan
+from asyncli.preflight import examine
+from asyncli.preflight.nginx import Host, nginx_checks
+from asyncli.preflight.nginx_config import NginxConfig, read_nginx, timers_for
+from asyncli.records import Check
+
+_DAY_S = 86400.0
+_CONF = """
+user www-data;
+worker_processes auto;
+worker_rlimit_nofile 64k;
+include extra/*.conf;
+events { worker_connections 768; use epoll; }
+http {
+    keepalive_timeout 65s 60;
+    include sites/*;
+    server {
+        listen 9000;
+        listen [::]:9000 ipv6only=on;
+        listen unix:/run/nginx.sock;
+        server_name other;
+    }
+    server {
+        listen 127.0.0.1:8081;
+        location = /nginx_status { stub_status on; }
+    }
+}
+"""
+_SITE = """
+server {
+    listen 80 default_server backlog=1024 reuseport;
+    listen [::1]:80;
+    keepalive_requests 500;
+    client_header_timeout 1m;
+    location = /exact { keepalive_requests 5; }
+    location / {
+        location /deep/ { keepalive_timeout 3; keepalive_time 10m; }
+    }
+    location ^~ /static { keepalive_timeout 4; }
+    location ~* \\.(png|gif)$ { keepalive_timeout 0; }
+}
+server {
+    listen 80;
+    server_name a.example *.b.example ~^c(?<number>\\d+)$;
+    keepalive_time 2h;
+}
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "default").write_text(_SITE, encoding="utf-8")
+    path = tmp_path / "nginx.conf"
+    path.write_text(_CONF, encoding="utf-8")
+    return path
+
+
+def read(path: Path, exe: str | None = None, command_line: str = "") -> NginxConfig:
+    config = read_nginx(exe, path, command_line=command_line)
+    assert isinstance(config, NginxConfig), config
+    return config
+
+
+def fake_nginx(folder: Path, version: str, conf: Path) -> str:
+    exe = folder / "nginx"
+    exe.write_text(
+        f"#!/bin/sh\necho 'nginx version: nginx/{version}' >&2\n"
+        f"echo 'configure arguments: --prefix={folder} --conf-path={conf}' >&2\n",
+        encoding="utf-8",
+    )
+    exe.chmod(0o755)
+    return str(exe)
+
+
+def test_the_main_context(conf: Path) -> None:
+    config = read(conf)
+    assert (config.workers, config.worker_connections, config.rlimit_nofile) == (None, 768, 65536)
+    assert config.status_urls == ("http://127.0.0.1:8081/nginx_status",)
+
+
+def test_directives_on_the_command_line_count(conf: Path) -> None:
+    title = "nginx: master process nginx -g daemon off; worker_processes 7; -q"
+    assert read(conf, command_line=title).workers == 7
+
+
+def test_sockets_and_servers_are_told_apart(conf: Path) -> None:
+    config = read(conf)
+    listen = config.listen_for("127.0.0.1", 80)
+    assert listen is not None
+    assert (listen.address, listen.backlog, listen.reuseport) == ("*", 1024, True)
+    assert config.listen_for("127.0.0.1", 81) is None
+    assert config.server_for("127.0.0.1", 81) is None
+    times = {
+        host: getattr(config.server_for(host, 80), "timers").keepalive_time_s  # noqa: B009 (may be None)
+        for host in ("127.0.0.1", "a.example", "x.b.example", "c42", "d")
+    }
+    assert times == {"127.0.0.1": 3600, "a.example": 7200, "x.b.example": 7200, "c42": 7200, "d": 3600}
+    nine = config.listen_for("127.0.0.1", 9000)
+    assert nine is not None
+    assert (nine.backlog, nine.reuseport) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("path", "timeout", "requests", "time"),
+    [
+        ("/", 65, 500, 3600),
+        ("/exact", 65, 5, 3600),
+        ("/exact?q", 65, 5, 3600),
+        ("/exactly", 65, 500, 3600),
+        ("/deep/down", 3, 500, 600),
+        ("/deep/down.PNG", 0, 500, 3600),
+        ("/static/a.png", 4, 500, 3600),
+    ],
+)
+def test_a_location_is_chosen_and_inherits(conf: Path, path: str, timeout: float, requests: int, time: float) -> None:
+    server = read(conf).server_for("127.0.0.1", 80)
+    assert server is not None
+    timers = timers_for(server, path)
+    assert (timers.keepalive_timeout_s, timers.keepalive_requests, timers.keepalive_time_s) == (timeout, requests, time)
+    assert timers.client_header_timeout_s == 60
+
+
+@pytest.mark.parametrize(
+    ("version", "requests", "time"), [("1.18.0", 100, None), ("1.19.10", 1000, 3600), ("1.22.1", 1000, 3600)]
+)
+def test_defaults_depend_on_the_version(tmp_path: Path, version: str, requests: int, time: float | None) -> None:
+    path = tmp_path / "nginx.conf"
+    path.write_text("events {} http { server { listen 8080; } }", encoding="utf-8")
+    # The path is the one it was built with.
+    config = read_nginx(fake_nginx(tmp_path, version, path))
+    assert isinstance(config, NginxConfig)
+    server = config.server_for("127.0.0.1", 8080)
+    assert server is not None
+    assert (server.timers.keepalive_requests, server.timers.keepalive_time_s) == (requests, time)
+    assert (config.workers, config.worker_connections, config.rlimit_nofile) == (1, 512, None)
+
+
+def test_the_masters_own_words_say_where_it_is(tmp_path: Path, conf: Path) -> None:
+    title = f"nginx: master process nginx -p {tmp_path}/ -c nginx.conf"
+    config = read_nginx(None, command_line=title)
+    assert isinstance(config, NginxConfig)
+    assert config.path == str(conf)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "does not exist"),
+        ("http { include missing.conf; }", "missing.conf"),
+        ("http {", "unexpected end of file"),
+        ("worker_processes many;", "invalid literal"),
+        ("events {} http { keepalive_timeout soon; }", "'soon' is not a time"),
+    ],
+)
+def test_what_cannot_be_read_is_unknown_and_says_why(tmp_path: Path, text: str | None, why: str) -> None:
+    path = tmp_path / "nginx.conf"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    check = read_nginx(None, path)
+    assert isinstance(check, Check)
+    assert (check.verdict, check.code) == ("unknown", "nginx_config")
+    assert why in check.detail
+    assert check.remedy
+
+
+def test_no_path_at_all_is_unknown() -> None:
+    check = read_nginx("/no/such/nginx")
+    assert isinstance(check, Check)
+    assert check.verdict == "unknown"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_forbidden_file_is_unknown(conf: Path) -> None:
+    conf.chmod(0)
+    check = read_nginx(None, conf)
+    assert isinstance(check, Check)
+    assert "may not be read" in check.detail
+
+
+def config(tmp_path: Path, server: str = "", main: str = "", listen: str = "8080") -> NginxConfig:
+    """An nginx that fits a plan of 100,000 connections but for what a test says."""
+    path = tmp_path / "nginx.conf"
+    generous = {
+        "keepalive_timeout": "1h",
+        "keepalive_requests": "10000000",
+        "keepalive_time": "1000h",
+        "client_header_timeout": "1h",
+    }
+    lines = "".join(f"{name} {value};" for name, value in generous.items() if f"{name} " not in server)
+    if "worker_processes" not in main:
+        main += "worker_processes 6;"
+    if "worker_rlimit_nofile" not in main:
+        main += "worker_rlimit_nofile 20000;"
+    slots = "events { worker_connections 19200; }" if "worker_connections" not in main else ""
+    path.write_text(
+        f"{main} {slots} http {{ server {{ listen {listen}; {lines} {server} "
+        "location = /nginx_status { stub_status; } } }",
+        encoding="utf-8",
+    )
+    return read(path)
+
+
+def verdicts(a_config: NginxConfig, host: Host | None = None, **changes: Any) -> dict[str, Check]:
+    plan = Plan(**{"urls": ("http://127.0.0.1:8080/",), "connections": 100_000, **changes})
+    return {check.code: check for check in nginx_checks(a_config, plan, host)}
+
+
+_GOOD = "8080 reuseport backlog=4096"
+
+
+def test_an_nginx_that_fits(tmp_path: Path) -> None:
+    checks = verdicts(config(tmp_path, listen=_GOOD), hold_s=8 * 3600.0)
+    assert {code: one.detail for code, one in checks.items() if one.verdict != "ok"} == {}
+    assert set(checks) == {
+        f"nginx_{name}"
+        for name in [
+            "keepalive_timeout",
+            "client_header_timeout",
+            "keepalive_requests",
+            "keepalive_time",
+            "worker_connections",
+            "nofile",
+            "reuseport",
+            "backlog",
+            "stub_status",
+        ]
+    }
+    assert all(one.remedy == "" for one in checks.values())
+
+
+@pytest.mark.parametrize(
+    ("code", "server", "main", "listen", "changes", "verdict", "says"),
+    [
+        ("keepalive_timeout", "keepalive_timeout 75s;", "", _GOOD, {}, "ok", "30 s apart"),
+        ("keepalive_timeout", "keepalive_timeout 35s;", "", _GOOD, {}, "warn", "keepalive_timeout 80s"),
+        ("keepalive_timeout", "keepalive_timeout 20s;", "", _GOOD, {}, "short", "34% of the gaps"),
+        ("keepalive_timeout", "keepalive_timeout 20s;", "", _GOOD, {"connections": 1}, "warn", "--keepalive 20"),
+        ("keepalive_timeout", "keepalive_timeout 0;", "", _GOOD, {}, "short", "turns keep-alive off"),
+        # A run that is over before the timer is.
+        (
+            "keepalive_timeout",
+            "keepalive_timeout 75s;",
+            "",
+            _GOOD,
+            {"keepalive_s": 400.0, "connections": 1000, "hold_s": 30.0},
+            "warn",
+            "keepalive_timeout",
+        ),
+        ("client_header_timeout", "client_header_timeout 60s;", "", _GOOD, {}, "ok", "at once"),
+        (
+            "client_header_timeout",
+            "client_header_timeout 60s;",
+            "",
+            _GOOD,
+            {"first_beat": "sleep", "keepalive_s": 300.0},
+            "short",
+            "--first-beat now",
+        ),
+        ("keepalive_requests", "keepalive_requests 1000;", "", _GOOD, {"hold_s": 3600.0}, "ok", "4 h"),
+        ("keepalive_requests", "keepalive_requests 1000;", "", _GOOD, {"hold_s": 8 * 3600.0}, "short", "10000000"),
+        ("keepalive_requests", "keepalive_requests 1000;", "", _GOOD, {"hold_s": 4 * 3600.0}, "warn", "10000000"),
+        ("keepalive_requests", "keepalive_requests 1000;", "", _GOOD, {"hold_s": None}, "warn", "begin to die 3 h"),
+        ("keepalive_requests", "keepalive_requests 0;", "", _GOOD, {}, "short", "keep-alive off"),
+        ("keepalive_time", "keepalive_time 1h;", "", _GOOD, {}, "ok", ""),
+        ("keepalive_time", "keepalive_time 1h;", "", _GOOD, {"hold_s": 3510.0}, "warn", "dies together"),
+        ("keepalive_time", "keepalive_time 1h;", "", _GOOD, {"hold_s": 8 * 3600.0}, "short", "keepalive_time 1000h"),
+        ("keepalive_time", "keepalive_time 1h;", "", _GOOD, {"hold_s": None}, "warn", "from 1 h after the start"),
+        ("keepalive_time", "", "", _GOOD, {"hold_s": None}, "ok", "1000 h"),
+        (
+            "worker_connections",
+            "",
+            "events { worker_connections 768; }",
+            _GOOD,
+            {},
+            "short",
+            "worker_connections 19202 ",
+        ),
+        (
+            "worker_connections",
+            "",
+            "events { worker_connections 18000; }",
+            _GOOD,
+            {},
+            "warn",
+            "one worker may get 17,441",
+        ),
+        ("nofile", "", "worker_rlimit_nofile 1024;", _GOOD, {}, "short", "worker_rlimit_nofile 19221"),
+        ("nofile", "", "worker_rlimit_nofile 17000;", _GOOD, {}, "warn", "EMFILE"),
+        ("reuseport", "", "", "8080 backlog=4096", {}, "warn", "listen 8080 reuseport"),
+        ("reuseport", "", "", "8080 backlog=4096", {"connections": 10_000}, "ok", "off"),
+        ("backlog", "", "", "8080", {}, "warn", "listen 8080 backlog=1024"),
+        ("backlog", "", "", "8080 reuseport", {}, "ok", "6 listeners"),
+    ],
+)
+def test_what_a_directive_does_to_a_plan(
+    *,
+    tmp_path: Path,
+    code: str,
+    server: str,
+    main: str,
+    listen: str,
+    changes: dict[str, Any],
+    verdict: str,
+    says: str,
+) -> None:
+    check = verdicts(config(tmp_path, server, main, listen), **changes)[f"nginx_{code}"]
+    assert check.verdict == verdict, check
+    assert says in f"{check.detail} {check.remedy} "
+    assert (check.remedy == "") == (verdict == "ok")
+
+
+def test_what_the_host_takes_away(tmp_path: Path) -> None:
+    a_config = config(tmp_path, listen="8080 backlog=4096")
+    check = verdicts(a_config, Host(somaxconn=128))["nginx_backlog"]
+    assert (check.verdict, check.have) == ("warn", 128)
+    assert "cut to 128 by somaxconn" in check.detail
+
+
+def test_descriptors_are_inherited_from_the_master(tmp_path: Path) -> None:
+    path = tmp_path / "nginx.conf"
+    path.write_text("events { worker_connections 200000; } http { server { listen 8080; } }", encoding="utf-8")
+    a_config = read(path)
+    assert verdicts(a_config)["nginx_nofile"].verdict == "unknown"
+    check = verdicts(a_config, Host(inherited_nofile=1024))["nginx_nofile"]
+    assert (check.verdict, check.have) == ("short", 1024)
+    assert "inherited" in check.detail
+
+
+def test_auto_is_a_worker_a_cpu(tmp_path: Path) -> None:
+    a_config = config(tmp_path, main="worker_processes auto;", listen=_GOOD)
+    assert verdicts(a_config)["nginx_worker_connections"].verdict == "unknown"
+    assert verdicts(a_config, Host(cpus=6))["nginx_worker_connections"].verdict == "ok"
+    assert verdicts(a_config, Host(cpus=2))["nginx_worker_connections"].verdict == "short"
+
+
+def test_the_host_header_names_the_server_block(tmp_path: Path) -> None:
+    path = tmp_path / "nginx.conf"
+    path.write_text(
+        "events { worker_connections 999; } http { server { listen 8080; }"
+        " server { listen 8080; server_name b; keepalive_timeout 1s; } }",
+        encoding="utf-8",
+    )
+    small = {"connections": 100}
+    assert verdicts(read(path), **small)["nginx_keepalive_timeout"].verdict == "ok"
+    assert verdicts(read(path), headers=("Host: b",), **small)["nginx_keepalive_timeout"].verdict == "short"
+    # Of several URLs the worst counts.
+    urls = ("http://127.0.0.1:8080/", "http://b:8080/")
+    assert verdicts(read(path), urls=urls, **small)["nginx_keepalive_timeout"].verdict == "short"
+
+
+def test_another_port_is_unknown(tmp_path: Path) -> None:
+    checks = verdicts(config(tmp_path), urls=("http://127.0.0.1:9999/",))
+    assert checks["nginx_listen"].verdict == "unknown"
+    assert "9999" in checks["nginx_listen"].what
+
+
+def test_a_missing_status_page_comes_with_the_block_to_add(tmp_path: Path) -> None:
+    path = tmp_path / "nginx.conf"
+    path.write_text("events {} http { server { listen 8080; } }", encoding="utf-8")
+    check = verdicts(read(path))["nginx_stub_status"]
+    assert check.verdict == "warn"
+    assert "location = /nginx_status { stub_status;" in check.remedy
+    given = verdicts(read(path), status_url="http://127.0.0.1:8081/s")["nginx_stub_status"]
+    assert given.verdict == "ok"
+
+
+# --- examine: what is read for a server of this host ---
+
+
+def lay(local: bool = True) -> Spread:
+    return Spread((Destination(socket.AF_INET, "127.0.0.1", 8080),), (), 1, local, 28_232)
+
+
+def master(root: Path, conf: Path, title: str = "nginx: master process nginx -c {}") -> None:
+    for pid, line, parent in ((50, title.format(conf), 1), (51, "nginx: worker process", 50)):
+        folder = root / f"proc/{pid}"
+        folder.mkdir(parents=True)
+        (folder / "cmdline").write_bytes(line.encode() + b"\0" * 9)
+        (folder / "status").write_text(f"Name:\tnginx\nPPid:\t{parent}\n", encoding="ascii")
+        (folder / "limits").write_text(
+            "Max open files            600                 20000      files\n", encoding="ascii"
+        )
+
+
+@pytest.mark.parametrize("pid", [50, 51])
+def test_a_worker_leads_to_its_master(tmp_path: Path, pid: int) -> None:
+    path = tmp_path / "nginx.conf"
+    path.write_text("events { worker_connections 9999; } http { server { listen 8080; } }", encoding="utf-8")
+    master(tmp_path, path)
+    plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1000)
+    checks = {one.code: one for one in examine(plan, lay(), server_pid=pid, root=tmp_path)}
+    assert (checks["nginx_nofile"].have, checks["nginx_nofile"].verdict) == (600, "short")
+    # A server elsewhere is not looked at, whatever is given.
+    assert not any(
+        one.code.startswith("nginx") for one in examine(plan, lay(local=False), server_pid=pid, root=tmp_path)
+    )
+
+
+def test_another_server_has_no_nginx_checks_and_an_unknown_one_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "proc/60"
+    folder.mkdir(parents=True)
+    (folder / "cmdline").write_bytes(b"python\0-m\0http.server\0")
+    plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1000)
+    codes = {one.code for one in examine(plan, lay(), server_pid=60, root=tmp_path)}
+    assert not any(code.startswith("nginx") or code == "server" for code in codes)
+    unknown = next(one for one in examine(plan, lay(), root=tmp_path) if one.code == "server")
+    assert (unknown.verdict, unknown.remedy) == ("unknown", "name it with --server-pid")
+
+
+def test_an_nginx_in_a_container_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "nginx.conf"
+    master(tmp_path, path)
+    for pid, namespace in (("self", "mnt:[1]"), ("50", "mnt:[2]")):
+        (tmp_path / f"proc/{pid}/ns").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"proc/{pid}/ns/mnt").symlink_to(namespace)
+    plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1000)
+    found = next(one for one in examine(plan, lay(), server_pid=50, root=tmp_path) if one.code == "nginx_config")
+    assert "container" in found.detail
+
+
+@pytest.mark.nginx
+async def test_the_labs_own_nginx_passes() -> None:
+    from asyncli.lab.binary import find_nginx
+    from asyncli.lab.nginx import LabNginx
+
+    binary = find_nginx()
+    if binary is None or not binary.stub_status:
+        pytest.skip("no nginx with stub_status on this host; apt-get install nginx")
+    async with LabNginx(connections=10_000, binary=binary) as server:
+        plan = Plan(urls=(server.url,), connections=10_000, hold_s=30 * _DAY_S)
+        checks = {one.code: one for one in examine(plan, lay(), server_pid=server.pid)}
+        found = {code: one for code, one in checks.items() if code.startswith("nginx_")}
+        assert len(found) >= 8
+        assert {code: one.verdict for code, one in found.items() if one.verdict != "ok"} == {}
+        assert server.status_url in found["nginx_stub_status"].detail
