@@ -161,6 +161,7 @@ METRICS: dict[str, str] = {
     "session.cpu_s": "user and system time of the session process",
     "kernel.socket_bytes": "slab objects in use of the socket family (TCP, sock_inode_cache, filp, dentry, epoll...)",
     "kernel.socket_slab_bytes": "pages held by those slabs: the upper bound",
+    "kernel.listing_bytes": "inodes and dentries of /proc: what a program that lists /proc/PID/fd leaves for each descriptor",
     "kernel.slab.": "bytes in use of one cache of the socket family, by its own name",
     "kernel.tcp_inuse": "TCP sockets in use (sockstat)",
     "kernel.tcp_orphan": "orphaned TCP sockets",
