@@ -1,0 +1,128 @@
+"""Was the generator the limit? Then the numbers are its own rather than the server's, and the run is invalid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncli.analysis.series import Ticks, first_connect, phase
+from asyncli.analysis.totals import Totals
+from asyncli.core.histogram import Histogram
+from asyncli.core.ramp import Ramp
+from asyncli.plan import Plan
+from asyncli.records import Environment, Finding, Phase, PhaseName
+
+# A twentieth of a second, on a grid of 10 ms: the ramp is then no longer the one that was asked for.
+MOST_RAMP_LATENESS_MS = 50.0
+# Beats of a connection are at least a second apart; a quarter of that shifts them visibly against idle timeouts.
+MOST_BEAT_LATENESS_MS = 250.0
+# A loop that stands still for a second misses a whole tick, and the latencies in it are the generator's own.
+LONGEST_TURN_S = 1.0
+# Above this a core has no slack for bursts, and what is due waits for its turn.
+MOST_CPU_SHARE = 0.90
+# The ramp's grid is not random: a tenth less is no scatter.
+LEAST_RATE_SHARE = 0.90
+# Workers keep at most 256 connects pending; with half of that the ramp waits for the server rather than for us.
+PENDING_HOLDS_BACK = 128
+# Readings of CPU time and of ticks are off by a part of a second: over less than this, shares and rates are too rough.
+_SHORTEST_SPAN_S = 4.0
+
+_BUSY: tuple[PhaseName, ...] = ("ramp", "hold")
+
+
+def saturation(
+    plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks, environment: Environment
+) -> list[Finding]:
+    """A finding for each bound that was passed; empty when the generator was not the limit.
+
+    A ramp that was late while connects were pending is not held against the generator: the server was slow to accept,
+    and a warning says so (:func:`is_saturated` passes over it).
+    """
+    found = [_ramp(plan, totals, phases, ticks)]
+    driven = totals.during(*_BUSY)
+    beat_ms = _p99_ms(driven.lateness_us)
+    if beat_ms > MOST_BEAT_LATENESS_MS:
+        evidence = f"heartbeats went out late: p99 {beat_ms:,.0f} ms (bound {MOST_BEAT_LATENESS_MS:.0f} ms)"
+        found.append(_saturated("beats", evidence, "use more --workers, a longer --keepalive or fewer --connections"))
+    if driven.longest_turn_s > LONGEST_TURN_S:
+        evidence = f"a worker stood still for {driven.longest_turn_s:.1f} s (bound {LONGEST_TURN_S:.0f} s)"
+        found.append(_saturated("turn", evidence, "see that this host neither swaps nor is shared with a heavy load"))
+    found += [_cpu(totals, name, environment) for name in _BUSY]
+    return [finding for finding in found if finding is not None]
+
+
+def is_saturated(findings: Sequence[Finding]) -> bool:
+    """Whether :func:`saturation` found the generator to be the limit."""
+    return any(finding.code.startswith("generator_saturated_") for finding in findings)
+
+
+def achieved_per_s(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks) -> float | None:
+    """Connections opened per second of the ramp, rests between plateaus not counted; None before any batch was due.
+
+    From whole seconds where the ramp has enough of them; a shorter one is timed by its grid and its delay.
+    """
+    whole_seconds = _rate_of_ticks(plan, phases, ticks)
+    ramp = totals.by_phase.get("ramp")
+    if whole_seconds is not None or ramp is None or not ramp.ramp_lateness_us:
+        return whole_seconds
+    batches = ramp.ramp_lateness_us.count
+    schedule = Ramp(plan.connections, plan.batch, plan.interval_s)
+    # The last batch may be a small one: it stands for its share of an interval.
+    grid_s = (batches - 1 + schedule.size(batches - 1) / plan.batch) * plan.interval_s
+    delay_s = max(0.0, (ramp.ramp_lateness_us.quantile(0.5) or 0.0) / 1e6 - plan.interval_s)
+    return (ramp.opened - ramp.reopened) / (grid_s + delay_s)
+
+
+def _rate_of_ticks(plan: Plan, phases: Sequence[Phase], ticks: Ticks) -> float | None:
+    """The rate up to the last second that the ramp filled; None where it has too few."""
+    ramp, start = phase(phases, "ramp"), first_connect(phases, ticks)
+    end = ramp.end_s if ramp is not None and ramp.end_s is not None else float("inf")
+    opening = [(t_s - start, tick.opened - tick.reopened) for t_s, tick in ticks if t_s <= end + 0.5]
+    while opening and opening[-1][1] <= 0:
+        opening.pop()
+    if len(opening) < 2 or opening[-2][0] < _SHORTEST_SPAN_S:
+        return None
+    opened, until = sum(count for _, count in opening[:-1]), opening[-2][0]
+    rests = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s).rests()
+    driven = until - sum(max(0.0, min(until, b) - a) for a, b in rests if a < until)
+    return opened / driven if driven > 0 else None
+
+
+def _ramp(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks) -> Finding | None:
+    ramp = totals.by_phase.get("ramp")
+    if ramp is None:
+        return None
+    late_ms, rate = _p99_ms(ramp.ramp_lateness_us), _rate_of_ticks(plan, phases, ticks)
+    if late_ms > MOST_RAMP_LATENESS_MS:
+        evidence = f"the ramp ran late: p99 {late_ms:,.0f} ms (bound {MOST_RAMP_LATENESS_MS:.0f} ms)"
+    # Attempts that failed are not opened either; that is another's doing, and told of elsewhere.
+    elif rate is not None and rate < LEAST_RATE_SHARE * plan.asked_per_s and not ramp.failures:
+        evidence = f"the ramp reached {rate:,.0f} connections/s of {plan.asked_per_s:,.0f}"
+    else:
+        return None
+    if totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
+        waiting = f"{totals.pending_peak_per_worker:,.0f} connects a worker were waiting for the server to accept them"
+        remedy = "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)"
+        return Finding("ramp_held_back", "warning", f"{evidence}; {waiting}", remedy)
+    return _saturated("ramp", evidence, "ramp more slowly (--interval), or leave more CPU to asyncli")
+
+
+def _cpu(totals: Totals, name: PhaseName, environment: Environment) -> Finding | None:
+    cores = min(_count(environment.get("workers")), _count(environment.get("cpus")))
+    spent_s, span_s = totals.cpu_s.get(name, (0.0, 0.0))
+    if span_s < _SHORTEST_SPAN_S or spent_s <= MOST_CPU_SHARE * span_s * cores:
+        return None
+    share = spent_s / (span_s * cores)
+    evidence = f"the generator used {share:.0%} of {cores} cores in the {name} (bound {MOST_CPU_SHARE:.0%})"
+    return _saturated("cpu", evidence, "give it more cores, ramp more slowly, or take a longer --keepalive")
+
+
+def _p99_ms(histogram: Histogram) -> float:
+    return (histogram.quantile(0.99) or 0.0) / 1e3
+
+
+def _saturated(what: str, evidence: str, remedy: str) -> Finding:
+    return Finding(f"generator_saturated_{what}", "error", evidence, remedy)
+
+
+def _count(value: object) -> int:
+    return max(1, int(value)) if isinstance(value, int | float) else 1

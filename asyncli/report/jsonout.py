@@ -1,0 +1,26 @@
+"""The summary as JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from asyncli.report.summary import Summary
+
+
+def to_json(summary: Summary) -> str:
+    """The contract's JSON, indented, keys in the contract's order. Every number is finite: JSON knows no others."""
+    document = _finite(msgspec.to_builtins(summary, str_keys=True))
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value

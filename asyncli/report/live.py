@@ -1,0 +1,309 @@
+"""A run to look at while it lasts: a calm screen on a terminal, one line every ten seconds elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from asyncli.plan import Plan
+from asyncli.records import PHASES, Finding
+from asyncli.report.livestate import LiveFold, LiveState
+from asyncli.report.words import bytes_each, cores, milliseconds, oneline, or_dash
+from asyncli.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+__all__ = ["LiveFold", "LiveState", "LiveView", "NullView", "PlainView"]
+
+# More often tires the eye, and the terminal.
+_SHORTEST_FRAME_S = 0.25
+_LINE_EVERY_S = 10.0
+# Columns that are farther apart than this are read apart.
+_WIDEST = 92
+_SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
+
+_Rows = Iterable[tuple[str, str, str]]
+
+
+class NullView:
+    """Shows nothing."""
+
+    def update(self, state: LiveState) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class PlainView(NullView):
+    """A log: a line at each change of phase, at each finding, and every ten seconds of the run."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._console = console
+        self._phase: str | None = None
+        self._next_s = 0.0
+        self._findings = 0
+
+    def update(self, state: LiveState) -> None:
+        fresh = min(state.findings_seen - self._findings, len(state.findings))
+        for finding in state.findings[len(state.findings) - fresh :] if fresh else ():
+            self._print(f"{_clock(state)}  {finding.severity}: {oneline(finding.evidence)}")
+        self._findings = state.findings_seen
+        if state.phase != self._phase or state.elapsed_s >= self._next_s:
+            self._phase = state.phase
+            self._next_s = state.elapsed_s + _LINE_EVERY_S
+            self._print(plain_line(state))
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def plain_line(state: LiveState) -> str:
+    """One look as one line of a log; what is not known is left out."""
+    parts = [f"held {format_count(state.held)} of {format_count(state.asked)}"]
+    if state.phase == "ramp" and state.achieved_per_s is not None:
+        parts.append(f"{state.achieved_per_s:,.0f}/s (asked {state.asked_per_s:,.0f}/s)")
+    if state.eta_s is not None:
+        parts.append(f"{format_duration(round(state.eta_s))} left")
+    parts.append(f"lost {format_count(state.lost)}" + _causes(state.deaths))
+    if state.failed:
+        parts.append(f"failed {format_count(state.failed)}" + _causes(state.failures))
+    if state.heartbeats_per_s and state.latency_p50_ms is not None:
+        parts.append(
+            f"{state.heartbeats_per_s:,.0f} beats/s p50 {milliseconds(state.latency_p50_ms)} "
+            f"p99 {milliseconds(state.latency_p99_ms)} late p99 {milliseconds(state.lateness_p99_ms)}"
+        )
+    if state.active is not None:
+        parts.append(f"server active {format_count(state.active)}")
+    if state.server_bytes is not None:
+        parts.append(f"server {format_bytes(state.server_bytes)}")
+    if state.generator_bytes is not None:
+        parts.append(f"asyncli {format_bytes(state.generator_bytes)} {cores(state.generator_cpu_share)}")
+    if state.host_per_connection is not None:
+        parts.append(f"{bytes_each(state.host_per_connection)} a connection on this host")
+    return f"{_clock(state)}  {state.phase or 'start':<8}  " + "; ".join(parts)
+
+
+def _clock(state: LiveState) -> str:
+    hours, rest = divmod(int(state.elapsed_s), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+
+
+def _causes(counts: dict[str, int]) -> str:
+    listed = ", ".join(
+        f"{cause} {format_count(n)}" for cause, n in sorted(counts.items(), key=lambda pair: -pair[1]) if n
+    )
+    return f" ({listed})" if listed else ""
+
+
+class LiveView(NullView):
+    """A screen in place, redrawn at most four times a second, gone when the run is over."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._plan, self._console = plan, console
+        self._live: Live | None = None
+        self._phase: str | None = None
+        self._drawn_s = 0.0
+
+    def __enter__(self) -> Self:
+        from rich.live import Live
+
+        # Our own updates drive it: no thread of rich's that wakes for nothing beside a measurement.
+        self._live = Live(console=self._console, auto_refresh=False, screen=False, transient=True)
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, state: LiveState) -> None:
+        now = time.monotonic()
+        if self._live is None or (state.phase == self._phase and now - self._drawn_s < _SHORTEST_FRAME_S):
+            return
+        self._phase, self._drawn_s = state.phase, now
+        self._live.update(screen(self._plan, state, self._console), refresh=True)
+
+
+def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
+    """The whole picture of one state, for the console's width; 22 lines at 80 columns."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    width = min(console.width - 2, _WIDEST)
+    plain = console.options.ascii_only
+    parts: list[RenderableType] = [_title(plan, state, width), _phases(state, plain), "", _bar(state, width), ""]
+    parts.append(_pair(width, ("Connections", _connections(state)), ("Heartbeats", _heartbeats(state))))
+    parts.append("")
+    parts.append(_pair(width, ("Server", _server(state)), ("Generator", _generator(state))))
+    parts.append("")
+    parts += _cost(state)
+    if state.lost or state.failed:
+        why = "; ".join(part for part in (_why("lost", state.deaths), _why("failed", state.failures)) if part)
+        parts += [_cut(Text.assemble(("why: ", "bold red"), why), width)]
+    parts += [_finding(finding, width, plain) for finding in state.findings if finding.severity != "info"][-2:]
+    return Padding(Group(*parts), (0, 1))
+
+
+def _title(plan: Plan, state: LiveState, width: int) -> Text:
+    from rich.text import Text
+
+    clock = format_duration(int(state.elapsed_s)) if state.elapsed_s >= 1 else "0 s"
+    more = f" and {len(plan.urls) - 1} more" if len(plan.urls) > 1 else ""
+    room = width - len("asyncli  ") - len(more) - len(clock) - 2
+    url = plan.urls[0] if len(plan.urls[0]) <= room else plan.urls[0][: max(1, room - 3)] + "..."
+    title = Text.assemble(("asyncli", "bold"), "  ", (url, "cyan"), more, no_wrap=True)
+    title.append(" " * max(2, width - title.cell_len - len(clock)))
+    return title.append(clock, "bold")
+
+
+def _phases(state: LiveState, plain: bool) -> Text:
+    from rich.text import Text
+
+    done, now, later = ("x", ">", ".") if plain else ("✓", "▶", "·")
+    line = Text(no_wrap=True)
+    for name in PHASES:
+        if name == state.phase:
+            line.append(f"{now} {name}   ", "bold cyan")
+        elif name in state.phases_done:
+            line.append(f"{done} {name}   ", "green")
+        else:
+            line.append(f"{later} {name}   ", "dim")
+    return line
+
+
+def _bar(state: LiveState, width: int) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    said = "until Ctrl-C" if state.phase == "hold" else ""
+    if state.eta_s is not None:
+        said = f"{format_duration(round(state.eta_s))} left" if state.eta_s >= 0.5 else "any moment"
+    share = "" if state.progress is None else f"{state.progress * 100:.0f} %"
+    row = Table.grid(padding=(0, 2), pad_edge=False)
+    room = width - 8 - 5 - 15 - 6
+    bar = ProgressBar(
+        total=1.0, completed=state.progress or 0.0, width=room, complete_style="cyan", finished_style="green"
+    )
+    row.add_column(width=8)
+    row.add_column(width=room)
+    row.add_column(width=5, justify="right")
+    row.add_column(width=15, no_wrap=True)
+    row.add_row(Text(state.phase or "start", "bold"), bar, share, Text(said, "dim"))
+    return row
+
+
+def _pair(width: int, left: tuple[str, _Rows], right: tuple[str, _Rows]) -> RenderableType:
+    from rich.table import Table
+
+    half = (width - 4) // 2
+    pair = Table.grid(padding=(0, 4, 0, 0), pad_edge=False)
+    pair.add_column(width=half)
+    pair.add_column(width=half)
+    pair.add_row(_facts(*left, half), _facts(*right, half))
+    return pair
+
+
+def _facts(heading: str, rows: _Rows, width: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
+    facts.add_column(width=15, no_wrap=True)
+    facts.add_column(width=width - 16, justify="right", no_wrap=True, overflow="crop")
+    facts.add_row(Text(heading, "bold"), "")
+    for name, value, style in rows:
+        facts.add_row(Text(f"  {name}", "dim"), Text(value, style))
+    return facts
+
+
+def _connections(state: LiveState) -> _Rows:
+    whole = state.held >= state.asked
+    yield "held", f"{format_count(state.held)} of {format_count(state.asked)}", "bold green" if whole else "bold"
+    if state.phase == "ramp" or state.achieved_per_s:
+        yield "rate", f"{or_dash(state.achieved_per_s, ',.0f')}/s of {state.asked_per_s:,.0f}/s", ""
+    else:
+        yield "reopened", format_count(state.reopened), ""
+    yield "connecting", format_count(state.connecting), ""
+    yield "lost", format_count(state.lost), "bold red" if state.lost else "green"
+    yield "failed", format_count(state.failed), "bold red" if state.failed else "green"
+
+
+def _heartbeats(state: LiveState) -> _Rows:
+    yield "answered", f"{or_dash(state.heartbeats_per_s, ',.0f')}/s", "bold"
+    yield "latency p50", milliseconds(state.latency_p50_ms), ""
+    yield "latency p99", milliseconds(state.latency_p99_ms), ""
+    yield "lateness p99", milliseconds(state.lateness_p99_ms), ""
+
+
+def _server(state: LiveState) -> _Rows:
+    yield "active", or_dash(state.active, ",d"), "bold"
+    yield "accepted", or_dash(state.accepts, ",d"), ""
+    behind = state.accepts is not None and state.handled is not None and state.handled < state.accepts
+    yield "handled", or_dash(state.handled, ",d"), "bold red" if behind else ""
+    yield "memory", "-" if state.server_bytes is None else format_bytes(state.server_bytes), ""
+    yield "CPU", cores(state.server_cpu_share), ""
+
+
+def _generator(state: LiveState) -> _Rows:
+    yield "workers", format_count(state.workers) if state.workers else "-", "bold"
+    yield "memory", "-" if state.generator_bytes is None else format_bytes(state.generator_bytes), ""
+    yield "CPU", cores(state.generator_cpu_share), ""
+    yield "longest turn", "-" if state.longest_turn_s is None else milliseconds(state.longest_turn_s * 1e3), ""
+
+
+def _cost(state: LiveState) -> list[Text]:
+    """Two lines: what one more connection costs so far, and where."""
+    from rich.text import Text
+
+    whole = state.host_per_connection
+    if whole is None:
+        return [Text("One more connection costs: known once some hundreds are held", "dim"), Text()]
+    first = Text.assemble("One more connection costs ", (bytes_each(whole), "bold cyan"), " on this host so far")
+    if state.host_bytes is not None:
+        first.append(f"  ({format_bytes(state.host_bytes)} in all)", "dim")
+    parts = [
+        f"{bytes_each(value)} in {where}"
+        for value, where in (
+            (state.server_per_connection, "the server"),
+            (state.kernel_per_connection, "the kernel"),
+            (state.generator_per_connection, "asyncli"),
+        )
+        if value is not None
+    ]
+    return [first, Text("  " + ", ".join(parts), "dim")]
+
+
+def _finding(finding: Finding, width: int, plain: bool) -> Text:
+    from rich.text import Text
+
+    words = oneline(finding.evidence)
+    words = words.encode("ascii", "replace").decode() if plain else words
+    return _cut(Text.assemble((f"{finding.severity}: ", _SEVERITY_STYLE[finding.severity]), words), width)
+
+
+def _why(what: str, counts: dict[str, int]) -> str:
+    return f"{what}{_causes(counts)}" if any(counts.values()) else ""
+
+
+def _cut(line: Text, width: int) -> Text:
+    """The line's beginning, as much as fits."""
+    if line.cell_len > width:
+        line.truncate(width - 3)
+        line.append("...")
+    line.no_wrap = True
+    return line

@@ -1,0 +1,215 @@
+"""What a run looks like from outside while it lasts: a fold of its records into one plain state. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+
+import msgspec
+
+from asyncli.core.histogram import Histogram
+from asyncli.core.ramp import Ramp
+from asyncli.plan import Plan
+from asyncli.records import Finding, Phase, PhaseName, Sample, Tick
+
+# Latencies and rates are of these last seconds: long enough to stand still for the eye, short enough to show a change.
+RECENT_S = 10
+# Below this many connections the noise of a host's memory is larger than what they cost.
+_FEWEST_FOR_COST = 200
+_FINDINGS_KEPT = 3
+
+
+class LiveState(msgspec.Struct):
+    """One look at a run. Seconds, bytes and milliseconds as the names say; None where not (yet) known.
+
+    Rates, latencies, lateness and CPU shares are of the last ten seconds; counts are since the start.
+    """
+
+    phase: PhaseName | None = None
+    phases_done: tuple[PhaseName, ...] = ()
+    elapsed_s: float = 0.0
+    #: How far the phase has come, from 0 to 1, and when it should be over; None for a phase without a set end.
+    progress: float | None = None
+    eta_s: float | None = None
+    asked: int = 0
+    held: int = 0
+    opened: int = 0
+    reopened: int = 0
+    lost: int = 0
+    failed: int = 0
+    connecting: int = 0
+    asked_per_s: float = 0.0
+    achieved_per_s: float | None = None
+    heartbeats_per_s: float | None = None
+    latency_p50_ms: float | None = None
+    latency_p99_ms: float | None = None
+    lateness_p99_ms: float | None = None
+    deaths: dict[str, int] = msgspec.field(default_factory=dict)
+    failures: dict[str, int] = msgspec.field(default_factory=dict)
+    #: The server's counts, less our poller's connection; accepts and handled since our first look.
+    active: int | None = None
+    waiting: int | None = None
+    accepts: int | None = None
+    handled: int | None = None
+    server_bytes: float | None = None
+    server_cpu_share: float | None = None
+    kernel_bytes: float | None = None
+    host_bytes: float | None = None
+    #: Since the baseline, by connections held: what the report will find as slopes. The kernel's is for all ends here.
+    server_per_connection: float | None = None
+    kernel_per_connection: float | None = None
+    generator_per_connection: float | None = None
+    host_per_connection: float | None = None
+    generator_bytes: float | None = None
+    generator_cpu_share: float | None = None
+    longest_turn_s: float | None = None
+    workers: int = 0
+    findings: tuple[Finding, ...] = ()
+    #: How many findings there have been in all.
+    findings_seen: int = 0
+
+
+_MEMORY = {
+    "server": ("server.pss_bytes", "server.rss_bytes"),
+    "kernel": ("kernel.socket_bytes",),
+    "generator": ("generator.uss_bytes",),
+    "host": ("host.used_bytes",),
+}
+
+
+class LiveFold:
+    """Takes records as they come; :meth:`state` gives the look of now. As cheap after a night as after a second."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._ramp = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s)
+        self._state = LiveState(asked=plan.connections, asked_per_s=plan.asked_per_s)
+        self._phase: Phase | None = None
+        self._recent: deque[tuple[float, Tick]] = deque()
+        self._baseline: dict[str, list[float]] = {name: [] for name in _MEMORY}
+        self._memory: dict[str, float] = {}
+        self._cpu: dict[str, deque[tuple[float, float]]] = {"server": deque(), "generator": deque()}
+        self._first: dict[str, float] = {}
+        self._findings: deque[Finding] = deque(maxlen=_FINDINGS_KEPT)
+
+    def phase(self, phase: Phase) -> None:
+        state = self._state
+        if phase.end_s is not None:
+            if phase.name not in state.phases_done:
+                state.phases_done = (*state.phases_done, phase.name)
+            self._now(phase.end_s)
+            return
+        self._phase = phase
+        state.phase = phase.name
+        self._now(phase.start_s)
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        state = self._state
+        self._now(t_s)
+        self._recent.append((t_s, tick))
+        while self._recent and self._recent[0][0] <= t_s - RECENT_S:
+            self._recent.popleft()
+        state.held, state.connecting, state.workers = tick.held, tick.connecting, tick.workers
+        state.opened += tick.opened
+        state.reopened += tick.reopened
+        state.lost += tick.lost
+        for cause, dead in tick.deaths.items():
+            state.deaths[cause] = state.deaths.get(cause, 0) + dead.count
+        for cause, count in tick.failures.items():
+            state.failures[cause] = state.failures.get(cause, 0) + count
+            state.failed += count
+        self._rates()
+
+    def sample(self, sample: Sample) -> None:
+        state, values = self._state, sample.values
+        self._now(sample.t_s)
+        for field in ("active", "waiting", "accepts", "handled"):
+            if (number := values.get(f"status.{field}")) is not None:
+                # Since our start, and without our poller's own connection: only so can they be held against our counts.
+                first = self._first.setdefault(field, {"active": 1.0, "waiting": 0.0}.get(field, number))
+                setattr(state, field, max(0, round(number - first)))
+        for name, metrics in _MEMORY.items():
+            number = next((values[metric] for metric in metrics if metric in values), None)
+            if number is not None:
+                self._memory[name] = number
+                if not state.opened and state.phase in (None, "baseline"):
+                    self._baseline[name].append(number)
+        for name, seen in self._cpu.items():
+            if (number := values.get(f"{name}.cpu_s")) is not None:
+                seen.append((sample.t_s, number))
+                while seen[0][0] < sample.t_s - RECENT_S:
+                    seen.popleft()
+        state.server_bytes, state.kernel_bytes = self._memory.get("server"), self._memory.get("kernel")
+        state.generator_bytes = self._memory.get("generator")
+        state.host_bytes = self._grown("host")
+        state.server_cpu_share, state.generator_cpu_share = self._share("server"), self._share("generator")
+        if state.phase in ("ramp", "hold"):
+            for name in _MEMORY:
+                grown = self._grown(name)
+                enough = state.held >= _FEWEST_FOR_COST and grown is not None
+                setattr(state, f"{name}_per_connection", grown / state.held if enough and grown is not None else None)
+
+    def finding(self, finding: Finding) -> None:
+        self._findings.append(finding)
+        self._state.findings_seen += 1
+
+    def state(self) -> LiveState:
+        """A look of its own: later records do not change it."""
+        state = self._state
+        state.findings = tuple(self._findings)
+        self._progress()
+        return msgspec.structs.replace(state, deaths=dict(state.deaths), failures=dict(state.failures))
+
+    def _now(self, t_s: float) -> None:
+        self._state.elapsed_s = max(self._state.elapsed_s, t_s)
+
+    def _progress(self) -> None:
+        state, plan, phase = self._state, self._plan, self._phase
+        state.progress = state.eta_s = None
+        if phase is None:
+            return
+        lasts: dict[str, float | None] = {
+            "baseline": plan.baseline_s, "ramp": self._ramp.end_s, "hold": plan.hold_s, "residue": plan.residue_s,
+        }  # fmt: skip
+        whole, gone = lasts.get(phase.name), state.elapsed_s - phase.start_s
+        if phase.name == "drain":
+            state.progress = 1.0 - state.held / max(1, state.opened - state.lost)
+            return
+        if whole:
+            state.progress = min(1.0, max(0.0, gone / whole))
+            state.eta_s = max(0.0, whole - gone)
+        if phase.name == "ramp" and not plan.plateaus:
+            # By what stands rather than by the clock: a ramp that is late shows it.
+            state.progress = min(1.0, state.held / plan.connections)
+            if state.achieved_per_s:
+                state.eta_s = max(0.0, plan.connections - state.held) / state.achieved_per_s
+
+    def _rates(self) -> None:
+        state, recent = self._state, self._recent
+        latency, lateness = Histogram(), Histogram()
+        for _, tick in recent:
+            latency.merge(tick.latency_us)
+            lateness.merge(tick.lateness_us)
+        # A tick closes one second, so as many seconds as ticks (more where a busy worker closed several with one).
+        span = max(1.0, recent[-1][0] - recent[0][0] + 1.0)
+        state.achieved_per_s = sum(tick.opened - tick.reopened for _, tick in recent) / span
+        state.heartbeats_per_s = sum(tick.answered for _, tick in recent) / span
+        state.latency_p50_ms, state.latency_p99_ms = _ms(latency, 0.5), _ms(latency, 0.99)
+        state.lateness_p99_ms = _ms(lateness, 0.99)
+        state.longest_turn_s = max(tick.longest_turn_s for _, tick in recent)
+
+    def _grown(self, name: str) -> float | None:
+        baseline, now = self._baseline[name], self._memory.get(name)
+        return now - statistics.median(baseline) if baseline and now is not None else None
+
+    def _share(self, name: str) -> float | None:
+        """Cores in use: 1.0 is one whole core."""
+        seen = self._cpu[name]
+        if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
+            return None
+        return max(0.0, (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]))
+
+
+def _ms(histogram: Histogram, q: float) -> float | None:
+    value = histogram.quantile(q)
+    return None if value is None else value / 1e3

@@ -1,0 +1,351 @@
+"""A run as the numbers that a report shows: pure data, whose JSON is the contract with outside tools.
+
+Bytes and seconds unless a name says otherwise; what is unknown is null, and a finding says why.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from asyncli.analysis import deaths
+from asyncli.analysis.cost import Cost, costs
+from asyncli.analysis.reconcile import Reconciliation, reconcile
+from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
+from asyncli.analysis.series import Series, end_of_hold, end_of_run, first_connect, phase, series
+from asyncli.analysis.totals import Totals, fold
+from asyncli.analysis.verdict import RULE, Verdict, exit_status, judge
+from asyncli.core.histogram import Histogram
+from asyncli.plan import Plan, plan_document
+from asyncli.records import SCHEMA, Environment, Finding, Phase, PhaseName
+from asyncli.store.reader import Run
+
+__all__ = ["Summary", "exit_status", "summarise"]
+
+# Sampled at the borders of phases: a value for the hold's end that is older than this is not one.
+_STALE_S = 60.0
+
+
+class PhaseSpan(msgspec.Struct):
+    """A phase on the run's own clock."""
+
+    name: PhaseName
+    start_s: float
+    end_s: float | None
+
+
+class RunPart(msgspec.Struct):
+    id: str
+    started: str
+    duration_s: float
+    phases: list[PhaseSpan]
+    verdict: Verdict
+    complete: bool
+
+
+class Connections(msgspec.Struct):
+    """``opened``: established, replacements included. ``lost``: ended before the drain; ``deaths`` adds up to it.
+
+    ``failed``: attempts that never established; ``failures`` adds up to it.
+    """
+
+    requested: int
+    opened: int
+    established_peak: int
+    held: int
+    lost: int
+    reopened: int
+    failed: int
+    failures: dict[str, int]
+    deaths: dict[str, int]
+
+
+class Lateness(msgspec.Struct):
+    """Sent (or opened) minus due, in ms; None without a record."""
+
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+
+class Latency(msgspec.Struct):
+    """Answered minus due, in ms; None without a record."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    p999: float | None
+    max: float | None
+
+
+class RampPart(msgspec.Struct):
+    asked_per_s: float
+    achieved_per_s: float | None
+    lateness_ms: Lateness
+
+
+class Heartbeats(msgspec.Struct):
+    sent: int
+    answered: int
+    failed: int
+    by_status: dict[str, int]
+    latency_ms: Latency
+    lateness_ms: Lateness
+
+
+class Then(msgspec.Struct):
+    """One number at the baseline's end and at the hold's end."""
+
+    baseline: float | None
+    hold_end: float | None
+
+
+class Server(msgspec.Struct):
+    """The server's processes, summed; ``cpu_s`` since their start."""
+
+    processes: Then
+    rss_bytes: Then
+    pss_bytes: Then
+    cpu_s: Then
+
+
+class CostPart(msgspec.Struct):
+    server_user: Cost | None
+    kernel: Cost | None
+    generator_user: Cost | None
+    host_total: Cost | None
+    residual: Cost | None
+
+
+class Generator(msgspec.Struct):
+    """Host process and workers. ``user_bytes``: USS at the hold's end less that before the first connect."""
+
+    processes: int | None
+    user_bytes: float | None
+    user_bytes_per_connection: float | None
+    cpu_s: float | None
+    cpu_us_per_heartbeat: float | None
+    saturated: bool
+
+
+class Summary(msgspec.Struct):
+    """Everything that a report shows; field by field the JSON's contract."""
+
+    schema: int
+    run: RunPart
+    plan: dict[str, Any]
+    connections: Connections
+    ramp: RampPart
+    heartbeats: Heartbeats
+    reconciliation: Reconciliation
+    server: Server
+    cost: CostPart
+    generator: Generator
+    findings: list[Finding]
+    environment: Environment
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.run.verdict
+
+
+def summarise(run: Run) -> Summary:
+    """The summary of a run, whole or not. Pure: the same records give the same summary."""
+    phases, ticks, samples, plan, environment = run.phases, run.ticks, run.samples, run.plan, run.environment
+    totals = fold(ticks, phases)
+    whole = totals.whole
+    reconciliation, disagreements = reconcile(totals, phases, ticks, samples)
+    limits = saturation(plan, totals, phases, ticks, environment)
+    cost = costs(plan, phases, ticks, samples, environment)
+    judgement = judge(plan, totals, saturated=is_saturated(limits), complete=run.complete)
+    marks = _Marks(run)
+    server, server_findings = _server(marks)
+    generator, generator_findings = _generator(marks, totals, is_saturated(limits))
+    rate = achieved_per_s(plan, totals, phases, ticks)
+    findings = [
+        Finding(f"verdict_{judgement.verdict}", _SEVERITY[judgement.verdict], judgement.why, f"the rule: {RULE}"),
+        *limits,
+        *deaths.failures(totals),
+        *deaths.deaths(totals),
+        *disagreements,
+        *deaths.listen_queue(phases, ticks, samples, environment),
+        *deaths.statuses(whole),
+        *_of_the_file(run),
+        *run.findings,
+        *_of_numbers(plan, totals, rate),
+        *cost.findings,
+        *server_findings,
+        *generator_findings,
+    ]
+    end = end_of_run(phases, ticks, samples)
+    return Summary(
+        schema=SCHEMA,
+        run=RunPart(
+            id=run.id,
+            started=run.started,
+            duration_s=end,
+            phases=[PhaseSpan(one.name, one.start_s, one.end_s) for one in phases],
+            verdict=judgement.verdict,
+            complete=run.complete,
+        ),
+        plan=dict(plan_document(plan)),
+        connections=Connections(
+            requested=plan.connections,
+            opened=whole.opened,
+            established_peak=totals.peak,
+            held=totals.held,
+            lost=whole.lost,
+            reopened=whole.reopened,
+            failed=sum(whole.failures.values()),
+            failures=_counted(whole.failures),
+            deaths=_counted({cause: dead.count for cause, dead in whole.deaths.items()}),
+        ),
+        ramp=RampPart(plan.asked_per_s, rate, _lateness(whole.ramp_lateness_us)),
+        heartbeats=Heartbeats(
+            sent=whole.sent,
+            answered=whole.answered,
+            failed=whole.beats_failed,
+            by_status={str(status): count for status, count in sorted(whole.by_status.items())},
+            latency_ms=_latency(whole.latency_us),
+            lateness_ms=_lateness(whole.lateness_us),
+        ),
+        reconciliation=reconciliation,
+        server=server,
+        cost=CostPart(
+            server_user=cost.server_user,
+            kernel=cost.kernel,
+            generator_user=cost.generator_user,
+            host_total=cost.host_total,
+            residual=cost.residual,
+        ),
+        generator=generator,
+        findings=_once(findings),
+        environment=_whole_environment(environment),
+    )
+
+
+_SEVERITY: dict[Verdict, Literal["info", "error"]] = {
+    "passed": "info", "failed": "error", "invalid": "error", "untested": "error",
+}  # fmt: skip
+_ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
+
+
+class _Marks:
+    """Metrics at the two instants that are compared: the baseline's end and the hold's end."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.start = first_connect(run.phases, run.ticks)
+        self.stop = end_of_hold(run.phases, run.ticks, run.samples)
+        hold: Phase | None = phase(run.phases, "hold")
+        self.hold_start = hold.start_s if hold is not None else None
+
+    def metric(self, name: str) -> Series:
+        return series(self._run.samples, name)
+
+    def then(self, name: str) -> Then:
+        metric = self.metric(name)
+        late = metric.last(until_s=self.stop, since_s=max(self.start, self.stop - _STALE_S))
+        return Then(metric.last(until_s=self.start), late)
+
+
+def _server(marks: _Marks) -> tuple[Server, list[Finding]]:
+    server = Server(*(marks.then(f"server.{name}") for name in Server.__struct_fields__))
+    unknown = [name for name in Server.__struct_fields__ if getattr(server, name).hold_end is None]
+    if not unknown:
+        return server, []
+    remedy = "name the server's processes with --server-pid, --server-pidfile or --server-name"
+    evidence = f"of the server's processes these are not known: {', '.join(unknown)}"
+    return server, [Finding("server_numbers_unknown", "info", evidence, remedy)]
+
+
+def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generator, list[Finding]]:
+    processes, memory = marks.then("generator.processes"), marks.then("generator.uss_bytes")
+    cpu = marks.metric("generator.cpu_s")
+    spent = cpu.last(until_s=marks.stop)
+    used = None
+    if memory.baseline is not None and memory.hold_end is not None:
+        used = memory.hold_end - memory.baseline
+    answered = totals.by_phase["hold"].answered if "hold" in totals.by_phase else 0
+    per_beat = None
+    if marks.hold_start is not None and answered:
+        before, after = cpu.at(marks.hold_start), cpu.last(until_s=marks.stop, since_s=marks.hold_start)
+        if before is not None and after is not None and after >= before:
+            per_beat = (after - before) / answered * 1e6
+    generator = Generator(
+        processes=None if processes.hold_end is None else round(processes.hold_end),
+        user_bytes=used,
+        user_bytes_per_connection=used / totals.held if used is not None and totals.held else None,
+        cpu_s=spent,
+        cpu_us_per_heartbeat=per_beat,
+        saturated=saturated,
+    )
+    unknown = [name for name in Generator.__struct_fields__ if getattr(generator, name) is None]
+    if not unknown:
+        return generator, []
+    why = "no samples of the generator's processes, nothing held, or no heartbeat answered in the hold"
+    return generator, [
+        Finding("generator_numbers_unknown", "info", f"not known of the generator: {', '.join(unknown)} ({why})")
+    ]
+
+
+def _of_the_file(run: Run) -> list[Finding]:
+    found = []
+    if not run.complete:
+        where = run.phases[-1].name if run.phases else "beginning"
+        evidence = f"the run file has no end: the run goes on, or was killed, in its {where}"
+        found.append(
+            Finding(
+                "incomplete", "warning", evidence, "the numbers are right as far as they go; run again for the rest"
+            )
+        )
+    elif phase(run.phases, "hold") is not None and run.plan.hold_s is not None:
+        hold = phase(run.phases, "hold")
+        lasted = hold.end_s - hold.start_s if hold is not None and hold.end_s is not None else 0.0
+        if lasted < run.plan.hold_s - 1.0:
+            evidence = f"the hold was ended after {lasted:.0f} s of {run.plan.hold_s:.0f} s"
+            found.append(Finding("stopped_early", "info", evidence))
+    if run.dropped:
+        evidence = f"{run.dropped:,} records are missing from the run file: its disk refused them"
+        found.append(Finding("records_missing", "error", evidence, "write the run file to a disk with room (--out)"))
+    return found
+
+
+def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]:
+    """Why numbers that come from ticks are null."""
+    found = []
+    if rate is None:
+        found.append(Finding("ramp_unknown", "info", "no rate was achieved: the ramp opened nothing"))
+    if not totals.whole.answered:
+        found.append(Finding("latency_unknown", "info", "latencies are not known: no heartbeat was answered"))
+    return found
+
+
+def _whole_environment(environment: Environment) -> Environment:
+    """All that was recorded, with every key of the contract present."""
+    return dict.fromkeys(_ENVIRONMENT) | environment
+
+
+def _counted(counts: dict[str, int]) -> dict[str, int]:
+    """Causes that occurred, most frequent first."""
+    return dict(sorted(((c, n) for c, n in counts.items() if n), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _ms(histogram: Histogram, q: float) -> float | None:
+    value = histogram.quantile(q)
+    return None if value is None else value / 1e3
+
+
+def _latency(histogram: Histogram) -> Latency:
+    return Latency(*(_ms(histogram, q) for q in (0.5, 0.9, 0.99, 0.999, 1.0)))
+
+
+def _lateness(histogram: Histogram) -> Lateness:
+    return Lateness(*(_ms(histogram, q) for q in (0.5, 0.99, 1.0)))
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """Errors first, then warnings, then what is only worth knowing; each once."""
+    rank = {"error": 0, "warning": 1, "info": 2}
+    return sorted(dict.fromkeys(findings), key=lambda finding: rank[finding.severity])

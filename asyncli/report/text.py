@@ -1,0 +1,355 @@
+"""The report for a terminal: the verdict and the answer first, then the numbers, then what should be known or mended.
+
+It depends on the summary alone, so that a run file printed a month later reads as the live run did.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from asyncli.analysis.cost import Cost
+from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
+from asyncli.analysis.verdict import RULE as VERDICT_RULE
+from asyncli.records import Finding
+from asyncli.report.summary import Summary, Then
+from asyncli.report.words import bytes_each, milliseconds, oneline, or_dash
+from asyncli.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+# Lines longer than this lose the eye on their way back.
+_WIDEST = 96
+# An interval wider than this share of its slope is a guess, and is called one.
+_WIDE_INTERVAL = 0.25
+_VERDICT_STYLE = {"passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow"}
+_SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
+_ASCII = str.maketrans({"±": "+-", "×": "x", "…": "~"})
+
+
+def print_report(summary: Summary, console: Console, path: str | os.PathLike[str]) -> None:
+    """Print the report of the run kept in ``path``; readable at 80 columns, without colour, and piped."""
+    from rich.console import Group
+
+    parts = [*_answer(summary), *_cost(summary), *_connections(summary), *_beats(summary), *_counts(summary)]
+    parts += [*_machines(summary), *_findings(summary), *_epilogue(summary, os.fspath(path))]
+    width = min(console.width, _WIDEST)
+    if not console.options.ascii_only:
+        console.print(Group(*parts), width=width)
+        return
+    # A terminal that knows ASCII alone would end the report with an encoding error at the first sign beyond it.
+    with console.capture() as captured:
+        console.print(Group(*parts), width=width)
+    console.file.write(captured.get().translate(_ASCII).encode("ascii", "replace").decode())
+
+
+def one_line(summary: Summary) -> str:
+    """Verdict and answer in one line."""
+    line = f"{summary.verdict}: {why(summary)}"
+    total = summary.cost.host_total
+    if total is not None:
+        line += f"; one more costs {bytes_each(total.bytes_per_connection)} on this host, +- {_half(total):,.0f} B"
+    elif summary.cost.server_user is not None:
+        server = summary.cost.server_user
+        line += f"; one more costs {bytes_each(server.bytes_per_connection)} in {server_name(summary)}"
+    return oneline(line)
+
+
+def why(summary: Summary) -> str:
+    """What decided the verdict, in words."""
+    return next((one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}"), "")
+
+
+def server_label(summary: Summary) -> str:
+    """What the server is called in full: ``nginx/1.22.1``, ``built-in server``, or ``the server`` where unknown."""
+    server = summary.environment.get("server")
+    label = server.get("label") if isinstance(server, dict) else None
+    return oneline(str(label)) if label else "the server"
+
+
+def server_name(summary: Summary) -> str:
+    """The server's name without its version, for sentences."""
+    return server_label(summary).partition("/")[0] or "the server"
+
+
+def answer(summary: Summary) -> str:
+    """The one question's answer as a sentence: what one more connection costs, and where."""
+    cost, both = summary.cost, summary.environment.get("local") is True
+    ends = "for each of its two ends" if both else "for this end of it"
+    parts = [
+        f"{bytes_each(one.bytes_per_connection)} {where}"
+        for one, where in (
+            (cost.server_user, f"in {server_name(summary)}"),
+            (cost.kernel, f"in the kernel {ends}"),
+            (cost.generator_user, "in asyncli"),
+            (cost.residual, "left over"),
+        )
+        if one is not None
+    ]
+    total = cost.host_total
+    if total is not None:
+        whole = f"One more connection costs {bytes_each(total.bytes_per_connection)} on this host ± {_half(total):,.0f}"
+        return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
+    if parts:
+        return f"One more connection costs {', '.join(parts)}; this host's total is not known."
+    known = next((one for one in summary.findings if one.code in ("cost_few_points", "cost_not_sampled")), None)
+    if summary.connections.held and known is not None:
+        return f"What one more connection costs is not known: {known.evidence}; {known.remedy}."
+    return "What one more connection costs is not known: no connections were held."
+
+
+def _half(cost: Cost) -> float:
+    return (cost.ci95[1] - cost.ci95[0]) / 2
+
+
+def _answer(summary: Summary) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    yield Text.assemble((summary.verdict.upper(), _VERDICT_STYLE[summary.verdict]), "  ", oneline(why(summary)))
+    yield ""
+    yield Text(answer(summary), "bold")
+    if summary.generator.saturated:
+        yield Text("Do not rely on these numbers: the generator was the limit (see the findings).", "bold magenta")
+    total = summary.cost.host_total
+    if total is not None and _half(total) > _WIDE_INTERVAL * abs(total.bytes_per_connection):
+        yield Text("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.", "yellow")
+    yield ""
+
+
+def _cost(summary: Summary) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    cost, held, both = summary.cost, summary.connections.held, summary.environment.get("local") is True
+    name = server_name(summary)
+    rows = [
+        (f"{name}, user memory", cost.server_user, 1),
+        ("kernel, each of 2 ends" if both else "kernel, this end", cost.kernel, 2 if both else 1),
+        ("asyncli, user memory", cost.generator_user, 1),
+        ("left over", cost.residual, 1),
+        ("this host in all", cost.host_total, 1),
+    ]
+    known = [one for _, one, _ in rows if one is not None]
+    if not known:
+        return
+    table = _table("Cost of a connection", "bytes", "95 % interval", "fixed", f"all at {format_count(held)}")
+    for label, one, ends in rows:
+        if one is None:
+            table.add_row(Text(label), *(Text("-", "dim") for _ in range(4)))
+            continue
+        low, high = one.ci95
+        whole = ends * (one.fixed_bytes + held * one.bytes_per_connection)
+        style = "bold" if one is cost.host_total else ""
+        table.add_row(
+            Text(label, style),
+            Text(f"{one.bytes_per_connection:,.0f}", style or "cyan"),
+            _interval(low, high),
+            format_bytes(ends * one.fixed_bytes),
+            format_bytes(whole),
+        )
+    yield table
+    methods = _methods([(label.partition(",")[0], one) for label, one, _ in rows if one is not cost.residual])
+    yield _note(Text(methods, "dim"))
+    yield ""
+
+
+def _interval(low: float, high: float) -> str:
+    """Whole bytes, but for an interval that whole bytes would hide."""
+    return f"{low:,.0f} to {high:,.0f}" if high - low >= 10 else f"{low:,.1f} to {high:,.1f}"
+
+
+def _methods(rows: Sequence[tuple[str, Cost | None]]) -> str:
+    """How the slopes were found; what all share is said once."""
+    known = [(label, one.method) for label, one in rows if one is not None]
+    mark = "linear regression"
+    heads = {method.partition(mark)[0] + mark for _, method in known if mark in method}
+    if len(heads) == 1:
+        tails = [f"for {label}{method.partition(mark)[2]}" for label, method in known]
+        return f"Slopes: {heads.pop()}; " + "; ".join(tails) + "."
+    return "Slopes: " + "; ".join(f"for {label} {method}" for label, method in known) + "."
+
+
+def _connections(summary: Summary) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    c = summary.connections
+    table = _table("Connections", "asked", "opened", "held", "lost", "reopened", "failed")
+    bad = ["bold red" if n else "green" for n in (c.lost, c.reopened, c.failed)]
+    held = "bold green" if c.held >= c.requested else "bold red"
+    numbers = (c.requested, c.opened, c.held, c.lost, c.reopened, c.failed)
+    styles = ("", "", held, bad[0], "" if c.reopened else "green", bad[2])
+    table.add_row("", *(Text(format_count(n), style) for n, style in zip(numbers, styles, strict=True)))
+    yield table
+    for what, counts in (("lost", c.deaths), ("failed", c.failures)):
+        if counts:
+            listed = ", ".join(f"{cause} {format_count(count)}" for cause, count in counts.items())
+            yield _note(Text.assemble(f"{what} by cause: ", (listed, "red")))
+    ramp = summary.ramp
+    achieved = "-" if ramp.achieved_per_s is None else f"{ramp.achieved_per_s:,.0f}/s"
+    peak = format_count(c.established_peak)
+    yield _note(Text(f"ramp: {ramp.asked_per_s:,.0f}/s asked, {achieved} achieved; at most {peak} held at once"))
+    yield ""
+
+
+def _beats(summary: Summary) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    beats, ramp = summary.heartbeats, summary.ramp
+    table = _table("Heartbeats", "p50", "p90", "p99", "p99.9", "max")
+    latency, late = beats.latency_ms, beats.lateness_ms
+    table.add_row(
+        "latency", *(milliseconds(v) for v in (latency.p50, latency.p90, latency.p99, latency.p999, latency.max))
+    )
+    for label, one in (("lateness", late), ("lateness of the ramp", ramp.lateness_ms)):
+        table.add_row(label, milliseconds(one.p50), "", milliseconds(one.p99), "", milliseconds(one.max))
+    yield table
+    statuses = ", ".join(f"{format_count(count)} × {status}" for status, count in beats.by_status.items())
+    counts = (
+        f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} failed"
+    )
+    yield _note(Text(counts + (f"; status {statuses}" if statuses else "")))
+    yield ""
+
+
+def _counts(summary: Summary) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    r, beats = summary.reconciliation, summary.heartbeats
+    if r.agrees is None and r.accepts_delta is None:
+        return
+    table = _table("Counts compared", "asyncli", server_name(summary))
+    for label, ours, theirs in (
+        ("held, active", r.client_held, r.server_active),
+        ("opened, accepted", summary.connections.opened, r.accepts_delta),
+        ("opened, handled", summary.connections.opened, r.handled_delta),
+        ("answers, requests (polls too)", beats.answered, r.requests_delta),
+    ):
+        table.add_row(label, or_dash(ours, ",d"), or_dash(theirs, ",d"))
+    yield table
+    said = {
+        True: ("They agree", "green"),
+        False: ("They disagree (see the findings)", "bold red"),
+        None: ("Unknown", ""),
+    }
+    yield _note(Text.assemble(said[r.agrees], (f". Rule: {RECONCILE_RULE}.", "dim")))
+    yield ""
+
+
+def _machines(summary: Summary) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    name, server, generator, where = server_name(summary), summary.server, summary.generator, summary.environment
+    table = _table("Processes", "number", "memory before", "at the hold's end", "CPU")
+    memory, kind = (server.pss_bytes, "PSS") if server.pss_bytes.hold_end is not None else (server.rss_bytes, "RSS")
+    if memory.hold_end is not None or server.processes.hold_end is not None:
+        row = (
+            or_dash(server.processes.hold_end, ",.0f"),
+            _bytes(memory.baseline),
+            _bytes(memory.hold_end),
+            _spent(server.cpu_s),
+        )
+        table.add_row(Text(f"{name} ({kind})"), *row)
+    per_beat = generator.cpu_us_per_heartbeat
+    more = "-" if generator.user_bytes is None else f"+ {format_bytes(generator.user_bytes)}"
+    cpu = "-" if generator.cpu_s is None else format_duration(generator.cpu_s)
+    table.add_row("asyncli (USS)", or_dash(generator.processes, ",d"), "", more, cpu)
+    yield table
+    notes = []
+    if generator.user_bytes_per_connection is not None:
+        notes.append(f"{bytes_each(generator.user_bytes_per_connection)} a connection held")
+    if per_beat is not None:
+        notes.append(f"{per_beat:,.1f} us of CPU a heartbeat")
+    notes.append("the limit of this run" if generator.saturated else "not the limit")
+    style = "bold magenta" if generator.saturated else ""
+    yield _note(Text.assemble("asyncli: ", ", ".join([*notes[:-1], ""]), (notes[-1], style)))
+    memory_bytes = where.get("memory_bytes")
+    facts = [
+        server_label(summary) if server_label(summary) != "the server" else "",
+        f"Linux {where.get('kernel')}",
+        f"Python {where.get('python')}",
+        f"{where.get('cpus')} CPUs",
+        format_bytes(memory_bytes) if isinstance(memory_bytes, int | float) else "",
+        f"{where.get('workers')} workers" if where.get("workers") else "",
+        f"{where.get('sources')} source addresses" if where.get("sources") else "",
+    ]
+    yield _note(Text(oneline(", ".join(fact for fact in facts if fact and "None" not in fact)), "dim"))
+    yield ""
+
+
+def _findings(summary: Summary) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    shown = [one for one in summary.findings if not one.code.startswith("verdict_")]
+    if not shown:
+        return
+    yield Text("Findings", "bold")
+    for one in shown:
+        yield _note(_finding(one))
+    yield ""
+
+
+def _finding(finding: Finding) -> Text:
+    from rich.text import Text
+
+    text = Text.assemble((finding.severity, _SEVERITY_STYLE[finding.severity]), f"  {oneline(finding.evidence)}")
+    if finding.remedy:
+        text.append(f"\n  remedy: {oneline(finding.remedy)}", "dim")
+    return text
+
+
+def _epilogue(summary: Summary, path: str) -> Iterable[RenderableType]:
+    import shlex
+
+    from rich.text import Text
+
+    run = summary.run
+    spans = [
+        f"{one.name} {format_duration(one.end_s - one.start_s) if one.end_s is not None else '...'}"
+        for one in run.phases
+    ]
+    yield Text(f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: {', '.join(spans)}.", "dim")
+    yield Text(f"Verdict by the rule: {VERDICT_RULE}.", "dim")
+    yield ""
+    yield Text.assemble("Run file        ", (path, "bold"), overflow="fold")
+    yield Text.assemble("Print it again  ", (f"asyncli report {shlex.quote(path)}", "bold"), overflow="fold")
+
+
+def _note(text: Text) -> RenderableType:
+    """Lines under a table, set in; rich's Padding would fill each with blanks to its end."""
+    return _Note(text)
+
+
+class _Note:
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        for line in self._text.wrap(console, options.max_width - 2):
+            line.rstrip()
+            yield Text.assemble("  ", line)
+
+
+def _table(heading: str, *columns: str) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
+    table.add_column(Text(heading, "bold not dim"), min_width=24, no_wrap=True)
+    for column in columns:
+        table.add_column(Text(column), justify="right", no_wrap=True)
+    return table
+
+
+def _bytes(value: float | None) -> str:
+    return "-" if value is None else format_bytes(value)
+
+
+def _spent(then: Then) -> str:
+    if then.baseline is None or then.hold_end is None:
+        return "-"
+    return format_duration(max(0.0, then.hold_end - then.baseline))

@@ -1,0 +1,343 @@
+"""The run file: what goes in comes out, whatever becomes of the writer, the disk or the reader."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from asyncli.errors import StoreError
+from asyncli.plan import Plan, plan_document
+from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.store import reader as reader_module
+from asyncli.store.reader import read_run
+from asyncli.store.schema import APPLICATION_ID
+from asyncli.store.writer import RunWriter
+
+PLAN = Plan(urls=("http://127.0.0.1:8080/",), connections=500, seed=7)
+
+
+def create(path: Path) -> RunWriter:
+    return RunWriter.create(
+        path, run_id="r1", started_wall_s=1_740_830_400.0, plan_document=plan_document(PLAN), environment={"cpus": 2}
+    )
+
+
+def a_tick(second: int) -> Tick:
+    tick = Tick(second=second, workers=2, held=10 * second, opened=10, sent=7, answered=6, failures={"refused": 1})
+    tick.latency_us.add(1234)
+    tick.by_status[200] = 6
+    tick.deaths["reset"] = Deaths(count=2)
+    tick.deaths["reset"].age_s.add(3)
+    return tick
+
+
+def fill(writer: RunWriter) -> None:
+    writer.phase(Phase("baseline", 0.0))
+    writer.phase(Phase("baseline", 0.0, 5.0))
+    writer.phase(Phase("ramp", 5.0))
+    for second in range(1, 4):
+        writer.tick(5.0 + second, a_tick(second))
+    writer.sample(Sample(1.0, {"host.used_bytes": 1.5e9, "status.active": 1.0}))
+    writer.sample(Sample(2.0, {"status.active": 3.0, "kernel.slab.TCP": 17.25}))
+    writer.finding(2.5, Finding("slow", "warning", "12 ms", "wait"))
+    writer.checks([Check("nofile", "descriptors", "ok", have=20000.0, need=600.0)])
+    writer.environment({"server": {"label": "nginx/1.22.1"}})
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "a b%20?.db"  # a name that a URI would misread
+    writer = create(path)
+    fill(writer)
+    writer.close(True)
+    writer.close(True)
+    assert writer.trouble is None
+    assert os.listdir(tmp_path) == [path.name]
+    run = read_run(path)
+    assert os.listdir(tmp_path) == [path.name]
+    assert (run.id, run.started, run.complete, run.plan) == ("r1", "2025-03-01T12:00:00Z", True, PLAN)
+    assert run.environment == {"cpus": 2, "server": {"label": "nginx/1.22.1"}}
+    assert run.phases == [Phase("baseline", 0.0, 5.0), Phase("ramp", 5.0)]
+    assert run.ticks == [(5.0 + second, a_tick(second)) for second in range(1, 4)]
+    assert run.samples == [
+        Sample(1.0, {"host.used_bytes": 1.5e9, "status.active": 1.0}),
+        Sample(2.0, {"status.active": 3.0, "kernel.slab.TCP": 17.25}),
+    ]
+    assert run.findings == [Finding("slow", "warning", "12 ms", "wait")]
+    assert run.checks == [Check("nofile", "descriptors", "ok", have=20000.0, need=600.0)]
+
+
+def test_sql_for_people(tmp_path: Path) -> None:
+    writer = create(tmp_path / "run.db")
+    fill(writer)
+    writer.close(True)
+    database = sqlite3.connect(tmp_path / "run.db")
+    rows = database.execute("SELECT t_s, metric, value FROM named_samples WHERE metric = 'status.active'").fetchall()
+    assert rows == [(1.0, "status.active", 1.0), (2.0, "status.active", 3.0)]
+    assert database.execute("SELECT sum(lost), max(held) FROM ticks").fetchone() == (6, 30)
+    assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+
+
+def test_plan_and_environment_are_there_before_anything_else(tmp_path: Path) -> None:
+    writer = create(tmp_path / "run.db")
+    run = read_run(tmp_path / "run.db")
+    writer.close(False)
+    assert (run.plan, run.environment, run.ticks, run.complete) == (PLAN, {"cpus": 2}, [], False)
+    assert not read_run(tmp_path / "run.db").complete
+
+
+def test_a_live_file_is_read_as_it_grows(tmp_path: Path) -> None:
+    writer = create(tmp_path / "run.db")
+    fill(writer)
+    deadline = time.monotonic() + 10
+    while not (run := read_run(tmp_path / "run.db")).ticks and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(run.ticks) == 3
+    assert not run.complete
+    writer.close(True)
+
+
+def test_a_reader_at_work_does_not_hinder_the_close(tmp_path: Path) -> None:
+    writer = create(tmp_path / "run.db")
+    fill(writer)
+    other = sqlite3.connect(f"file:{tmp_path}/run.db?mode=ro", uri=True, isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT count(*) FROM meta").fetchone()
+    writer.close(True)
+    assert writer.trouble is None
+    assert read_run(tmp_path / "run.db").complete
+    other.close()
+
+
+def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
+    writer = create(tmp_path / "run.db")
+    writer.sample(Sample(1.0, {"a": float("nan"), "b": float("inf"), "c": 2.0}))
+    writer.finding(1.0, Finding("odd", "info", "a name with \udcff in it"))
+    writer.finding(1.0, Finding("even", "info", "fine"))
+    writer.close(True)
+    run = read_run(tmp_path / "run.db")
+    assert run.samples == [Sample(1.0, {"c": 2.0})]
+    assert [finding.code for finding in run.findings] == ["even"]
+    assert writer.dropped == 1
+
+
+def test_what_is_handed_over_may_change_afterwards(tmp_path: Path) -> None:
+    writer = create(tmp_path / "run.db")
+    phase = Phase("ramp", 1.0)
+    tick = a_tick(1)
+    writer.phase(phase)
+    writer.tick(1.0, tick)
+    phase.start_s, tick.held = 99.0, 99
+    writer.close(True)
+    run = read_run(tmp_path / "run.db")
+    assert (run.phases, run.ticks[0][1].held) == ([Phase("ramp", 1.0)], 10)
+
+
+def test_create_refuses(tmp_path: Path) -> None:
+    (tmp_path / "there.db").write_text("mine")
+    (tmp_path / "file").write_text("")
+    cases = {"there.db": "exists already", "no/run.db": "no folder", "file/run.db": "cannot be created"}
+    for name, says in cases.items():
+        with pytest.raises(StoreError, match=says) as caught:
+            create(tmp_path / name)
+        assert "\n" not in str(caught.value)
+        assert "--out" in str(caught.value)
+    assert (tmp_path / "there.db").read_text() == "mine"
+
+
+_WRITES_FOR_EVER = """
+    import sys, time
+    from pathlib import Path
+    sys.path[:0] = {paths!r}
+    from test_store import create, fill, a_tick
+    writer = create(Path(sys.argv[1]))
+    fill(writer)
+    second = 3
+    while True:
+        second += 1
+        writer.tick(second + 5.0, a_tick(second))
+        time.sleep(0.05)
+"""
+
+
+def test_kill_9_leaves_a_readable_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    script = textwrap.dedent(_WRITES_FOR_EVER).format(paths=[str(Path(__file__).parent), *sys.path])
+    child = subprocess.Popen([sys.executable, "-c", script, str(path)])
+    try:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            if path.exists() and path.stat().st_size and len(seen := read_run(path).ticks) > 3:
+                break
+            time.sleep(0.05)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert (tmp_path / "run.db-wal").exists()
+    run = read_run(path)
+    assert not run.complete
+    assert len(run.ticks) >= len(seen)
+    assert [tick.second for _, tick in run.ticks] == list(range(1, len(run.ticks) + 1))
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the WAL's index cannot be made, file and WAL are read from a copy (simulated: root may write anywhere)."""
+    path = tmp_path / "run.db"
+    writer = create(path)
+    fill(writer)
+    real, asked = reader_module._connect, []
+
+    def only_in_copies(at: Path) -> sqlite3.Connection | None:
+        asked.append(at)
+        return None if at == path else real(at)
+
+    monkeypatch.setattr(reader_module, "_connect", only_in_copies)
+    deadline = time.monotonic() + 10
+    while not (run := read_run(path)).ticks and time.monotonic() < deadline:
+        time.sleep(0.05)
+    writer.close(True)
+    assert len(run.ticks) == 3
+    assert not asked[-1].exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "away"
+    folder.mkdir()
+    writer = create(folder / "run.db")
+    fill(writer)
+    writer.close(True)
+    folder.chmod(0o500)
+    try:
+        assert read_run(folder / "run.db").complete
+        with pytest.raises(StoreError, match="cannot be created"):
+            create(folder / "other.db")
+    finally:
+        folder.chmod(0o700)
+
+
+def test_files_that_are_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("hello, I am a text")
+    (tmp_path / "empty.db").write_text("")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with sqlite3.connect(tmp_path / "foreign.db") as foreign:
+        foreign.execute("CREATE TABLE meta (key, value)")
+    create(tmp_path / "newer.db").close(True)
+    with sqlite3.connect(tmp_path / "newer.db") as newer:
+        newer.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    create(tmp_path / "plan.db").close(True)
+    with sqlite3.connect(tmp_path / "plan.db") as odd:
+        odd.execute("UPDATE meta SET value = '{\"urls\": 3}' WHERE key = 'plan'")
+    cases = {
+        "none.db": "no such file", "text.db": "not SQLite", "empty.db": "is empty", "folder": "is a folder",
+        "pipe": "not a regular file", "foreign.db": "another program", "newer.db": "newer asyncli",
+        "plan.db": "damaged",
+    }  # fmt: skip
+    for name, says in cases.items():
+        with pytest.raises(StoreError, match=says) as caught:
+            read_run(tmp_path / name)
+        assert "\n" not in str(caught.value)
+        assert str(tmp_path / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.3, 0.6, 0.9])
+def test_a_file_cut_short_or_overwritten(tmp_path: Path, keep: float) -> None:
+    path = tmp_path / "run.db"
+    writer = create(path)
+    for second in range(400):
+        writer.tick(float(second), a_tick(second))
+    writer.close(True)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * keep)])
+    with pytest.raises(StoreError, match="damaged"):
+        read_run(path)
+    at = int(len(whole) * keep) // 4096 * 4096
+    path.write_bytes(whole[:at] + b"\xa5" * 4096 + whole[at + 4096 :])
+    with pytest.raises(StoreError, match="damaged"):
+        read_run(path)
+
+
+_FULL_DISK = """
+    import resource, sys, time
+    from pathlib import Path
+    sys.path[:0] = {paths!r}
+    from test_store import create, a_tick
+    from asyncli.store.reader import read_run
+
+    def wait_for(what):
+        deadline = time.monotonic() + 20
+        while not what():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    path = Path(sys.argv[1])
+    writer = create(path)
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (Path(str(path) + "-wal").stat().st_size + 8192, hard))
+    for second in range(500):
+        writer.tick(float(second), a_tick(second))
+    wait_for(lambda: writer.trouble)
+    assert "cannot be written" in writer.trouble and "\\n" not in writer.trouble, writer.trouble
+    assert len(read_run(path).ticks) == 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    for second in range(500, 510):
+        writer.tick(float(second), a_tick(second))
+    wait_for(lambda: writer.trouble is None)
+    writer.close(True)
+    run = read_run(path)
+    assert [tick.second for _, tick in run.ticks] == list(range(510))
+    assert run.complete and run.dropped == 0
+"""
+
+
+def test_a_full_disk_loses_nothing_once_there_is_room(tmp_path: Path) -> None:
+    """The limit on a file's size stands in for the disk's: unprivileged, and as real to SQLite."""
+    script = textwrap.dedent(_FULL_DISK).format(paths=[str(Path(__file__).parent), *sys.path])
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "run.db")], check=True, timeout=60)
+
+
+def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncli.store.writer.MOST_WAITING", 5)
+    writer = create(tmp_path / "run.db")
+    lock = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    for second in range(9):
+        writer.tick(float(second), a_tick(second))
+    writer.finding(9.0, Finding("few", "info", "are always kept"))
+    lock.execute("ROLLBACK")
+    lock.close()
+    writer.close(True)
+    run = read_run(tmp_path / "run.db")
+    assert (len(run.ticks), run.dropped, len(run.findings)) == (5, 4, 1)
+    assert writer.trouble is not None
+    assert "4 records were dropped" in writer.trouble
+
+
+def test_a_file_that_was_taken_away(tmp_path: Path) -> None:
+    writer = create(tmp_path / "run.db")
+    (tmp_path / "run.db").unlink()
+    fill(writer)
+    writer.close(True)
+    assert writer.trouble is not None
+    assert "moved or deleted" in writer.trouble
+
+
+def test_an_overnight_run_loads_soon(tmp_path: Path) -> None:
+    """Not a benchmark: a tenth of twelve hours, and only that nothing is quadratic would show here."""
+    writer = create(tmp_path / "run.db")
+    names = [f"metric.{number}" for number in range(40)]
+    for second in range(4320):
+        writer.sample(Sample(float(second), dict.fromkeys(names, float(second))))
+    writer.close(True)
+    run = read_run(tmp_path / "run.db")
+    assert len(run.samples) == 4320
+    assert run.samples[-1].values == dict.fromkeys(names, 4319.0)
