@@ -25,10 +25,8 @@ SYSCTLS = (
 def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> Environment:
     """The facts as plain data for JSON. Unreadable ones are None."""
     sysctls = {name: _read(root / "proc/sys" / name.replace(".", "/")) for name in SYSCTLS}
-    model = next(
-        (line.partition(":")[2].strip() for line in (_read(root / "proc/cpuinfo") or "").splitlines() if line.startswith("model name")),
-        None,
-    )
+    cpuinfo = (_read(root / "proc/cpuinfo") or "").splitlines()
+    model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), None)
     known: dict[str, Any] = msgspec.to_builtins(limits)
     return {
         "kernel": platform.release(),
@@ -50,6 +48,6 @@ def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> 
 
 def _read(path: Path) -> str | None:
     try:
-        return " ".join(path.read_text().split()) if "cpuinfo" not in path.name else path.read_text()
+        return path.read_text().strip()
     except OSError:
         return None

@@ -27,7 +27,7 @@ class HostError(AsyncliError):
     guilty: ClassVar[str] = "this host"
 
 
-class PreflightRefused(HostError):
+class PreflightError(HostError):
     """The preflight found that the plan cannot succeed here; ``--force`` goes on all the same."""
 
 

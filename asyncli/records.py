@@ -178,6 +178,7 @@ METRICS: dict[str, str] = {
     "probe.": "seconds that one round of this probe took",
 }
 
+
 #: One row of the limits that the preflight reads.
 class Check(msgspec.Struct, frozen=True):
     """A limit against the plan: what was read, what is needed, whether it suffices, and the command that mends it.

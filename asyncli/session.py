@@ -23,7 +23,7 @@ from asyncli.engine.resolve import lay_out
 from asyncli.engine.shard import Failed, Ticked, Up, WorkerLost, build_shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import read_environment
-from asyncli.errors import HostError, PreflightRefused
+from asyncli.errors import HostError, PreflightError
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits
 from asyncli.records import Check, Finding, Phase, PhaseName, Sample, Tick
@@ -160,11 +160,11 @@ class Soak:
     # -- before the first connect
 
     def _refuse(self, checks: list[Check]) -> None:
-        """Raises :class:`PreflightRefused` where the run could only fail."""
+        """Raises :class:`PreflightError` where the run could only fail."""
         refusals = preflight.refusals(checks)
         if refusals and not self.plan.force:
             lines = [f"{check.what}: {check.detail}; {check.remedy}" for check in refusals]
-            raise PreflightRefused("\n".join([*lines, "(--force goes on all the same)"]))
+            raise PreflightError("\n".join([*lines, "(--force goes on all the same)"]))
 
     def _open_run_file(self, limits: Limits, spread: Spread, collector: Collector, checks: list[Check]) -> None:
         wall = datetime.datetime.now(datetime.UTC)
@@ -342,9 +342,7 @@ async def _look_around(plan: Plan) -> tuple[Limits, Spread]:
 
 def _examine(plan: Plan, spread: Spread, collector: Collector) -> list[Check]:
     server = collector.server
-    return preflight.examine(
-        plan, spread, server_pid=server.pid, server_exe=server.exe, server_config=server.config_path
-    )
+    return preflight.examine(plan, spread, server_pid=server.pid, server_exe=server.exe, server_config=server.config_path)
 
 
 def _config_hash(path: str | None) -> str | None:

@@ -62,10 +62,14 @@ async def main() -> None:
     for name in ("connect", "beat"):
         totals = [[one[f"{name}_user_us"] + one[f"{name}_system_us"] for one in pair] for pair in rounds]
         ratios = [ours / floor for floor, ours in totals]
-        print(f"{name + ' (user+system)':24} {spread_of([t[0] for t in totals]):>24} {spread_of([t[1] for t in totals]):>24} {spread_of(ratios):>24}")
+        print(
+            f"{name + ' (user+system)':24} {spread_of([t[0] for t in totals]):>24} {spread_of([t[1] for t in totals]):>24} {spread_of(ratios):>24}"
+        )
     for figure in FIGURES:
         print(f"  {figure:22} {spread_of([f[figure] for f, _ in rounds]):>24} {spread_of([o[figure] for _, o in rounds]):>24}")
-    print(f"memory a connection {statistics.median(o['memory_bytes'] for _, o in rounds):.0f} B over {rounds[0][1]['fixed_mb']:.1f} MB fixed")
+    print(
+        f"memory a connection {statistics.median(o['memory_bytes'] for _, o in rounds):.0f} B over {rounds[0][1]['fixed_mb']:.1f} MB fixed"
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ def test_counts(text: Any, number: int) -> None:
     assert parse_count(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "k", "1.2", "1e3", "ten", "1.2.3", "0.0001k", True, None, 0, -5, float("nan"), "１０"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "k", "1.2", "1e3", "ten", "1.2.3", "0.0001k", True, None, 0, -5, float("nan"), "１０"]
+)
 def test_no_counts(text: Any) -> None:
     if text == "１０":  # other digits than 0-9 are digits to Python: harmless
         assert parse_count(text) == 10
@@ -35,7 +37,9 @@ def test_durations(text: Any, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1", "1x", "1h30", "ms10", "1 h x", "inf", "nan", None, True, [], -1, "99999d", "1..5s"])
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1", "1x", "1h30", "ms10", "1 h x", "inf", "nan", None, True, [], -1, "99999d", "1..5s"]
+)
 def test_no_durations(text: Any) -> None:
     with pytest.raises(ValueError, match="write"):
         parse_duration(text)
@@ -66,7 +70,8 @@ def test_bytes_for_reading(number: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.25, "250 ms"), (12.5, "12.5 s"), (200, "3 min 20 s"), (29100, "8 h 5 min"), (3600, "1 h"), (59.9999, "60 s")]
+    ("seconds", "text"),
+    [(0.25, "250 ms"), (12.5, "12.5 s"), (200, "3 min 20 s"), (29100, "8 h 5 min"), (3600, "1 h"), (59.9999, "60 s")],
 )
 def test_durations_for_reading(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

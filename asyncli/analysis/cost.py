@@ -93,10 +93,9 @@ def effective_points(residuals: Sequence[float]) -> float:
     if power <= 0:
         return float(m)
     r1 = sum(a * b for a, b in pairwise(residuals)) / power
-    # The line takes with it part of the wander that it is fitted to: in the residuals of m points r1 is too low by
-    # (2 + 4 r)/m (Marriott and Pope 1954, Biometrika 41, for the mean; with a trend the constants are twice as large).
-    # Uncorrected, a truth was inside 82 % of the 95 % intervals where the noise of neighbouring seconds is correlated
-    # by 0.95; corrected, 91 %.
+    # The line takes with it part of the wander that it is fitted to: beside a fitted trend r1 is too low by (2 + 4 r)/m
+    # (Shaman and Stine 1988, J. Am. Stat. Assoc. 83, for AR(1)). In simulated ramps of 100 s whose noise is correlated
+    # from second to second by 0.95, the truth lay within 82 % of the 95 % intervals without this, and 91 % with it.
     r = min(0.99, (r1 + 2 / m) / (1 - 4 / m)) if m > 4 else r1
     if r <= 0:
         return float(m)
@@ -170,9 +169,7 @@ class _Fitter:
         return Cost(slope, (slope - half, slope + half), intercept, method, len(points))
 
 
-def costs(
-    plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment
-) -> Costs:
+def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> Costs:
     """The five costs of a run. ``environment["local"]``: both ends of each connection are on this host."""
     result = Costs()
     local = environment.get("local") is True
@@ -237,9 +234,7 @@ def _residual(known: Costs, found: Cost | int, local: bool) -> Cost | None:
         value, fixed = value - server.bytes_per_connection, fixed - server.fixed_bytes
     half = (found.ci95[1] - found.ci95[0]) / 2
     low, high = min(found.ci95[0], value - half), max(found.ci95[1], value + half)
-    method = (
-        f"host_total {'- server_user ' if local else ''}- generator_user - {ends} x kernel; interval: {found.method}"
-    )
+    method = f"host_total {'- server_user ' if local else ''}- generator_user - {ends} x kernel; interval: {found.method}"
     return Cost(value, (low, high), fixed, method, found.points)
 
 

@@ -112,8 +112,7 @@ def _closed_announced(dead: Deaths, evidence: str, remedy: str) -> tuple[str, st
         )
     if age is not None:
         return (
-            f"the server ended {format_count(dead.count)} connections at the age of {format_duration(age)} "
-            "(keepalive_time?)",
+            f"the server ended {format_count(dead.count)} connections at the age of {format_duration(age)} (keepalive_time?)",
             "raise keepalive_time in nginx.conf (1 h by default), or hold for less",
         )
     if requests is not None:
@@ -162,9 +161,7 @@ _COUNTERS = {
 }
 
 
-def listen_queue(
-    phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment
-) -> list[Finding]:
+def listen_queue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
     """Findings where this host's listen queues overflowed; none where the server is elsewhere."""
     found: list[Finding] = []
     if environment.get("local") is not True:

@@ -64,7 +64,7 @@ def reconcile(
     held, server, opened = totals.held, result.server_active, whole.opened
     findings = [
         _held_differ(held, server) if abs(held - server) > churn else None,
-        _accepts_differ(opened, accepts) if not -flight.opened <= accepts - opened <= unsure + poller else None,
+        _accepts_differ(opened, accepts) if not -flight.opened <= accepts - opened <= unsure + poller + flight.opened else None,
         _handled_differ(accepts, handled) if handled != accepts else None,
         _requests_differ(answers, requests)
         if not -flight.answered - poller <= requests - answers <= unanswered + flight.sent
@@ -85,7 +85,8 @@ def _in_flight(phases: Sequence[Phase], ticks: Ticks, page_s: float) -> Tick:
     residue = phase(phases, "residue")
     if residue is None or page_s < residue.start_s:
         for t_s, tick in reversed(ticks):
-            if t_s < page_s - 1.0:
+            # A page and a tick are up to a second apart, either way.
+            if t_s < page_s - 2.0:
                 break
             around.merge_counts(tick)
     return around
@@ -118,9 +119,7 @@ def _accepts_differ(opened: int, accepts: int) -> Finding:
     evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}"
     if accepts > opened:
         return Finding("reconcile_accepts", "warning", evidence, f"someone else uses this server: {_ONLY_OURS}")
-    remedy = (
-        "they wait in its listen queue: see its error log for 'too many open files', and raise worker_rlimit_nofile"
-    )
+    remedy = "they wait in its listen queue: see its error log for 'too many open files', and raise worker_rlimit_nofile"
     return Finding("reconcile_accepts", "error", evidence, remedy)
 
 
@@ -131,7 +130,5 @@ def _handled_differ(accepts: int, handled: int) -> Finding:
 
 def _requests_differ(answers: int, requests: int) -> Finding:
     evidence = f"the client counts {answers:,} answers and polls, the server {requests:,} requests"
-    remedy = (
-        f"someone else uses this server: {_ONLY_OURS}" if requests > answers else "see whether the server was restarted"
-    )
+    remedy = f"someone else uses this server: {_ONLY_OURS}" if requests > answers else "see whether the server was restarted"
     return Finding("reconcile_requests", "warning", evidence, remedy)

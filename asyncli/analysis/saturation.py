@@ -29,9 +29,7 @@ _SHORTEST_SPAN_S = 4.0
 _BUSY: tuple[PhaseName, ...] = ("ramp", "hold")
 
 
-def saturation(
-    plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks, environment: Environment
-) -> list[Finding]:
+def saturation(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks, environment: Environment) -> list[Finding]:
     """A finding for each bound that was passed; empty when the generator was not the limit.
 
     A ramp that was late while connects were pending is not held against the generator: the server was slow to accept,

@@ -62,7 +62,7 @@ def cli() -> None:
 
 def _is_original_usage(arguments: Sequence[str]) -> bool:
     """``asyncli [-c N] [-k SECONDS] URL``: anything that neither begins with a command nor asks for help or version."""
-    if not arguments or set(arguments) & {"-h", "--help", "-V", "--version"} and not arguments[0].startswith(("-c", "-k")):
+    if not arguments or (set(arguments) & {"-h", "--help", "-V", "--version"} and not arguments[0].startswith(("-c", "-k"))):
         return False
     return arguments[0] not in COMMANDS
 

@@ -81,7 +81,8 @@ def run_soak(
         try:
             Path(json_file).write_text(to_json(summary) + "\n", encoding="utf-8")
         except OSError as error:
-            raise PlanError(f"--json: {json_file} cannot be written ({error.strerror}); 'asyncli report {path} --json FILE' does it again") from None
+            again = f"'asyncli report {path} --json FILE' writes it elsewhere"
+            raise PlanError(f"--json: {json_file} cannot be written ({error.strerror}); {again}") from None
     if quiet:
         print(one_line(summary), file=sys.stderr if json_file == "-" else sys.stdout)
     else:

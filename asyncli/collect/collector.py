@@ -221,9 +221,7 @@ class Collector:
                 self._said.add(finding.code)
                 self._on_finding(finding)
 
-    def _take_poll(
-        self, now_s: float, poll: asyncio.Task[tuple[dict[str, float], float]], values: dict[str, float]
-    ) -> None:
+    def _take_poll(self, now_s: float, poll: asyncio.Task[tuple[dict[str, float], float]], values: dict[str, float]) -> None:
         error = poll.exception()
         if error is not None:
             self._say(self._outage("status").failed(now_s, _words(error)))

@@ -126,9 +126,7 @@ def missing_caches(listed: Iterable[str], links: Mapping[str, str]) -> list[str]
     return [name for name in _ESSENTIAL if name not in names and links.get(name) not in targets]
 
 
-def slab_metrics(
-    slabs: Mapping[str, Slab], resolved: Mapping[str, str], page_bytes: int = PAGE_BYTES
-) -> dict[str, float]:
+def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str], page_bytes: int = PAGE_BYTES) -> dict[str, float]:
     """``kernel.slab.*``, ``kernel.socket_bytes`` (objects in use) and ``kernel.socket_slab_bytes`` (their pages).
 
     ``kernel.listing_bytes``: inodes of /proc with their dentries, which are taken out of the other two sums.
@@ -230,9 +228,7 @@ def read_counters(proc: Path = PROC) -> Reading:
 class SlabReader:
     """The socket family of /proc/slabinfo, which root alone may read. Blocking: for the probes' thread."""
 
-    def __init__(
-        self, *, proc: Path = PROC, links: Callable[[], Mapping[str, str]] = read_slab_links
-    ) -> None:
+    def __init__(self, *, proc: Path = PROC, links: Callable[[], Mapping[str, str]] = read_slab_links) -> None:
         self._path = proc / "slabinfo"
         self._links = links
         self._resolved: dict[str, str] = {}

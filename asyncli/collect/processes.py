@@ -43,15 +43,11 @@ class CpuLedger:
         self._last = now
         return self._kept_s + sum(stat.cpu_s + stat.waited_s for stat in now.values())
 
-    def _unaccounted(
-        self, now: Mapping[tuple[int, int], Stat], ended: Mapping[tuple[int, int], Stat]
-    ) -> dict[int | None, float]:
+    def _unaccounted(self, now: Mapping[tuple[int, int], Stat], ended: Mapping[tuple[int, int], Stat]) -> dict[int | None, float]:
         """Time of the ended that their nearest living ancestor (None: none lives) does not account for as waited."""
         seen: dict[int | None, float] = {}
         ended_parent = {stat.pid: stat.parent for stat in ended.values()}
-        living: dict[int | None, Stat] = {
-            stat.pid: stat for stat in now.values() if (stat.pid, stat.start_ticks) in self._last
-        }
+        living: dict[int | None, Stat] = {stat.pid: stat for stat in now.values() if (stat.pid, stat.start_ticks) in self._last}
         for stat in ended.values():
             above, steps = stat.parent, 0
             while above in ended_parent and above not in living and steps < len(ended_parent):
@@ -143,9 +139,7 @@ class ServerTree:
     ``relocate`` is asked for the roots of a restarted server; it gives none, or raises, while there is none.
     """
 
-    def __init__(
-        self, roots: Sequence[int], relocate: Callable[[], Sequence[int]] = lambda: (), *, proc: Path = PROC
-    ) -> None:
+    def __init__(self, roots: Sequence[int], relocate: Callable[[], Sequence[int]] = lambda: (), *, proc: Path = PROC) -> None:
         self.roots: tuple[int, ...] = tuple(roots)
         #: Times that ``relocate`` found the server again.
         self.restarts = 0

@@ -135,7 +135,6 @@ def _address(digits: str) -> str | None:
     return None if int(address) == 0 else str(address)
 
 
-
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
     """The process's /proc/PID/stat; world-readable unless /proc is mounted with hidepid."""
     return parse_stat(read_text(f"{proc}/{pid}/stat"))

@@ -14,7 +14,7 @@ from asyncli.engine.shard import Down, Drain, Failed, Ready, Shard, Start, Stop,
 from asyncli.errors import EngineError
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_up = msgspec.msgpack.Decoder(Up).decode
+_up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
 # Sixty forks, each with a heap to copy on write, are a second on a slow machine; past this something hangs.
 _START_S = 60.0
 
@@ -99,7 +99,7 @@ class Generator:
         assert self._process.stdout is not None
         try:
             head = await self._process.stdout.readexactly(4)
-            return _decode_up(await self._process.stdout.readexactly(struct.unpack("<I", head)[0]))
+            return _up.decode(await self._process.stdout.readexactly(struct.unpack("<I", head)[0]))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 

@@ -29,13 +29,21 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class Net(Protocol):
     """What a connection table needs. Every method is non-blocking; OSErrors carry an errno from core.life's table."""
 
-    #: send(handle, data) -> bytes taken. BlockingIOError while not connected yet; so sending b"" asks for the outcome of a
-    #: connect, which fails with its error.
-    send: Callable[[int, bytes], int]
-    #: recv(handle, most) -> bytes; b"" at the end of the stream.
-    recv: Callable[[int, int], bytes]
-    #: Seconds on a clock that never steps back.
-    clock: Callable[[], float]
+    @property
+    def send(self) -> Callable[[int, bytes], int]:
+        """send(handle, data) -> bytes taken. BlockingIOError while not connected yet; so sending b"" asks for the outcome
+        of a connect, which fails with its error."""
+        ...
+
+    @property
+    def recv(self) -> Callable[[int, int], bytes]:
+        """recv(handle, most) -> bytes; b"" at the end of the stream."""
+        ...
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds on a clock that never steps back."""
+        ...
 
     def connect(self, destination: int, source: int) -> int:
         """Begin to connect to the numbered destination, from the source that ``source`` counts to, going round; a handle."""
@@ -61,9 +69,10 @@ class RealNet:
         self._epoll = select.epoll()
         self._targets = [(d.family, (d.address, d.port)) for d in destinations]
         self._sources = [[(source, 0) for source in sources_for(one, sources)] for one in destinations]
-        self.send = os.write
-        self.recv = os.read
-        self.clock = time.monotonic
+        # The system calls themselves, with nothing of ours around them: they are the hot path.
+        self.send: Callable[[int, bytes], int] = os.write
+        self.recv: Callable[[int, int], bytes] = os.read
+        self.clock: Callable[[], float] = time.monotonic
 
     def fileno(self) -> int:
         return self._epoll.fileno()

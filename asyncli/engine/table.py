@@ -17,7 +17,17 @@ from array import array
 from asyncli.core.heartbeat import backoff_s, sleep_s
 from asyncli.core.http1 import ProtocolError, Response, Scanner
 from asyncli.core.life import (
-    ANNOUNCED, AWAITING, BACKOFF, CONNECTING, DEAD, DEADLINE, EOF, GARBAGE, IDLE, cause, event_of,
+    ANNOUNCED,
+    AWAITING,
+    BACKOFF,
+    CONNECTING,
+    DEAD,
+    DEADLINE,
+    EOF,
+    GARBAGE,
+    IDLE,
+    cause,
+    event_of,
 )  # fmt: skip
 from asyncli.core.wheel import Wheel
 from asyncli.engine.net import READABLE, WRITABLE, Net

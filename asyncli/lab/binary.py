@@ -60,9 +60,7 @@ def find_nginx() -> NginxBinary | None:
         if path is None:
             continue
         try:
-            answer = subprocess.run(
-                [path, "-V"], capture_output=True, text=True, errors="replace", timeout=10, check=False
-            )
+            answer = subprocess.run([path, "-V"], capture_output=True, text=True, errors="replace", timeout=10, check=False)
         except (OSError, subprocess.TimeoutExpired):
             continue
         binary = parse_version(answer.stderr + answer.stdout)

@@ -126,9 +126,7 @@ class LabNginx:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -140,8 +138,7 @@ class LabNginx:
             raise HostError("no nginx on this host; install it (apt-get install nginx) or use the built-in server")
         if not self._binary.stub_status:
             raise HostError(
-                f"{self._binary.path} is built without stub_status; install the distribution's nginx, "
-                "or use the built-in server"
+                f"{self._binary.path} is built without stub_status; install the distribution's nginx, or use the built-in server"
             )
         self.sizes = size(
             self.connections,

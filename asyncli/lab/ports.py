@@ -86,6 +86,4 @@ def free_pair(address: str) -> tuple[int, int]:
             require_free(address, port)
         if error is None and bind_error("127.0.0.1", port + 1) is None:
             return port, port + 1
-    raise HostError(
-        f"no free port on {address} between {_LOWEST} and {highest}; stop other servers, or name one with --port"
-    )
+    raise HostError(f"no free port on {address} between {_LOWEST} and {highest}; stop other servers, or name one with --port")

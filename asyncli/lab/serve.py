@@ -55,9 +55,7 @@ class Options(NamedTuple):
 class Desk:
     """What the connections of one process share: options, counters, the date, and who is connected."""
 
-    def __init__(
-        self, row: memoryview, options: Options, page: Callable[[bytes], tuple[int, bytes]] | None = None
-    ) -> None:
+    def __init__(self, row: memoryview, options: Options, page: Callable[[bytes], tuple[int, bytes]] | None = None) -> None:
         self.row = row
         self.options = options
         self.page = page
@@ -243,9 +241,7 @@ def open_listeners(address: str, port: int, workers: int) -> tuple[list[socket.s
             for listener in listeners:
                 listener.close()
             if error.errno != errno.EADDRINUSE or draw == _DRAWS - 1:
-                raise HostError(
-                    f"cannot listen on {ports.host_port(address, port or main)}: {error.strerror}"
-                ) from None
+                raise HostError(f"cannot listen on {ports.host_port(address, port or main)}: {error.strerror}") from None
             continue
         return listeners[1:], status
     raise AssertionError("unreachable")

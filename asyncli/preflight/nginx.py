@@ -214,9 +214,7 @@ def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
     elif need > have or _share(plan, workers) > config.worker_connections * (1 - _REUSE_BELOW):
         verdict = "warn"
         detail += f"; one worker may get {format_count(_share(plan, workers))}"
-    return Check(
-        "nginx_worker_connections", what, verdict, have, need, "slots", detail, remedy if verdict != "ok" else ""
-    )
+    return Check("nginx_worker_connections", what, verdict, have, need, "slots", detail, remedy if verdict != "ok" else "")
 
 
 def _descriptors(config: NginxConfig, workers: int, plan: Plan, host: Host) -> Check:

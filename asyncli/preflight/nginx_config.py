@@ -129,9 +129,7 @@ def timers_for(server: Server, path: str) -> Timers:
     return longest.timers if longest else server.timers
 
 
-def read_nginx(
-    exe: str | None, config_path: str | Path | None = None, *, command_line: str = ""
-) -> NginxConfig | Check:
+def read_nginx(exe: str | None, config_path: str | Path | None = None, *, command_line: str = "") -> NginxConfig | Check:
     """The configuration of the nginx ``exe``; a Check with verdict "unknown" that says why where it cannot be read.
 
     ``config_path`` None: the ``-c`` of the master's ``command_line`` (its title: "nginx: master process nginx -c ..."),

@@ -39,9 +39,7 @@ class NullView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
 
 class PlainView(NullView):
@@ -99,9 +97,7 @@ def _clock(state: LiveState) -> str:
 
 
 def _causes(counts: dict[str, int]) -> str:
-    listed = ", ".join(
-        f"{cause} {format_count(n)}" for cause, n in sorted(counts.items(), key=lambda pair: -pair[1]) if n
-    )
+    listed = ", ".join(f"{cause} {format_count(n)}" for cause, n in sorted(counts.items(), key=lambda pair: -pair[1]) if n)
     return f" ({listed})" if listed else ""
 
 
@@ -122,9 +118,7 @@ class LiveView(NullView):
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -196,9 +190,7 @@ def _bar(state: LiveState, width: int) -> RenderableType:
     share = "" if state.progress is None else f"{state.progress * 100:.0f} %"
     row = Table.grid(padding=(0, 2), pad_edge=False)
     room = width - 8 - 5 - 15 - 6
-    bar = ProgressBar(
-        total=1.0, completed=state.progress or 0.0, width=room, complete_style="cyan", finished_style="green"
-    )
+    bar = ProgressBar(total=1.0, completed=state.progress or 0.0, width=room, complete_style="cyan", finished_style="green")
     row.add_column(width=8)
     row.add_column(width=room)
     row.add_column(width=5, justify="right")

@@ -285,9 +285,7 @@ def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generato
     if not unknown:
         return generator, []
     why = "no samples of the generator's processes, nothing held, or no heartbeat answered in the hold"
-    return generator, [
-        Finding("generator_numbers_unknown", "info", f"not known of the generator: {', '.join(unknown)} ({why})")
-    ]
+    return generator, [Finding("generator_numbers_unknown", "info", f"not known of the generator: {', '.join(unknown)} ({why})")]
 
 
 def _of_the_file(run: Run) -> list[Finding]:
@@ -296,9 +294,7 @@ def _of_the_file(run: Run) -> list[Finding]:
         where = run.phases[-1].name if run.phases else "beginning"
         evidence = f"the run file has no end: the run goes on, or was killed, in its {where}"
         found.append(
-            Finding(
-                "incomplete", "warning", evidence, "the numbers are right as far as they go; run again for the rest"
-            )
+            Finding("incomplete", "warning", evidence, "the numbers are right as far as they go; run again for the rest")
         )
     elif phase(run.phases, "hold") is not None and run.plan.hold_s is not None:
         hold = phase(run.phases, "hold")

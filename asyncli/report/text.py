@@ -200,16 +200,12 @@ def _beats(summary: Summary) -> Iterable[RenderableType]:
     beats, ramp = summary.heartbeats, summary.ramp
     table = _table("Heartbeats", "p50", "p90", "p99", "p99.9", "max")
     latency, late = beats.latency_ms, beats.lateness_ms
-    table.add_row(
-        "latency", *(milliseconds(v) for v in (latency.p50, latency.p90, latency.p99, latency.p999, latency.max))
-    )
+    table.add_row("latency", *(milliseconds(v) for v in (latency.p50, latency.p90, latency.p99, latency.p999, latency.max)))
     for label, one in (("lateness", late), ("lateness of the ramp", ramp.lateness_ms)):
         table.add_row(label, milliseconds(one.p50), "", milliseconds(one.p99), "", milliseconds(one.max))
     yield table
     statuses = ", ".join(f"{format_count(count)} × {status}" for status, count in beats.by_status.items())
-    counts = (
-        f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} failed"
-    )
+    counts = f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} failed"
     yield _note(Text(counts + (f"; status {statuses}" if statuses else "")))
     yield ""
 
@@ -306,10 +302,7 @@ def _epilogue(summary: Summary, path: str) -> Iterable[RenderableType]:
     from rich.text import Text
 
     run = summary.run
-    spans = [
-        f"{one.name} {format_duration(one.end_s - one.start_s) if one.end_s is not None else '...'}"
-        for one in run.phases
-    ]
+    spans = [f"{one.name} {format_duration(one.end_s - one.start_s) if one.end_s is not None else '...'}" for one in run.phases]
     yield Text(f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: {', '.join(spans)}.", "dim")
     yield Text(f"Verdict by the rule: {VERDICT_RULE}.", "dim")
     yield ""

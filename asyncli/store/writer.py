@@ -108,9 +108,7 @@ class RunWriter:
             connection.execute("PRAGMA journal_mode = WAL")
             # FULL: a commit has reached the disk when it returns, so a power cut costs one second at most.
             connection.execute("PRAGMA synchronous = FULL")
-            connection.executescript(
-                f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; {TABLES}"
-            )
+            connection.executescript(f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; {TABLES}")
             connection.executemany(_META, meta.items())
             connection.execute("COMMIT")
         except sqlite3.Error as error:

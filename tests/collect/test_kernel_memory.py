@@ -21,7 +21,7 @@ dentry             53508  53508    192   21    1 : tunables    0    0    0 : sla
 lsm_inode_cache    46444  46848     32  128    1 : tunables    0    0    0 : slabdata    366    366      0
 fib6_node            320    352    128   32    1 : tunables    0    0    0 : slabdata     11     11      0
 anon_vma_chain       634    832     64   64    1 : tunables    0    0    0 : slabdata     13     13      0
-"""  # noqa: E501
+"""
 LINKS = {
     "ep_head": ":A-0000016",
     "eventpoll_epi": ":A-0000128",

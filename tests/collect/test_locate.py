@@ -31,9 +31,7 @@ os.kill(child, 9)
 
 class Forked:
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER_SOURCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        self.process = subprocess.Popen([sys.executable, "-c", SERVER_SOURCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
         self.port, self.child = (int(word) for word in self.process.stdout.readline().split())
 

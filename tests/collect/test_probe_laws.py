@@ -35,9 +35,7 @@ def test_a_longer_period_is_said_once_and_not_for_one_dear_round() -> None:
     schedule = Schedule("server_memory")
     assert rounds(schedule, 0.020, 1)[1] == []
     _, said = rounds(schedule, 0.020, 20)
-    assert said == [
-        "one reading of server_memory takes 20 ms of CPU, so it is read every 2 s: 1% of a core is what it may use"
-    ]
+    assert said == ["one reading of server_memory takes 20 ms of CPU, so it is read every 2 s: 1% of a core is what it may use"]
 
 
 def test_a_dear_round_among_cheap_ones_is_not_worth_a_word() -> None:

@@ -17,9 +17,7 @@ from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ProcessGrou
 from asyncli.collect.procfs import Memory, Stat
 
 
-def stat(
-    pid: int, parent: int = 1, cpu_s: float = 0.0, *, waited_s: float = 0.0, start: int = 0, state: str = "S"
-) -> Stat:
+def stat(pid: int, parent: int = 1, cpu_s: float = 0.0, *, waited_s: float = 0.0, start: int = 0, state: str = "S") -> Stat:
     return Stat(pid, "nginx", state, parent, cpu_s, waited_s, 1, start or pid, 1_000_000)
 
 

@@ -10,12 +10,10 @@ from asyncli.collect.status import NotStubStatus, StatusReader, excerpt, parse_s
 from asyncli.errors import PeerError
 
 NGINX = (
-    "Active connections: 15001 \nserver accepts handled requests\n 15012 15011 31893 \n"
-    "Reading: 0 Writing: 1 Waiting: 15000 \n"
+    "Active connections: 15001 \nserver accepts handled requests\n 15012 15011 31893 \nReading: 0 Writing: 1 Waiting: 15000 \n"
 )
 TENGINE = (
-    "Active connections: 2 \nserver accepts handled requests request_time\n 10 9 20 314 \n"
-    "Reading: 0 Writing: 1 Waiting: 1 \n"
+    "Active connections: 2 \nserver accepts handled requests request_time\n 10 9 20 314 \nReading: 0 Writing: 1 Waiting: 1 \n"
 )
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 

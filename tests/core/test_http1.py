@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import h11
 import pytest
 from hypothesis import example, given, settings
@@ -15,7 +17,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 def scan(data: bytes, method: str = "HEAD", cuts: list[int] | None = None, eof: bool = False) -> Response | None:
     scanner = Scanner(method)
     edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts or []), len(data)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         response = scanner.feed(data[start:end])
         if response is not None:
             return response
@@ -83,7 +85,7 @@ def oracle(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
     edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     response = None
     try:
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in itertools.pairwise(edges):
             if start == end:
                 continue  # an empty feed means end of stream to h11
             conn.receive_data(data[start:end])
@@ -109,7 +111,9 @@ def ours(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
 
 name = st.sampled_from([b"Connection", b"Content-Length", b"Transfer-Encoding", b"Date", b"X-y", b"A b", b"", b"connection"])
 value = st.one_of(
-    st.sampled_from([b"close", b"keep-alive", b"Close, x", b"chunked", b"5", b"5, 5", b"0", b"gzip", b"a\tb", b"\x01", b"\x00", b" "]),
+    st.sampled_from(
+        [b"close", b"keep-alive", b"Close, x", b"chunked", b"5", b"5, 5", b"0", b"gzip", b"a\tb", b"\x01", b"\x00", b" "]
+    ),
     st.binary(max_size=6),
 )
 line = st.one_of(
@@ -122,7 +126,9 @@ status = st.sampled_from(
 )  # fmt: skip
 body = st.one_of(
     st.binary(max_size=12),
-    st.sampled_from([b"hello", b"5\r\nhello\r\n0\r\n\r\n", b"5;e\r\nhello\r\n0\r\nT: 1\r\n\r\n", b"0\r\n\r\n", b"5 \r\nhello\r\n", b"g\r\n"]),
+    st.sampled_from(
+        [b"hello", b"5\r\nhello\r\n0\r\n\r\n", b"5;e\r\nhello\r\n0\r\nT: 1\r\n\r\n", b"0\r\n\r\n", b"5 \r\nhello\r\n", b"g\r\n"]
+    ),
 )
 newline = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n"])
 
@@ -137,7 +143,9 @@ def responses(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=1500)
-@given(st.one_of(responses(), st.binary(max_size=60)), st.sampled_from(["HEAD", "GET"]), st.lists(st.integers(0, 400), max_size=5))
+@given(
+    st.one_of(responses(), st.binary(max_size=60)), st.sampled_from(["HEAD", "GET"]), st.lists(st.integers(0, 400), max_size=5)
+)
 @example(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "GET", [3, 30])
 def test_agrees_with_h11(data: bytes, method: str, cuts: list[int]) -> None:
     assert ours(data, method, cuts) == oracle(data, method, cuts)

@@ -46,7 +46,10 @@ def test_sleeps_are_uniform_from_one_second_to_half_the_keepalive() -> None:
 
 
 def test_neighbours_in_any_argument_are_unrelated() -> None:
-    for pairs in ([(fraction(1, c, 0), fraction(1, c + 1, 0)) for c in range(4000)], [(fraction(1, 9, b), fraction(1, 9, b + 1)) for b in range(4000)]):
+    for pairs in (
+        [(fraction(1, c, 0), fraction(1, c + 1, 0)) for c in range(4000)],
+        [(fraction(1, 9, b), fraction(1, 9, b + 1)) for b in range(4000)],
+    ):
         mean_product = sum((a - 0.5) * (b - 0.5) for a, b in pairs) / len(pairs)
         assert abs(mean_product) * 12 < 0.06  # a correlation of 4,000 pairs is within 0.06 nearly always
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from typing import Any
 
@@ -166,7 +167,7 @@ OK = b"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n"
 @given(st.lists(st.integers(1, len(OK) - 1), max_size=4, unique=True))
 def test_answers_may_come_in_any_split(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(OK)]
-    parts = [OK[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    parts = [OK[start:end] for start, end in itertools.pairwise(edges)]
     total = Tick()
     for tick in simulate(shard(connections=1, keepalive=4), SimServer(), 20.0, net=_Peer([parts])):
         total.merge_counts(tick)

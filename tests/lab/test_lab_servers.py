@@ -22,9 +22,7 @@ _NGINX = find_nginx()
 needs_nginx = pytest.mark.skipif(
     _NGINX is None or not _NGINX.stub_status, reason="no nginx with stub_status on this host; apt-get install nginx"
 )
-both = pytest.mark.parametrize(
-    "name", [pytest.param("nginx", marks=[pytest.mark.nginx, needs_nginx]), pytest.param("builtin")]
-)
+both = pytest.mark.parametrize("name", [pytest.param("nginx", marks=[pytest.mark.nginx, needs_nginx]), pytest.param("builtin")])
 
 
 def lab(name: str, **options: Any) -> LabServer:
@@ -226,9 +224,9 @@ async def test_an_address_that_is_not_ours_is_one_clear_line(name: str) -> None:
 
 @both
 async def test_ipv6(name: str) -> None:
-    if not Path("/proc/net/if_inet6").exists() or "00000000000000000000000000000001" not in Path(
-        "/proc/net/if_inet6"
-    ).read_text(encoding="ascii"):
+    if not Path("/proc/net/if_inet6").exists() or "00000000000000000000000000000001" not in Path("/proc/net/if_inet6").read_text(
+        encoding="ascii"
+    ):
         pytest.skip("no ::1 on this host")
     async with lab(name, address="::1") as server:
         assert server.url.startswith("http://[::1]:")

@@ -104,13 +104,9 @@ def test_the_template_is_found_and_a_missing_file_is_one_clear_line() -> None:
         config_file("nothing.conf")
 
 
-def test_leftovers_of_a_killed_owner_go_and_those_of_a_living_one_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftovers_of_a_killed_owner_go_and_those_of_a_living_one_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nginx.tempfile, "gettempdir", lambda: str(tmp_path))
-    dead, living, young, foreign = (
-        tmp_path / f"asyncli-nginx-{name}" for name in ("dead", "living", "young", "foreign")
-    )
+    dead, living, young, foreign = (tmp_path / f"asyncli-nginx-{name}" for name in ("dead", "living", "young", "foreign"))
     for folder in (dead, living, young):
         folder.mkdir()
         (folder / "lock").touch()

@@ -42,9 +42,7 @@ def test_an_answer_is_what_h11_expects(method: str, status: int) -> None:
     client = h11.Connection(h11.CLIENT)
     client.send(h11.Request(method=method, target="/", headers=[("Host", "a")]))
     client.send(h11.EndOfMessage())
-    client.receive_data(
-        answer(status, b"ok\n", b"Thu, 01 Jan 1970 00:00:00 GMT", head_only=method == "HEAD", keep=True)
-    )
+    client.receive_data(answer(status, b"ok\n", b"Thu, 01 Jan 1970 00:00:00 GMT", head_only=method == "HEAD", keep=True))
     response = client.next_event()
     assert isinstance(response, h11.Response)
     assert response.status_code == status

@@ -206,8 +206,7 @@ def config(tmp_path: Path, server: str = "", main: str = "", listen: str = "8080
         main += "worker_rlimit_nofile 20000;"
     slots = "events { worker_connections 19200; }" if "worker_connections" not in main else ""
     path.write_text(
-        f"{main} {slots} http {{ server {{ listen {listen}; {lines} {server} "
-        "location = /nginx_status { stub_status; } } }",
+        f"{main} {slots} http {{ server {{ listen {listen}; {lines} {server} location = /nginx_status {{ stub_status; }} }} }}",
         encoding="utf-8",
     )
     return read(path)
@@ -390,9 +389,7 @@ def master(root: Path, conf: Path, title: str = "nginx: master process nginx -c 
         folder.mkdir(parents=True)
         (folder / "cmdline").write_bytes(line.encode() + b"\0" * 9)
         (folder / "status").write_text(f"Name:\tnginx\nPPid:\t{parent}\n", encoding="ascii")
-        (folder / "limits").write_text(
-            "Max open files            600                 20000      files\n", encoding="ascii"
-        )
+        (folder / "limits").write_text("Max open files            600                 20000      files\n", encoding="ascii")
 
 
 @pytest.mark.parametrize("pid", [50, 51])
@@ -404,9 +401,7 @@ def test_a_worker_leads_to_its_master(tmp_path: Path, pid: int) -> None:
     checks = {one.code: one for one in examine(plan, lay(), server_pid=pid, root=tmp_path)}
     assert (checks["nginx_nofile"].have, checks["nginx_nofile"].verdict) == (600, "short")
     # A server elsewhere is not looked at, whatever is given.
-    assert not any(
-        one.code.startswith("nginx") for one in examine(plan, lay(local=False), server_pid=pid, root=tmp_path)
-    )
+    assert not any(one.code.startswith("nginx") for one in examine(plan, lay(local=False), server_pid=pid, root=tmp_path))
 
 
 def test_another_server_has_no_nginx_checks_and_an_unknown_one_says_so(tmp_path: Path) -> None:
