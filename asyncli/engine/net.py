@@ -6,6 +6,7 @@ OSErrors. TLS or another transport comes through this door: another class with t
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -23,6 +24,7 @@ _IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module names it only sin
 _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 # The C base class: no Python frame a socket, and, told what a descriptor is, no system call to find out.
 _Socket = socket.SocketType
+_CONNECTS = (errno.EINPROGRESS, 0)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -85,12 +87,13 @@ class RealNet:
                 # Without this option bind() takes a port for itself alone, which halves what a pair can carry.
                 sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
                 sock.bind(mine[source % len(mine)])
-            sock.connect(address)
-        except BlockingIOError:
-            pass
+            error = sock.connect_ex(address)
         except OSError:
             sock.close()
             raise
+        if error not in _CONNECTS:
+            sock.close()
+            raise OSError(error, os.strerror(error))
         return sock.detach()
 
     def watch(self, handle: int, events: int, again: bool = False) -> None:

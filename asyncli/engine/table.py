@@ -55,7 +55,9 @@ class Table:
 
     def __init__(self, shard: Shard, worker: int, net: Net, capacity: int) -> None:
         self._shard, self._worker, self._net = shard, worker, net
-        self._ramp = shard.ramp
+        self._ramp, self._batches, self._batch_size = shard.ramp, shard.ramp.batches, shard.ramp.batch
+        # What every beat and connect asks for, one look-up away.
+        self._workers, self._seed, self._keepalive_s, self._local = shard.workers, shard.seed, shard.keepalive_s, shard.local
         rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
         self.rows = rows
         self._state = bytearray(rows)  # UNBORN
@@ -114,7 +116,7 @@ class Table:
     @property
     def ramped(self) -> bool:
         """Every batch is issued and every first attempt has ended, well or badly."""
-        return self._t0 is not None and self._batch >= self._ramp.batches and not self._first_pending
+        return self._t0 is not None and self._batch >= self._batches and not self._first_pending
 
     def turn(self) -> float | None:
         """Do what is due and ready now. The instant of the next turn at the latest, or None: when the network says."""
@@ -163,7 +165,7 @@ class Table:
             beat = self._wheel.next_due()
             if beat is not None:
                 due.append(beat)
-            if self._batch < self._ramp.batches:
+            if self._batch < self._batches:
                 due.append(self._batch_instant())
         elif not self.drained:
             due.append(now + _SWEEP_S)
@@ -177,17 +179,13 @@ class Table:
 
     def _connection(self, row: int) -> int:
         """The number of this row's connection in the whole run: batches go round the workers."""
-        batch = self._ramp.batch
-        return ((row // batch) * self._shard.workers + self._worker) * batch + row % batch
-
-    def _destination(self, number: int) -> int:
-        """Where connection ``number`` goes: round the destinations that have not been dropped."""
-        return self._live[number % len(self._live)]
+        batch, place = divmod(row, self._batch_size)
+        return (batch * self._workers + self._worker) * self._batch_size + place
 
     def _open_due(self, now: float) -> bool:
         """Open the batches that are due. True when more could be opened at once."""
         ramp, opened = self._ramp, 0
-        while self._batch < ramp.batches and self._batch_instant() <= now and len(self._connecting) < MOST_PENDING:
+        while self._batch < self._batches and self._batch_instant() <= now and len(self._connecting) < MOST_PENDING:
             if opened >= MOST_OPENS:
                 return True
             if not self._opened_of_batch:
@@ -249,15 +247,16 @@ class Table:
     # -- a connection's life
 
     def _open(self, row: int) -> None:
-        net, shard = self._net, self._shard
+        net = self._net
         self._tick.started += 1
         number = self._connection(row)
-        destination = self._destination(number)
+        turn, place = divmod(number, len(self._live))
+        destination = self._live[place]
         self._state[row] = CONNECTING
         self._aim[row] = destination
         self._connecting[row] = net.clock()
         try:
-            handle = net.connect(destination, number // len(self._live))
+            handle = net.connect(destination, turn)
         except OSError as error:
             self._end(row, event_of(error.errno))
             return
@@ -268,14 +267,14 @@ class Table:
         try:
             # On loopback the handshake is over when connect() returns: the first beat can go out at once, and the event
             # that would say "connected" need never be awaited.
-            if shard.local and self._established(row):
+            if self._local and self._established(row, number):
                 net.watch(handle, READABLE)
             else:
                 net.watch(handle, READABLE | WRITABLE)
         except OSError as error:
             self._end(row, event_of(error.errno))
 
-    def _established(self, row: int) -> bool:
+    def _established(self, row: int, number: int) -> bool:
         """Try the first words on a CONNECTING row; False when it is too early. Raises OSError when the connect failed."""
         net, now_beat = self._net, self._shard.beat_at_once and not self._draining
         request = self._request(row) if now_beat else b""
@@ -286,7 +285,7 @@ class Table:
         now = net.clock()
         self._establish(row, now)
         if not now_beat:
-            self._sleep(row, now)
+            self._sleep(row, number, now)
             return True
         tick = self._tick
         tick.sent += 1
@@ -327,15 +326,14 @@ class Table:
 
     def _connected(self, row: int, handle: int) -> None:
         try:
-            if self._established(row):
+            if self._established(row, self._connection(row)):
                 self._net.watch(handle, READABLE, again=True)
         except OSError as error:
             self._end(row, event_of(error.errno))
 
-    def _sleep(self, row: int, now: float) -> None:
+    def _sleep(self, row: int, number: int, now: float) -> None:
         if not self._draining:
-            shard = self._shard
-            self._wheel.add(row, now + sleep_s(shard.seed, self._connection(row), self._beats[row], shard.keepalive_s))
+            self._wheel.add(row, now + sleep_s(self._seed, number, self._beats[row], self._keepalive_s))
 
     def _request(self, row: int) -> bytes:
         if self._one_request is not None:
@@ -386,7 +384,7 @@ class Table:
         self._heard[row] = now
         self._state[row] = IDLE
         if response.keep_alive:
-            self._sleep(row, now)
+            self._sleep(row, self._connection(row), now)
         else:
             self._end(row, ANNOUNCED, in_wheel=False)
 

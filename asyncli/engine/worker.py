@@ -74,13 +74,18 @@ class Worker:
         if upcoming is None:
             return
         if armed is not None:
-            if self._armed_for <= upcoming and self._armed_for > time.monotonic():
+            if time.monotonic() < self._armed_for <= upcoming:
                 return
             armed.cancel()
         # A timer that fires early would find nothing due and spin until it is (libuv truncates to milliseconds), so ask
         # for the instant or later, never sooner.
-        delay = max(GRAIN_S, upcoming - time.monotonic() + GRAIN_S / 2)
-        self._armed_for = time.monotonic() + delay
+        now = time.monotonic()
+        if upcoming <= now:  # there is more to do than a turn may: let the link speak, and go on
+            self._armed_for = now
+            self._armed = self._loop.call_later(0.0, self._timed)
+            return
+        delay = max(GRAIN_S, upcoming - now + GRAIN_S / 2)
+        self._armed_for = now + delay
         self._armed = self._loop.call_later(delay, self._timed)
 
     def _timed(self) -> None:
