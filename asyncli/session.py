@@ -101,8 +101,8 @@ class Soak:
             on_finding=self._found,
             local=spread.local,
         )
-        await collector.open()
         try:
+            await collector.open()
             checks = await asyncio.to_thread(_examine, self.plan, spread, collector)
             self._refuse(checks)
             self._open_run_file(limits, spread, collector, checks)

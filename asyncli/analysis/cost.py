@@ -39,6 +39,8 @@ _INTO_HOLD_S = 5.0
 _WIDEST_GAP_S = 30.0
 # Connections of other clients that tell: more than these many, or this share of ours.
 _OTHERS, _OTHERS_SHARE = 5, 0.01
+# Bytes of /proc inodes per connection that are worth a finding: one listing leaves some 900 for each end.
+_LISTING_THAT_TELLS = 50.0
 
 CONFIDENCE = 0.95
 
@@ -211,7 +213,22 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
         why = f"it needs {', '.join(missing)}" if missing else "its parts were not sampled together"
         result.findings.append(Finding("cost_residual_unknown", "info", f"no residual is known: {why}"))
+    listing = shared.fit(series(samples, "kernel.listing_bytes"))
+    if isinstance(listing, Cost) and listing.ci95[0] > _LISTING_THAT_TELLS:
+        result.findings.append(_listed(listing))
     return result
+
+
+def _listed(listing: Cost) -> Finding:
+    """A program on this host makes each connection dearer than it is."""
+    half = (listing.ci95[1] - listing.ci95[0]) / 2
+    return Finding(
+        "descriptors_listed",
+        "warning",
+        f"of what is left over, {listing.bytes_per_connection:,.0f} B a connection (± {half:,.0f}) are inodes and dentries of "
+        "/proc: a program on this host lists /proc/PID/fd, as monitoring agents do that count descriptors",
+        "take it off the left over and off the whole: without that program a connection costs so much less",
+    )
 
 
 def _residual(known: Costs, found: Cost | int, local: bool) -> Cost | None:
