@@ -163,7 +163,7 @@ class Soak:
         """Raises :class:`PreflightError` where the run could only fail."""
         refusals = preflight.refusals(checks)
         if refusals and not self.plan.force:
-            lines = [f"{check.what}: {check.detail}; {check.remedy}" for check in refusals]
+            lines = [f"{finding.evidence}; mend: {finding.remedy}" for finding in preflight.checks_to_findings(refusals)]
             raise PreflightError("\n".join([*lines, "(--force goes on all the same)"]))
 
     def _open_run_file(self, limits: Limits, spread: Spread, collector: Collector, checks: list[Check]) -> None:
@@ -311,6 +311,21 @@ class Soak:
             await asyncio.to_thread(self._writer.close, completed and not self._failed)
             if self._writer.trouble:
                 raise HostError(f"{self.out}: {self._writer.trouble}")
+
+
+async def soak(plan: Plan, out: Path | str | None = None) -> Path:
+    """Run ``plan`` inside the running loop; the run file's path. ``out``: a new file, by default ``asyncli-<time>.db`` here."""
+    return await Soak(plan, free_name() if out is None else Path(out)).run()
+
+
+def free_name() -> Path:
+    """``asyncli-<time>.db`` in the current folder, numbered on where two runs begin in one second."""
+    stem = f"asyncli-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = Path(f"{stem}.db"), 1
+    while path.exists():
+        number += 1
+        path = Path(f"{stem}-{number}.db")
+    return path
 
 
 async def look_at(plan: Plan) -> tuple[Spread, list[Check]]:

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MARKS = {"ok": ("ok", "green"), "short": ("SHORT", "bold red"), "warn": ("warn", "yellow"), "unknown": ("?", "dim")}
+_ROOMY = 130
 _ORDER = {"short": 0, "warn": 1, "ok": 2, "unknown": 3}
 
 
 def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], console: Console) -> None:
-    """Every check in a row, what is short first, and under the table what to do about it."""
+    """Every check in a row, what is short first; under the table what is behind each shortfall, and what mends it."""
     from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
@@ -28,29 +29,32 @@ def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], console: C
         f"{format_count(plan.connections)} connections in {spread.workers} process(es), {pairs}, "
         f"{format_count(plan.asked_per_s)} a second: {format_duration(plan.connections / plan.asked_per_s)} of ramp"
     )
+    # The reasons make a good fourth column where there is room for it, and a bad one where there is not.
+    roomy = console.width >= _ROOMY
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("")
-    table.add_column("what")
-    table.add_column("there", justify="right")
-    table.add_column("needed", justify="right")
-    table.add_column("because", overflow="fold")
+    for name, justify in (("", "left"), ("what", "left"), ("there", "right"), ("needed", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    if roomy:
+        table.add_column("because", overflow="fold")
     ordered = sorted(checks, key=lambda check: _ORDER[check.verdict])
     for check in ordered:
         mark, style = _MARKS[check.verdict]
-        table.add_row(
-            Text(mark, style=style), check.what, _number(check.have, check.unit), _number(check.need, check.unit),
-            Text(check.detail, style="dim"),
-        )  # fmt: skip
+        numbers = _number(check.have, check.unit), _number(check.need, check.unit)
+        reason = [Text(check.detail, style="dim")] if roomy else []
+        table.add_row(Text(mark, style=style), check.what, *numbers, *reason)
     console.print(table)
-    mends = [check for check in ordered if check.verdict in ("short", "warn") and check.remedy]
-    for check in mends:
-        style = _MARKS[check.verdict][1]
-        console.print(f"[{style}]{escape(check.what)}[/]: {escape(check.remedy)}", soft_wrap=True)
+    for check in ordered:
+        if check.verdict in ("short", "warn"):
+            mark, style = _MARKS[check.verdict]
+            behind = f": {escape(check.detail)}" if check.detail else ""
+            console.print(f"[{style}]{mark}[/] {escape(check.what)}{behind}", soft_wrap=True)
+            if check.remedy:
+                console.print(f"  remedy: {escape(check.remedy)}", soft_wrap=True)
     short = sum(check.verdict == "short" for check in checks)
-    console.print(
-        f"[bold red]a soak would be refused: {short} short (--force goes on all the same)[/]" if short
-        else "[green]nothing stands in the way[/]"
-    )  # fmt: skip
+    if short:
+        console.print(f"[bold red]a soak would be refused: {short} short (--force goes on all the same)[/]")
+    else:
+        console.print("[green]nothing stands in the way[/]")
 
 
 def _number(value: float | None, unit: str) -> str:
@@ -60,4 +64,4 @@ def _number(value: float | None, unit: str) -> str:
         return format_bytes(value)
     if unit in ("s", "seconds"):
         return format_duration(value)
-    return f"{value:,.4g}" if value != int(value) else format_count(value)
+    return format_count(value)

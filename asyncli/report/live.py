@@ -145,10 +145,13 @@ def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
     parts.append(_pair(width, ("Server", _server(state)), ("Generator", _generator(state))))
     parts.append("")
     parts += _cost(state)
+    room = 2
     if state.lost or state.failed:
         why = "; ".join(part for part in (_why("lost", state.deaths), _why("failed", state.failures)) if part)
-        parts += [_cut(Text.assemble(("why: ", "bold red"), why), width)]
-    parts += [_finding(finding, width, plain) for finding in state.findings if finding.severity != "info"][-2:]
+        parts.append(_cut(Text.assemble(("why: ", "bold red"), why), width))
+        room = 1
+    serious = [finding for finding in state.findings if finding.severity != "info"]
+    parts += [_finding(finding, width, plain) for finding in serious[-room:]]
     return Padding(Group(*parts), (0, 1))
 
 
@@ -202,8 +205,8 @@ def _bar(state: LiveState, width: int) -> RenderableType:
 def _pair(width: int, left: tuple[str, _Rows], right: tuple[str, _Rows]) -> RenderableType:
     from rich.table import Table
 
-    half = (width - 4) // 2
-    pair = Table.grid(padding=(0, 4, 0, 0), pad_edge=False)
+    half = (width - 2) // 2
+    pair = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     pair.add_column(width=half)
     pair.add_column(width=half)
     pair.add_row(_facts(*left, half), _facts(*right, half))
@@ -215,8 +218,8 @@ def _facts(heading: str, rows: _Rows, width: int) -> Table:
     from rich.text import Text
 
     facts = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
-    facts.add_column(width=15, no_wrap=True)
-    facts.add_column(width=width - 16, justify="right", no_wrap=True, overflow="crop")
+    facts.add_column(width=14, no_wrap=True)
+    facts.add_column(width=width - 15, justify="right", no_wrap=True, overflow="crop")
     facts.add_row(Text(heading, "bold"), "")
     for name, value, style in rows:
         facts.add_row(Text(f"  {name}", "dim"), Text(value, style))

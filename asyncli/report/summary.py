@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli.analysis import deaths
+from asyncli.analysis.company import company
 from asyncli.analysis.cost import Cost, costs
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
@@ -169,6 +170,7 @@ def summarise(run: Run) -> Summary:
         *deaths.failures(totals),
         *deaths.deaths(totals),
         *disagreements,
+        *company(totals, phases, ticks, samples, environment),
         *deaths.listen_queue(phases, ticks, samples, environment),
         *deaths.statuses(whole),
         *_of_the_file(run),

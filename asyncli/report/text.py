@@ -114,6 +114,9 @@ def _answer(summary: Summary) -> Iterable[RenderableType]:
     yield Text(answer(summary), "bold")
     if summary.generator.saturated:
         yield Text("Do not rely on these numbers: the generator was the limit (see the findings).", "bold magenta")
+    shared = next((one for one in summary.findings if one.code == "host_shared"), None)
+    if shared is not None:
+        yield Text(f"But we were not alone: {shared.evidence}.", "yellow")
     total = summary.cost.host_total
     if total is not None and _half(total) > _WIDE_INTERVAL * abs(total.bytes_per_connection):
         yield Text("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.", "yellow")

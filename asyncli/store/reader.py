@@ -74,7 +74,7 @@ def _look(path: Path) -> None:
         raise StoreError(f"{path}: cannot be read ({error.strerror}); see its permissions") from None
     # A writer killed before its first commit leaves a file of no bytes: SQLite would call that an empty database.
     if not head:
-        raise StoreError(f"{path}: is empty, so the run in it was ended before it began; name another run file")
+        raise _empty(path)
     if head != _MAGIC:
         raise StoreError(f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote")
 
@@ -134,7 +134,14 @@ def _wrong(path: Path, error: Exception) -> StoreError:
     return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save what is left of it")
 
 
+def _empty(path: Path) -> StoreError:
+    return StoreError(f"{path}: is empty: the run in it has not begun, or was ended before it did; name another run file")
+
+
 def _identify(path: Path, connection: sqlite3.Connection) -> None:
+    # Until the writer's first commit there is a header and nothing else.
+    if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise _empty(path)
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StoreError(f"{path}: is a SQLite file of another program; name a run file that asyncli wrote")
     version = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -18,8 +18,9 @@ FIXED = {"server": 60e6, "kernel": 3e6, "generator": 40e6, "host": 2.0e9}
 def spread(middle: float, count: int) -> Histogram:
     """``count`` values, most at ``middle``, some beyond."""
     histogram = Histogram()
-    for factor, share in ((0.7, 0.3), (1.0, 0.5), (2.0, 0.19), (6.0, 0.01)):
-        value, many = int(middle * factor), round(count * share)
+    beyond = {factor: round(count * share) for factor, share in ((0.7, 0.3), (2.0, 0.19), (6.0, 0.01))}
+    for factor, many in {**beyond, 1.0: count - sum(beyond.values())}.items():
+        value = int(middle * factor)
         if many:
             histogram.counts[bucket(value)] = histogram.counts.get(bucket(value), 0) + many
             histogram.greatest = max(histogram.greatest, value)
@@ -92,7 +93,7 @@ def a_run(
         sent, beats_owed = int(beats_owed), beats_owed - int(beats_owed)
         sent_before += sent
         cpu += opened * 49e-6 + sent * 17e-6
-        batches = sum(1 for due in dues if second - 1 < due <= second) if opened else 0
+        batches = sum(1 for due in dues if second - 1 <= due < second) if opened else 0
         tick = Tick(
             second=second, workers=10, held=held, ramped=10 if t_s > t0 + ramp_s else 0, started=opened, opened=opened,
             drained=10 if t_s > stop + 2 else 0, held_at_drain=connections if t_s > stop else 0, sent=sent,
@@ -104,9 +105,7 @@ def a_run(
         ticks.append((t_s, tick))
         history.append((t_s, sent_before))
 
-    noises = {
-        name: Noise(seed * 10 + place, phi) for place, name in enumerate(("server", "kernel", "generator", "host"))
-    }
+    noises = {name: Noise(seed * 10 + place, phi) for place, name in enumerate(("server", "kernel", "generator", "host"))}
     samples: list[Sample] = []
     end = stop + 3.0 + plan.residue_s
     opened_in_all, polls = 0, 0
@@ -131,7 +130,7 @@ def a_run(
         kernel = FIXED["kernel"] + ends * KERNEL_END * (n + others) + noises["kernel"](200e3 * noise)
         if slab:
             values["kernel.socket_bytes"] = kernel
-        values["kernel.tcp_inuse"] = ends * n + 20.0
+        values["kernel.tcp_inuse"] = values["kernel.tcp_alloc"] = ends * n + 20.0
         values["tcp.ListenOverflows"] = 7.0
         values["tcp.ListenDrops"] = 7.0
         whole = values["generator.uss_bytes"] + (values.get("server.pss_bytes", 0.0) if local else 0.0) + kernel

@@ -1,0 +1,213 @@
+"""Verdicts, saturation and the words about deaths, as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from synthetic_run import a_run, spread
+
+from asyncli.analysis import deaths
+from asyncli.analysis.company import company
+from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
+from asyncli.analysis.totals import Totals, fold
+from asyncli.analysis.verdict import exit_status, judge
+from asyncli.core.life import DEATHS, FAILURES
+from asyncli.plan import Plan
+from asyncli.records import Deaths, Finding, Tick
+from asyncli.store.reader import Run
+
+PLAN = Plan(urls=("http://a/",), connections=100)
+
+
+def totals(held: int, opened: int, lost: dict[str, int] | None = None, failed: dict[str, int] | None = None) -> Totals:
+    whole = Tick(opened=opened, failures=failed or {})
+    whole.deaths = {cause: Deaths(count=count) for cause, count in (lost or {}).items()}
+    return Totals(whole=whole, held=held)
+
+
+@pytest.mark.parametrize(
+    ("of", "options", "verdict"),
+    [
+        (totals(100, 100), {}, "passed"),
+        (totals(99, 100, {"reset": 1}), {}, "failed"),
+        (totals(100, 101, {"reset": 1}), {}, "failed"),  # lost and replaced is lost all the same
+        (totals(0, 100, {"closed_idle": 100}), {}, "failed"),
+        (totals(60, 60, None, {"refused": 40}), {}, "failed"),
+        (totals(100, 100, None, {"refused": 40}), {}, "passed"),  # came up at a later attempt
+        (totals(0, 0, None, {"refused": 100}), {}, "untested"),
+        (totals(0, 0), {}, "untested"),
+        (totals(0, 0), {"saturated": True, "complete": False}, "untested"),
+        (totals(100, 100), {"saturated": True}, "invalid"),
+        (totals(90, 100, {"reset": 10}), {"saturated": True}, "invalid"),
+        (totals(100, 110, {"generator_lost": 10}), {}, "invalid"),
+        (totals(60, 60, None, {"no_ports": 40}), {}, "invalid"),
+        (totals(60, 60, None, {"no_descriptors": 40}), {}, "invalid"),
+        (totals(100, 100, None, {"no_ports": 40}), {}, "passed"),
+        (totals(100, 100), {"complete": False}, "invalid"),
+        (totals(90, 100, {"reset": 10}), {"complete": False}, "failed"),
+    ],
+)
+def test_verdicts(of: Totals, options: dict[str, Any], verdict: str) -> None:
+    judgement = judge(PLAN, of, **({"saturated": False, "complete": True} | options))
+    assert judgement.verdict == verdict
+    assert judgement.why
+
+
+def test_exit_statuses() -> None:
+    assert {one: exit_status(one) for one in ("passed", "untested", "invalid", "failed")} == {
+        "passed": 0, "untested": 3, "invalid": 4, "failed": 99,
+    }  # fmt: skip
+
+
+def doubts(run: Run) -> list[Finding]:
+    return saturation(run.plan, fold(run.ticks, run.phases), run.phases, run.ticks, run.environment)
+
+
+def test_a_good_run_has_no_doubts() -> None:
+    assert doubts(a_run(20_000)) == []
+
+
+def test_a_late_ramp() -> None:
+    run = a_run(20_000)
+    for _, tick in run.ticks[:20]:
+        tick.ramp_lateness_us = spread(60_000, 100)
+    (finding,) = doubts(run)
+    assert (finding.code, finding.severity) == ("generator_saturated_ramp", "error")
+    assert "bound 50 ms" in finding.evidence
+    # The same lateness with connects waiting for the server is the server's.
+    run.ticks[5][1].connecting = 10 * 200
+    (finding,) = doubts(run)
+    assert (finding.code, finding.severity) == ("ramp_held_back", "warning")
+    assert not is_saturated([finding])
+
+
+def test_a_slow_ramp() -> None:
+    run = a_run(20_000, batch=10)
+    for place, (_, tick) in enumerate(run.ticks):
+        tick.opened = 500 if place < 40 else 0
+    run.phases[1].end_s = run.phases[2].start_s = run.phases[1].start_s + 40
+    assert [finding.code for finding in doubts(run)] == ["generator_saturated_ramp"]
+    run.ticks[3][1].failures = {"refused": 1}
+    assert doubts(run) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
+    [
+        ("lateness_us", spread(300_000, 1000), "generator_saturated_beats"),
+        ("longest_turn_s", 1.2, "generator_saturated_turn"),
+    ],
+)
+def test_bounds(field: str, value: Any, code: str) -> None:
+    run = a_run(20_000)
+    for _, tick in run.ticks[:60]:
+        setattr(tick, field, value)
+    assert [finding.code for finding in doubts(run)] == [code]
+    assert is_saturated(doubts(run))
+
+
+def test_a_slow_drain_is_no_saturation() -> None:
+    run = a_run(20_000)
+    run.ticks[-1][1].longest_turn_s = 5.0
+    assert doubts(run) == []
+
+
+def test_cpu_is_held_against_the_cores_that_the_workers_can_use() -> None:
+    run = a_run(20_000)
+    for _, tick in run.ticks:
+        tick.cpu_user_s = 0.95 * tick.second
+    assert doubts(run) == []  # ten workers on two cores: less than half
+    run.environment["workers"] = 1
+    assert [finding.code for finding in doubts(run)] == ["generator_saturated_cpu"] * 2
+
+
+def rate(run: Run) -> float | None:
+    return achieved_per_s(run.plan, fold(run.ticks, run.phases), run.phases, run.ticks)
+
+
+@pytest.mark.parametrize("connections", [10, 100, 1000, 3000, 20_000, 100_000])
+def test_a_ramp_on_time_achieves_what_was_asked(connections: int) -> None:
+    assert rate(a_run(connections)) == pytest.approx(1000.0, rel=0.02)
+
+
+def test_rests_between_plateaus_do_not_count() -> None:
+    assert rate(a_run(20_000, plateaus=4, plateau_s=5.0)) == pytest.approx(1000.0, rel=0.06)
+
+
+def test_no_rate_without_a_ramp() -> None:
+    run = a_run(1000)
+    run.ticks = []
+    assert rate(run) is None
+
+
+def dead(count: int, age: range, idle: range, requests: range) -> Deaths:
+    one = Deaths(count=count)
+    for place in range(count):
+        one.age_s.add(age[place % len(age)])
+        one.idle_s.add(idle[place % len(idle)])
+        one.requests.add(requests[place % len(requests)])
+    return one
+
+
+WIDE = range(10, 400)
+CASES = [
+    ("closed_idle", dead(100, WIDE, range(75, 76), WIDE), "after 1 min 15 s idle (nginx's default keepalive_timeout?)"),
+    ("closed_idle", dead(100, WIDE, range(30, 31), WIDE), "after 30 s idle (keepalive_timeout?)"),
+    ("closed_idle", dead(100, WIDE, WIDE, WIDE), "median age"),
+    ("closed_idle", dead(2, WIDE, range(75, 76), WIDE), "median age"),
+    ("closed_announced", dead(100, range(3600, 3602), WIDE, WIDE), "at the age of 1 h (keepalive_time?)"),
+    ("closed_announced", dead(100, WIDE, WIDE, range(1000, 1001)), "after 1,000 requests each (keepalive_requests?)"),
+    ("closed_announced", dead(100, range(1), range(1), range(1, 2)), "at the age of 0 ms"),
+    ("closed_announced", dead(100, WIDE, WIDE, WIDE), "Connection: close"),
+    ("reset", dead(3, WIDE, WIDE, WIDE), "reset by the server"),
+    ("generator_lost", Deaths(count=9), "worker of the generator"),
+]
+
+
+@pytest.mark.parametrize(("cause", "of", "words"), CASES)
+def test_the_dead_say_why(cause: str, of: Deaths, words: str) -> None:
+    (finding,) = deaths.deaths(Totals(whole=Tick(deaths={cause: of})))
+    assert words in finding.evidence
+    assert (finding.code, finding.severity, bool(finding.remedy)) == (f"lost_{cause}", "error", True)
+
+
+def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
+    of = Totals(whole=Tick(deaths={cause: Deaths(count=1) for cause in DEATHS}, failures=dict.fromkeys(FAILURES, 1)))
+    for found, names in ((deaths.deaths(of), DEATHS), (deaths.failures(of), FAILURES)):
+        assert {finding.code.partition("_")[2] for finding in found} == set(names)
+        assert len({finding.evidence for finding in found}) == len(names)
+        assert all(finding.remedy for finding in found)
+
+
+def test_the_most_frequent_cause_comes_first_and_what_did_not_occur_not_at_all() -> None:
+    of = Totals(whole=Tick(failures={"refused": 1, "no_ports": 9, "other": 0}))
+    assert [finding.code for finding in deaths.failures(of)] == ["failed_no_ports", "failed_refused"]
+
+
+def test_listen_queues_only_of_this_host() -> None:
+    run = a_run(20_000)
+    for sample in run.samples[10:]:
+        sample.values["tcp.ListenOverflows"] += 40
+    found = deaths.listen_queue(run.phases, run.ticks, run.samples, run.environment)
+    assert [(finding.code, finding.evidence[:3]) for finding in found] == [("listen_overflows", "40 ")]
+    assert deaths.listen_queue(run.phases, run.ticks, run.samples, {"local": False}) == []
+
+
+@pytest.mark.parametrize(("by", "local", "words"), [(9000, True, "others opened 9,000"), (-9000, False, "closed 9,000")])
+def test_company_on_this_host(by: int, local: bool, words: str) -> None:
+    run = a_run(20_000, local=local)
+    of = fold(run.ticks, run.phases)
+    assert company(of, run.phases, run.ticks, run.samples, run.environment) == []
+    for sample in run.samples[10:]:
+        sample.values["kernel.tcp_alloc"] += by
+    (finding,) = company(of, run.phases, run.ticks, run.samples, run.environment)
+    assert words in finding.evidence
+    assert company(of, [], [], run.samples, run.environment) == []
+    assert company(of, run.phases, run.ticks, [], run.environment) == []
+
+
+def test_error_statuses() -> None:
+    assert deaths.statuses(Tick(by_status={200: 5, 301: 1})) == []
+    (finding,) = deaths.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
+    assert "2 x 404, 1 x 503" in finding.evidence

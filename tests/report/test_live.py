@@ -1,0 +1,203 @@
+"""What is seen while a run lasts."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run
+
+from asyncli.plan import Plan
+from asyncli.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.report.live import LiveFold, LiveState, LiveView, NullView, PlainView, plain_line, screen
+from asyncli.store.reader import Run
+
+
+def events(run: Run) -> Iterator[tuple[float, str, Any]]:
+    told: list[tuple[float, int, str, Any]] = []
+    for phase in run.phases:
+        told.append((phase.start_s, 1, "phase", Phase(phase.name, phase.start_s)))
+        if phase.end_s is not None:
+            told.append((phase.end_s, 0, "phase", phase))
+    told += [(t_s, 2, "tick", tick) for t_s, tick in run.ticks]
+    told += [(sample.t_s, 3, "sample", sample) for sample in run.samples]
+    for t_s, _, kind, what in sorted(told, key=lambda one: one[:2]):
+        yield t_s, kind, what
+
+
+def feed(fold: LiveFold, t_s: float, kind: str, what: Any) -> None:
+    fold.tick(t_s, what) if kind == "tick" else getattr(fold, kind)(what)
+
+
+def state_at(run: Run, until_s: float) -> LiveState:
+    fold = LiveFold(run.plan)
+    for t_s, kind, what in events(run):
+        if t_s > until_s:
+            break
+        feed(fold, t_s, kind, what)
+    return fold.state()
+
+
+def test_the_fold_at_several_instants() -> None:
+    run = a_run(100_000)
+    at_start = state_at(run, 3.0)
+    assert (at_start.phase, at_start.held, at_start.asked, at_start.active) == ("baseline", 0, 100_000, 0)
+    assert at_start.eta_s == pytest.approx(2.7, abs=1)
+    ramping = state_at(run, 55.2)
+    assert (ramping.phase, ramping.phases_done, ramping.held) == ("ramp", ("baseline",), 50_010)
+    assert ramping.achieved_per_s == pytest.approx(1000, rel=0.01)
+    assert ramping.eta_s == pytest.approx(50, abs=1)
+    assert ramping.progress == pytest.approx(0.5, abs=0.01)
+    assert ramping.latency_p50_ms == pytest.approx(0.42, rel=0.02)
+    assert ramping.lateness_p99_ms is not None
+    holding = state_at(run, 150.0)
+    assert (holding.phase, holding.held, holding.active, holding.accepts) == ("hold", 100_000, 100_000, 100_000)
+    assert holding.eta_s == pytest.approx(15.1, abs=1)
+    assert holding.host_per_connection == pytest.approx(SERVER + 2 * KERNEL_END + GENERATOR + REST, rel=0.02)
+    assert holding.server_per_connection == pytest.approx(SERVER, rel=0.02)
+    assert holding.kernel_per_connection == pytest.approx(2 * KERNEL_END, rel=0.02)
+    assert holding.generator_cpu_share == pytest.approx(0.01, abs=0.005)
+    draining = state_at(run, 166.2)
+    assert (draining.phase, draining.eta_s) == ("drain", None)
+    assert draining.progress == pytest.approx(0.5, abs=0.1)
+    over = state_at(run, 999.0)
+    assert (over.phase, over.held, len(over.phases_done)) == ("residue", 0, 5)
+    assert over.host_per_connection == pytest.approx(holding.host_per_connection, rel=0.02)  # not by what is drained
+
+
+def test_counts_and_causes_add_up_and_a_state_stays_as_it_was() -> None:
+    fold = LiveFold(Plan(urls=("http://a/",)))
+    fold.tick(1.0, Tick(opened=5, held=5, failures={"refused": 2}))
+    before = fold.state()
+    fold.tick(2.0, Tick(opened=1, reopened=1, held=4, deaths={"reset": Deaths(count=2)}, failures={"refused": 1}))
+    after = fold.state()
+    assert (before.lost, before.deaths, before.failures, before.failed) == (0, {}, {"refused": 2}, 2)
+    assert (after.lost, after.deaths, after.failures, after.failed) == (2, {"reset": 2}, {"refused": 3}, 3)
+    assert (after.opened, after.reopened, after.held) == (6, 1, 4)
+
+
+def test_a_hold_without_end_has_no_eta() -> None:
+    fold = LiveFold(Plan(urls=("http://a/",), hold_s=None))
+    fold.phase(Phase("hold", 10.0))
+    fold.tick(20.0, Tick(held=1000))
+    assert (fold.state().progress, fold.state().eta_s) == (None, None)
+    assert "until Ctrl-C" in drawn(Plan(urls=("http://a/",), hold_s=None), fold.state(), 80)
+
+
+def drawn(plan: Plan, state: LiveState, width: int, height: int = 24) -> str:
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    console.print(screen(plan, state, console))
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+WORDS = (
+    "asyncli", "baseline", "ramp", "hold", "drain", "residue", "Connections", "held", "rate", "connecting", "lost", "failed",
+    "Heartbeats", "answered", "latency p50", "latency p99", "lateness p99", "Server", "active", "accepted", "handled",
+    "memory", "CPU", "Generator", "workers", "longest turn", "One more connection costs", "in the kernel", "in asyncli",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 100, 132, 240])
+@pytest.mark.parametrize("until_s", [0.0, 3.0, 7.0, 60.0, 104.0])
+def test_the_screen_fits_and_every_word_is_whole(width: int, until_s: float) -> None:
+    run = a_run(100_000)
+    state = state_at(run, until_s)
+    state.findings = (Finding("a", "warning", "long words " * 30), Finding("b", "error", "short"))
+    state.lost, state.deaths = 12_345_678, {"closed_idle": 12_345_000, "reset": 678}
+    text = drawn(run.plan, state, width)
+    lines = text.splitlines()
+    assert len(lines) <= 23  # a line is left for the cursor
+    assert max(map(len, lines)) <= width
+    for word in WORDS if until_s > 50 else WORDS[:6]:
+        assert word in text, word
+    assert "why: lost (closed_idle 12,345,000, reset 678)" in text
+    assert "error: short" in text
+    assert "…" not in text
+
+
+def test_a_screen_of_ten_million_connections() -> None:
+    plan = Plan(urls=("http://a-rather-long-name.of-a-server.example.org:8080/with/a/long/path?and=a&query=too",) * 2)
+    state = LiveState(phase="ramp", asked=10_000_000, held=9_999_999, opened=10_000_000, active=9_999_999,
+                      accepts=123_456_789, handled=123_456_789, achieved_per_s=123_456.0, asked_per_s=200_000.0,
+                      elapsed_s=359_999.0, eta_s=86_400.0, progress=0.999, server_cpu_share=12.34, workers=600,
+                      host_per_connection=123_456.0, server_per_connection=-5.0)  # fmt: skip
+    text = drawn(plan, state, 80)
+    for words in ("9,999,999 of 10,000,000", "123,456/s of 200,000/s", "12.3 cores", "24 h left", "and 1 more", "-5 B in"):
+        assert words in text
+
+
+@pytest.mark.parametrize("width", [20, 30, 50])
+def test_a_narrow_terminal_is_no_error(width: int) -> None:
+    drawn(a_run(1000).plan, state_at(a_run(1000), 20.0), width)
+
+
+def test_the_live_view_draws_and_leaves_no_trace() -> None:
+    run = a_run(2000, hold_s=3.0)
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, _environ={})
+    fold = LiveFold(run.plan)
+    with LiveView(run.plan, console) as view:
+        for t_s, kind, what in events(run):
+            feed(fold, t_s, kind, what)
+            view.update(fold.state())
+    output = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "2,000 of 2,000" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output)
+    assert output.rstrip().endswith("\x1b[2K") or "\x1b[2K" in output[-400:]
+    view.update(fold.state())  # after the end it is silent
+
+
+def test_a_terminal_that_knows_ascii_alone() -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    console = Console(file=file, width=80, height=24, force_terminal=True)
+    state = state_at(a_run(20_000), 60.0)
+    state.findings = (Finding("x", "error", "é " * 90),)
+    console.print(screen(a_run(20_000).plan, state, console))
+    file.flush()
+
+
+def test_plain_lines_every_ten_seconds_and_at_each_phase() -> None:
+    run = a_run(20_000, hold_s=30.0)
+    console = Console(file=io.StringIO(), width=80)
+    fold = LiveFold(run.plan)
+    with PlainView(run.plan, console) as view:
+        for t_s, kind, what in events(run):
+            feed(fold, t_s, kind, what)
+            if kind == "tick" and what.second == 5:
+                fold.finding(Finding("x", "warning", "something [b]odd[/b]\nhappened"))
+            view.update(fold.state())
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    phases = [line.split()[1] for line in lines if "warning" not in line]
+    assert list(dict.fromkeys(phases)) == ["baseline", "ramp", "hold", "drain", "residue"]
+    assert 9 <= len(lines) <= 13
+    assert sum("something [b]odd[/b] happened" in line for line in lines) == 1
+    ramp = [line for line in lines if " ramp " in line][-1]
+    for words in ("held ", " of 20,000", "/s (asked 1,000/s)", " left", "lost 0", "beats/s p50 0.42 ms", "server active"):
+        assert words in ramp
+    assert "a connection on this host" in [line for line in lines if " hold " in line][-1]
+
+
+def test_a_line_with_losses_names_the_causes() -> None:
+    line = plain_line(LiveState(phase="hold", lost=3, deaths={"reset": 1, "closed_idle": 2}, failed=1, failures={"refused": 1}))
+    assert "lost 3 (closed_idle 2, reset 1); failed 1 (refused 1)" in line
+
+
+def test_the_null_view_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with NullView() as view:
+        view.update(LiveState())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_night_costs_no_more_memory_than_a_minute() -> None:
+    fold = LiveFold(Plan(urls=("http://a/",)))
+    fold.phase(Phase("hold", 0.0))
+    for second in range(3000):
+        fold.tick(float(second), Tick(held=1, longest_turn_s=0.001))
+        fold.sample(Sample(float(second), {"server.cpu_s": float(second), "generator.cpu_s": 0.0}))
+        fold.finding(Finding("x", "info", str(second)))
+    kept = [len(value) for value in vars(fold).values() if hasattr(value, "__len__")]
+    assert max(kept) <= 12
+    assert max(len(seen) for seen in fold._cpu.values()) <= 12
+    assert fold.state().findings_seen == 3000

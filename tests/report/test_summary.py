@@ -1,0 +1,195 @@
+"""The summary, and the JSON that outside tools rely on."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_run import a_run
+
+from asyncli.plan import plan_document
+from asyncli.records import Deaths, Finding
+from asyncli.report.jsonout import to_json
+from asyncli.report.summary import exit_status, summarise
+from asyncli.store.reader import Run, read_run
+from asyncli.store.writer import RunWriter
+
+COST = {"bytes_per_connection", "ci95", "fixed_bytes", "method", "points"}
+THEN = {"baseline", "hold_end"}
+#: The contract, key by key; a set stands for a leaf's keys, None for a value.
+CONTRACT: dict[str, Any] = {
+    "schema": None,
+    "run": {"id", "started", "duration_s", "phases", "verdict", "complete"},
+    "plan": None,
+    "connections": {
+        "requested", "opened", "established_peak", "held", "lost", "reopened", "failed", "failures", "deaths",
+    },
+    "ramp": {"asked_per_s": None, "achieved_per_s": None, "lateness_ms": {"p50", "p99", "max"}},
+    "heartbeats": {
+        "sent": None, "answered": None, "failed": None, "by_status": None,
+        "latency_ms": {"p50", "p90", "p99", "p999", "max"}, "lateness_ms": {"p50", "p99", "max"},
+    },
+    "reconciliation": {
+        "client_held", "server_active", "accepts_delta", "handled_delta", "requests_delta", "agrees",
+    },
+    "server": {"processes": THEN, "rss_bytes": THEN, "pss_bytes": THEN, "cpu_s": THEN},
+    "cost": {"server_user": COST, "kernel": COST, "generator_user": COST, "host_total": COST, "residual": COST},
+    "generator": {
+        "processes", "user_bytes", "user_bytes_per_connection", "cpu_s", "cpu_us_per_heartbeat", "saturated",
+    },
+    "findings": None,
+    "environment": None,
+}  # fmt: skip
+ENVIRONMENT = {"kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes"}
+
+
+def document(run: Run) -> dict[str, Any]:
+    def no_constant(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    loaded: dict[str, Any] = json.loads(to_json(summarise(run)), parse_constant=no_constant)
+    return loaded
+
+
+def keys_match(value: Any, contract: Any) -> None:
+    if contract is not None and value is not None:
+        assert set(value) == set(contract)
+        if isinstance(contract, dict):
+            for key, inner in contract.items():
+                keys_match(value[key], inner)
+
+
+def empty(run: Run) -> Run:
+    run.ticks, run.samples, run.phases, run.findings, run.environment, run.complete = [], [], [], [], {}, False
+    return run
+
+
+RUNS = {
+    "good": lambda: a_run(30_000),
+    "elsewhere": lambda: a_run(30_000, local=False, server=False, status=False),
+    "short": lambda: a_run(100, hold_s=1.0),
+    "empty": lambda: empty(a_run(100)),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_keys_are_exactly_the_contract(name: str) -> None:
+    loaded = document(RUNS[name]())
+    keys_match(loaded, CONTRACT)
+    assert list(loaded) == list(CONTRACT)
+    assert set(loaded["environment"]) >= ENVIRONMENT
+    assert all(set(one) == {"name", "start_s", "end_s"} for one in loaded["run"]["phases"])
+    assert all(set(one) == {"code", "severity", "evidence", "remedy"} for one in loaded["findings"])
+
+
+def test_the_numbers_of_a_good_run() -> None:
+    run = a_run(30_000)
+    loaded = document(run)
+    assert loaded["schema"] == 1
+    assert (loaded["run"]["verdict"], loaded["run"]["complete"], loaded["run"]["id"]) == ("passed", True, run.id)
+    assert loaded["plan"] == json.loads(json.dumps(plan_document(run.plan)))
+    assert loaded["connections"] == {
+        "requested": 30_000, "opened": 30_000, "established_peak": 30_000, "held": 30_000, "lost": 0, "reopened": 0,
+        "failed": 0, "failures": {}, "deaths": {},
+    }  # fmt: skip
+    beats = loaded["heartbeats"]
+    assert beats["sent"] == beats["answered"] == sum(beats["by_status"].values()) > 0
+    latency = list(beats["latency_ms"].values())
+    assert latency == sorted(latency)
+    assert loaded["reconciliation"]["agrees"] is True
+    assert loaded["server"]["pss_bytes"]["baseline"] < loaded["server"]["pss_bytes"]["hold_end"]
+    low, high = loaded["cost"]["kernel"]["ci95"]
+    assert low < loaded["cost"]["kernel"]["bytes_per_connection"] < high
+    generator = loaded["generator"]
+    assert generator["user_bytes"] / 30_000 == pytest.approx(generator["user_bytes_per_connection"])
+    assert generator["user_bytes_per_connection"] == pytest.approx(130, rel=0.05)
+    assert (generator["processes"], generator["saturated"]) == (11, False)
+
+
+def nulls(value: Any, path: str = "") -> list[str]:
+    if isinstance(value, dict):
+        return [found for key, inner in value.items() for found in nulls(inner, f"{path}.{key}")]
+    return [path] if value is None else []
+
+
+def test_every_null_has_its_finding() -> None:
+    assert [path for path in nulls(document(a_run(30_000))) if not path.startswith(".plan")] == []
+    says = {
+        ".ramp": "ramp_unknown", ".heartbeats": "latency_unknown", ".reconciliation": "reconciliation_unknown",
+        ".server": "server_numbers_unknown", ".cost": "cost_", ".generator": "generator_numbers_unknown",
+    }  # fmt: skip
+    for name in ("elsewhere", "short", "empty"):
+        loaded = document(RUNS[name]())
+        codes = " ".join(finding["code"] for finding in loaded["findings"])
+        for path in nulls(loaded):
+            part = "." + path.split(".")[1]
+            assert part in (".plan", ".environment", ".run") or says[part] in codes, path
+
+
+def test_deaths_and_failures_add_up() -> None:
+    run = a_run(20_000)
+    run.ticks[30][1].deaths = {"reset": Deaths(count=3), "closed_idle": Deaths(count=4)}
+    run.ticks[31][1].failures = {"refused": 2, "no_ports": 5}
+    c = summarise(run).connections
+    assert (c.lost, list(c.deaths.items())) == (7, [("closed_idle", 4), ("reset", 3)])
+    assert (c.failed, list(c.failures.items())) == (7, [("no_ports", 5), ("refused", 2)])
+
+
+def test_findings_come_once_and_errors_first() -> None:
+    run = a_run(20_000)
+    run.findings = [Finding("a", "info", "x"), Finding("b", "error", "y"), Finding("a", "info", "x")]
+    run.ticks[30][1].failures = {"refused": 2}
+    found = summarise(run).findings
+    assert len(found) == len(set(found))
+    ranks = [("error", "warning", "info").index(finding.severity) for finding in found]
+    assert ranks == sorted(ranks)
+
+
+def test_a_run_that_lost_everything_does_not_pass() -> None:
+    run = a_run(20_000)
+    for t_s, tick in run.ticks:
+        if t_s > 60:
+            tick.held = tick.held_at_drain = 0
+    run.ticks[60][1].deaths = {"reset": Deaths(count=20_000)}
+    summary = summarise(run)
+    assert (summary.verdict, exit_status(summary.verdict), summary.connections.held) == ("failed", 99, 0)
+
+
+def test_a_killed_run_and_one_that_was_stopped() -> None:
+    run = a_run(20_000, complete=False)
+    run.phases = run.phases[:3]
+    run.phases[2].end_s = None
+    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s < 50]
+    run.samples = [sample for sample in run.samples if sample.t_s < 50]
+    summary = summarise(run)
+    assert (summary.verdict, summary.run.complete, summary.connections.held) == ("invalid", False, 20_000)
+    assert "incomplete" in {finding.code for finding in summary.findings}
+    assert summary.cost.host_total is not None
+    run = a_run(20_000)
+    run.plan = type(run.plan)(**{**plan_document(run.plan), "hold_s": 3600.0})
+    assert "stopped_early" in {finding.code for finding in summarise(run).findings}
+
+
+def test_json_is_stable_and_finite(tmp_path: Path) -> None:
+    """The same from memory and from the file, and twice."""
+    run = a_run(5000, hold_s=5.0)
+    writer = RunWriter.create(
+        tmp_path / "run.db", run_id=run.id, started_wall_s=1_740_830_400.0, plan_document=plan_document(run.plan),
+        environment=run.environment,
+    )  # fmt: skip
+    for phase in run.phases:
+        writer.phase(phase)
+    for t_s, tick in run.ticks:
+        writer.tick(t_s, tick)
+    for sample in run.samples:
+        writer.sample(sample)
+    for finding in run.findings:
+        writer.finding(0.0, finding)
+    writer.close(True)
+    assert to_json(summarise(read_run(tmp_path / "run.db"))) == to_json(summarise(run)) == to_json(summarise(run))
+    summary = summarise(run)
+    summary.ramp.achieved_per_s = math.nan
+    assert json.loads(to_json(summary))["ramp"]["achieved_per_s"] is None

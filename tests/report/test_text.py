@@ -1,0 +1,168 @@
+"""The report on a terminal says the answer first, and says it anywhere."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from synthetic_run import a_run
+
+from asyncli.records import Deaths, Finding
+from asyncli.report.summary import Summary, summarise
+from asyncli.report.text import answer, one_line, print_report
+from asyncli.store.reader import Run
+
+
+def printed(of: Run | Summary, width: int = 80, path: str = "run.db") -> str:
+    summary = summarise(of) if isinstance(of, Run) else of
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    print_report(summary, console, path)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= width
+    assert "nan" not in text.lower().split()
+    return str(text)
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_verdict_and_the_answer_come_first() -> None:
+    lines = printed(a_run(100_000)).splitlines()
+    assert lines[0] == "PASSED  100,000 of 100,000 connections were held to the end, and none was lost"
+    said = flat(" ".join(lines[2:4]))
+    pattern = (
+        r"One more connection costs 9,\d\d\d B on this host ± \d+: 1,0\d\d B in nginx, 4,0\d\d B in the kernel for each "
+        r"of its two ends, 1[23]\d B in asyncli, [34]\d\d B left over\."
+    )
+    assert re.fullmatch(pattern, said), said
+
+
+def test_every_part_is_there() -> None:
+    text = flat(printed(a_run(30_000)))
+    for words in (
+        "Cost of a connection bytes 95 % interval fixed all at 30,000",
+        "Slopes: ramp, medians of",
+        "30,000 30,000 30,000 0 0 0",
+        "1,000/s asked, 1,000/s achieved",
+        "Heartbeats p50 p90 p99 p99.9 max",
+        "Counts compared asyncli nginx",
+        "They agree. Rule: held by the client = active",
+        "nginx (PSS) 9",
+        "Linux 6.18.0, Python 3.11.7, 2 CPUs, 25.0 GB, 10 workers, 36 source addresses",
+        "info 36 sources of 127.1.0.0/16",
+        "Verdict by the rule: passed: as many held",
+        "Print it again asyncli report run.db",
+    ):
+        assert words in text, words
+
+
+def test_a_name_with_blanks_is_quoted_in_the_command_only() -> None:
+    text = printed(a_run(1000), path="my run.db")
+    assert "Run file        my run.db\n" in text
+    assert "asyncli report 'my run.db'\n" in text
+
+
+def test_the_built_in_server_is_named_at_every_number() -> None:
+    run = a_run(30_000, label="built-in server")
+    text = printed(run)
+    assert text.count("built-in server") >= 4
+    assert "nginx" not in text.replace("nginx.conf", "")
+    assert "B in built-in server," in answer(summarise(run))
+
+
+def test_a_server_elsewhere_costs_one_end_here() -> None:
+    run = a_run(60_000, local=False, server=False, status=False, label="")
+    said = answer(summarise(run))
+    assert "in the kernel for this end of it" in said
+    assert "in the server" not in said
+    assert "Counts compared" not in printed(run)
+
+
+def test_what_is_not_known_is_said_and_how_to_know_it() -> None:
+    said = answer(summarise(a_run(1000)))
+    assert said.startswith("What one more connection costs is not known: the ramp was too short")
+    assert "--interval 200ms" in said
+    run = a_run(30_000)
+    for sample in run.samples:
+        sample.values.pop("host.used_bytes")
+    assert answer(summarise(run)).endswith("this host's total is not known.")
+
+
+def test_a_failed_run_names_causes_and_remedies() -> None:
+    run = a_run(20_000)
+    dead = Deaths(count=500)
+    for _ in range(500):
+        dead.idle_s.add(75)
+        dead.age_s.add(100)
+    run.ticks[40][1].deaths = {"closed_idle": dead}
+    run.ticks[41][1].failures = {"refused": 9}
+    text = flat(printed(run))
+    assert text.startswith("FAILED 500 of 20,000 established connections were lost")
+    assert "lost by cause: closed_idle 500" in text
+    assert "failed by cause: refused 9" in text
+    assert "error the server closed 500 idle connections after 1 min 15 s idle" in text
+    assert "remedy: raise the server's idle timeout" in text
+    assert text.index("error the server closed") < text.index("info 36 sources")
+
+
+def test_an_invalid_run_warns_at_the_top() -> None:
+    run = a_run(20_000)
+    for _, tick in run.ticks:
+        tick.longest_turn_s = 3.0
+    text = printed(run)
+    assert text.startswith("INVALID")
+    assert "Do not rely on these numbers" in "\n".join(text.splitlines()[:6])
+
+
+def test_company_is_told_of_at_the_top() -> None:
+    run = a_run(20_000)
+    for sample in run.samples[10:]:
+        sample.values["kernel.tcp_alloc"] += 100_000
+    head = flat(" ".join(printed(run).splitlines()[:9]))
+    assert "But we were not alone: while our connections took 40,000 sockets on this host, others opened 100,000" in head
+
+
+def test_an_untested_run() -> None:
+    run = a_run(500)
+    for _, tick in run.ticks:
+        tick.opened = tick.held = tick.held_at_drain = tick.sent = tick.answered = 0
+        tick.failures = {"refused": 30}
+    lines = printed(run).splitlines()
+    assert lines[0] == "UNTESTED  nothing ever connected"
+    assert lines[2] == "What one more connection costs is not known: no connections were held."
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_any_width(width: int) -> None:
+    printed(a_run(20_000), width)
+
+
+def test_it_depends_on_the_summary_alone() -> None:
+    assert printed(a_run(20_000)) == printed(a_run(20_000))
+
+
+def test_foreign_text_cannot_steer_the_terminal() -> None:
+    run = a_run(1000, label="nginx/[red]1\x1b[2J")
+    run.findings = [Finding("x", "warning", "a\nb \x1b[31m [bold]c[/bold]", "\x07do")]
+    text = printed(run)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[bold]c[/bold]" in text
+
+
+def test_a_terminal_that_knows_ascii_alone() -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    summary = summarise(a_run(20_000, label="nginx-é/1"))
+    print_report(summary, Console(file=file, width=80, highlight=False), "run.db")
+    file.flush()
+    assert b"on this host +- " in raw.getvalue().replace(b"\n", b" ")
+
+
+def test_one_line() -> None:
+    line = one_line(summarise(a_run(100_000)))
+    assert re.fullmatch(r"passed: 100,000 of .* none was lost; one more costs 9,\d\d\d B on this host, \+- \d+ B", line)
+    assert one_line(summarise(a_run(1000))).endswith("none was lost")
