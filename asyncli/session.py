@@ -23,10 +23,10 @@ from asyncli.engine.resolve import lay_out
 from asyncli.engine.shard import Failed, Ticked, Up, WorkerLost, build_shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import read_environment
-from asyncli.errors import HostError, PreflightError
+from asyncli.errors import PreflightError
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits
-from asyncli.records import Check, Finding, Phase, PhaseName, Sample, Tick
+from asyncli.records import Check, Deaths, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.store.writer import RunWriter
 
 # The ramp's first batch is due this long after the workers hear of it: time for the word to reach sixty processes.
@@ -80,6 +80,7 @@ class Soak:
         self._opened = 0
         self._failures = 0
         self._given_up: set[int] = set()
+        self._troubled = False
         self._early: list[Finding] = []
         self._phase: Phase | None = None
         self._writer: RunWriter | None = None
@@ -244,6 +245,7 @@ class Soak:
                 t_s = self._t0 + tick.second - self._zero
                 if self._writer is not None:
                     self._writer.tick(t_s, tick)
+                    self._tell_trouble(self._writer.trouble)
                 self._watcher.tick(t_s, tick)
                 for destination in tick.dropped:
                     self._dropped(destination)
@@ -259,8 +261,18 @@ class Soak:
                 )  # fmt: skip
             case Failed():
                 self._failed = True
+                if self._last.held:
+                    # Nobody is left to count them: what was held by the last tick is the generator's loss.
+                    lost = {"generator_lost": Deaths(count=self._last.held)}
+                    self._hear(Ticked(Tick(second=self._last.second + 1, deaths=lost)))
                 self._found(Finding("generator_failed", "error", message.why, "run again; if it repeats, report it as a bug"))
                 self._ticked.set()
+
+    def _tell_trouble(self, trouble: str | None) -> None:
+        """The run file cannot be written just now (a full disk): rows wait in memory, and the user should know at once."""
+        if trouble is not None and not self._troubled:
+            self._troubled = True
+            self._found(Finding("run_file_trouble", "warning", trouble, "make room or rights there; what waits is written then"))
 
     def _dropped(self, number: int) -> None:
         if number not in self._given_up:
@@ -309,8 +321,6 @@ class Soak:
     async def _close(self, completed: bool) -> None:
         if self._writer is not None:
             await asyncio.to_thread(self._writer.close, completed and not self._failed)
-            if self._writer.trouble:
-                raise HostError(f"{self.out}: {self._writer.trouble}")
 
 
 async def soak(plan: Plan, out: Path | str | None = None) -> Path:
