@@ -1,3 +1,29 @@
-"""asyncli: a long-connection soak tester that says what one more connection costs, with an error bar."""
+"""asyncli: a long-connection soak tester that says what one more connection costs, with an error bar.
+
+In a notebook: ``run_file = await asyncli.soak(asyncli.Plan(urls=("http://127.0.0.1:8080/",)))``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asyncli.plan import Plan
+    from asyncli.session import Soak, soak
 
 __version__ = "0.1.0"
+__all__ = ["Plan", "Soak", "__version__", "soak"]
+
+# Loaded when they are asked for: the host process and `--help` import this package and need none of it.
+_HOMES = {"Plan": "asyncli.plan", "Soak": "asyncli.session", "soak": "asyncli.session"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from asyncli import __version__
-from asyncli.engine.spread import Spread
+from asyncli.engine.spread import Spread, show
 from asyncli.preflight.limits import Limits
 from asyncli.records import Environment
 
@@ -42,7 +42,7 @@ def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> 
         "local": spread.local,
         "workers": spread.workers,
         "sources": max(1, len(spread.sources)),
-        "destinations": [f"{'[' + d.address + ']' if ':' in d.address else d.address}:{d.port}" for d in spread.destinations],
+        "destinations": [show(destination) for destination in spread.destinations],
     }
 
 

@@ -123,7 +123,7 @@ def _strings(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]
     def parse(value: object) -> tuple[str, ...]:
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
-            raise ValueError(f"{value!r} is not a text or a list of texts")
+            raise ValueError(f"{value!r} is not a text or a list of texts; write it in quotes")
         return tuple(check(one) for one in values)
 
     return parse
@@ -163,7 +163,7 @@ def _keepalive(value: object) -> float:
 def _connections(value: object) -> int:
     number = parse_count(value)
     if number > MOST_CONNECTIONS:
-        raise ValueError(f"{value!r} is more than 10,000,000, the most that one run is built for")
+        raise ValueError(f"{value!r} is more than one run is built for; write at most 10M")
     return number
 
 
@@ -193,19 +193,19 @@ def _whole(low: int, high: int, what: str) -> Callable[[object], int]:
 
 def _first_beat(value: object) -> str:
     if value not in ("now", "sleep"):
-        raise ValueError(f"{value!r} is neither now nor sleep")
+        raise ValueError(f"{value!r} is neither now nor sleep; write one of the two")
     return str(value)
 
 
 def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false")
+        raise ValueError(f"{value!r} is neither true nor false; write one of the two")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError(f"{value!r} is not a text")
+        raise ValueError(f"{value!r} is not a text; write one, in quotes")
     return value
 
 
@@ -245,7 +245,9 @@ class Layer(msgspec.Struct, frozen=True):
     values: dict[str, Any]
 
     def locate(self, key: str) -> str:
-        """Where ``key`` stands, in words; flags are written with dashes."""
+        """Where ``key`` stands, in words; flags are written with dashes, and URLs are arguments."""
+        if key == "urls" and self.where.startswith("--"):
+            return "URL"
         return self.where.format(key=key.replace("_", "-") if self.where.startswith("--") else key)
 
 
@@ -294,10 +296,12 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
     if plan.batch > plan.connections:
         plan = msgspec.structs.replace(plan, batch=plan.connections)
     if plan.plateaus > plan.connections:
-        raise PlanError(f"{located['plateaus']}: more plateaus ({plan.plateaus}) than connections ({plan.connections})")
+        what = f"more plateaus ({plan.plateaus}) than connections ({plan.connections})"
+        raise PlanError(f"{located['plateaus']}: {what}; write at most {plan.connections}")
     named = [field for field in ("server_pid", "server_pidfile", "server_name") if fields.get(field) is not None]
     if len(named) > 1:
-        raise PlanError(f"{' and '.join(located[field] for field in named)}: name the server once, not {len(named)} times")
+        where = " and ".join(located[field] for field in named)
+        raise PlanError(f"{where}: name the server once, not {len(named)} times; leave all but one out")
     return plan
 
 

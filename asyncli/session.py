@@ -21,7 +21,7 @@ from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
 from asyncli.engine.resolve import lay_out
 from asyncli.engine.shard import Failed, Ticked, Up, WorkerLost, build_shard
-from asyncli.engine.spread import Spread
+from asyncli.engine.spread import Destination, Spread, show
 from asyncli.environment import read_environment
 from asyncli.errors import PreflightError
 from asyncli.plan import Plan, plan_document
@@ -80,6 +80,7 @@ class Soak:
         self._opened = 0
         self._failures = 0
         self._given_up: set[int] = set()
+        self._destinations: tuple[Destination, ...] = ()
         self._troubled = False
         self._early: list[Finding] = []
         self._phase: Phase | None = None
@@ -94,6 +95,7 @@ class Soak:
     async def run(self) -> Path:
         """Do all of it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
         limits, spread = await _look_around(self.plan)
+        self._destinations = spread.destinations
         collector = Collector(
             self.plan,
             clock=self._clock,
@@ -203,13 +205,11 @@ class Soak:
             if even_if_stopped:
                 await asyncio.sleep(left)
             else:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopped.wait(), left)
+                await _for_at_most(left, self._stopped)
 
     async def _next_tick(self) -> None:
         self._ticked.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ticked.wait(), 0.5)
+        await _for_at_most(0.5, self._ticked)
 
     async def _wait_for_ramp(self, spread: Spread) -> None:
         latest = self._t0 + build_shard(self.plan, spread).ramp.end_s * 2 + self.plan.connect_timeout_s + _RAMP_SLACK_S
@@ -275,16 +275,15 @@ class Soak:
             self._found(Finding("run_file_trouble", "warning", trouble, "make room or rights there; what waits is written then"))
 
     def _dropped(self, number: int) -> None:
-        if number not in self._given_up:
-            self._given_up.add(number)
-            self._found(
-                Finding(
-                    "address_dropped", "warning",
-                    f"address {number + 1} of those that the URL's name resolves to refused every connect while another "
-                    "answered: it was given up, and its share went to the others",
-                    "write the address that answers into the URL",
-                )
-            )  # fmt: skip
+        """The engine gave an address up."""
+        if number in self._given_up:
+            return
+        self._given_up.add(number)
+        name = show(self._destinations[number])
+        evidence = (
+            f"{name} refused every connect while another address answered: it was given up, and its share went to the others"
+        )
+        self._found(Finding("address_dropped", "warning", evidence, f"see that the server listens at {name}, or leave it out"))
 
     def _sampled(self, sample: Sample) -> None:
         if self._writer is not None:
@@ -305,6 +304,9 @@ class Soak:
 
     def _enter(self, name: PhaseName, at_s: float | None = None) -> None:
         start = self._clock() if at_s is None else at_s
+        if self._phase is not None:
+            # A ramp begins a moment in the future; stopped before it came, it has no length, and nothing begins before it.
+            start = max(start, self._phase.start_s)
         self._leave(start)
         self._report_phase(Phase(name, start))
 
@@ -323,6 +325,14 @@ class Soak:
             await asyncio.to_thread(self._writer.close, completed and not self._failed)
 
 
+async def _for_at_most(seconds: float, event: asyncio.Event) -> None:
+    # Not wait_for: before Python 3.12 it swallows a cancellation that comes together with the event, so two quick Ctrl-C
+    # would count as one.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
 async def soak(plan: Plan, out: Path | str | None = None) -> Path:
     """Run ``plan`` inside the running loop; the run file's path. ``out``: a new file, by default ``asyncli-<time>.db`` here."""
     return await Soak(plan, free_name() if out is None else Path(out)).run()
@@ -338,20 +348,24 @@ def free_name() -> Path:
     return path
 
 
-async def look_at(plan: Plan) -> tuple[Spread, list[Check]]:
-    """What ``asyncli check`` shows: how the plan would be spread, and every limit against it. Sends nothing to the target."""
+async def look_at(plan: Plan) -> tuple[Spread, list[Check], list[Finding]]:
+    """What ``asyncli check`` shows: how the plan would be spread, every limit against it, and what was odd on the way.
+
+    Sends nothing to the target.
+    """
+    findings: list[Finding] = []
     _, spread = await _look_around(plan)
     collector = Collector(
         plan,
         clock=time.monotonic,
         generator_pids=list,
         on_sample=lambda _: None,
-        on_finding=lambda _: None,
+        on_finding=findings.append,
         local=spread.local,
     )
     try:
         await collector.open()
-        return spread, await asyncio.to_thread(_examine, plan, spread, collector)
+        return spread, await asyncio.to_thread(_examine, plan, spread, collector), findings
     finally:
         await collector.close()
 

@@ -73,16 +73,18 @@ def failures(totals: Totals) -> list[Finding]:
     return found
 
 
-def deaths(totals: Totals) -> list[Finding]:
+def deaths(totals: Totals, environment: Environment) -> list[Finding]:
     """A finding for each cause of established connections that ended before the drain."""
     whole = totals.whole
+    server = environment.get("server")
+    name = str(server.get("label") or "").partition("/")[0] if isinstance(server, dict) else ""
     found = []
     for cause, _ in _by_count({cause: deaths.count for cause, deaths in whole.deaths.items()}):
         dead = whole.deaths[cause]
         what, remedy = _DEATHS.get(cause, _DEATHS["other"])
         evidence = f"{format_count(dead.count)} {what} ({cause})"
         if cause == "closed_idle":
-            evidence, remedy = _closed_idle(dead, evidence, remedy)
+            evidence, remedy = _closed_idle(dead, evidence, remedy, name)
         elif cause == "closed_announced":
             evidence, remedy = _closed_announced(dead, evidence, remedy)
         else:
@@ -91,11 +93,13 @@ def deaths(totals: Totals) -> list[Finding]:
     return found
 
 
-def _closed_idle(dead: Deaths, evidence: str, remedy: str) -> tuple[str, str]:
+def _closed_idle(dead: Deaths, evidence: str, remedy: str, server: str) -> tuple[str, str]:
     idle = _narrow(dead.idle_s)
     if idle is None:
         return evidence + _aged(dead), remedy
-    whose = next((name for seconds, name in _KNOWN_IDLE_S.items() if abs(idle - seconds) <= 1), "keepalive_timeout")
+    whose = next((name for seconds, name in _KNOWN_IDLE_S.items() if abs(idle - seconds) <= 1), "its keep-alive timeout")
+    if server == "nginx":  # known, so no guess at whose default it might be
+        whose = "its keepalive_timeout"
     return (
         f"the server closed {format_count(dead.count)} idle connections after {format_duration(idle)} idle ({whose}?)",
         "raise the server's idle timeout, or beat more often: --keepalive below twice that time",
@@ -151,12 +155,12 @@ def statuses(whole: Tick) -> list[Finding]:
 #: A TCP counter of this host -> what its rise means, and what to do (kernel: networking/snmp_counter.rst).
 _COUNTERS = {
     "tcp.ListenOverflows": (
-        "times a listen queue was full (ListenOverflows)",
-        "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)",
+        "times a listen queue of some program on this host was full (ListenOverflows)",
+        "if it was the server's: raise net.core.somaxconn and its backlog=, or ramp more slowly (--interval)",
     ),
     "tcp.ListenDrops": (
-        "connects were dropped by a listening socket (ListenDrops)",
-        "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)",
+        "connects were dropped by listening sockets of this host (ListenDrops)",
+        "if it was the server's: raise net.core.somaxconn and its backlog=, or ramp more slowly (--interval)",
     ),
 }
 

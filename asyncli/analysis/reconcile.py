@@ -50,6 +50,10 @@ def reconcile(
         remedy = "name its stub_status page with --status-url, and keep a --baseline"
         return result, [_unknown("no status page from before the ramp", remedy)]
     accepts, handled, requests, polls = (_delta(pages[name]) for name in ("accepts", "handled", "requests", "polls"))
+    # A server that ends connections after some requests ends our poller's too: its new ones are accepts, but not the soak's.
+    connects = series(samples, "status.connects")
+    reconnects = _delta(connects) if connects.t_s else 0
+    accepts, handled = accepts - reconnects, handled - reconnects
     result.accepts_delta, result.handled_delta, result.requests_delta = accepts, handled, requests
     active = pages["active"].last(until_s=stop, since_s=max(start, stop - _STALE_S))
     if active is None:
@@ -58,7 +62,7 @@ def reconcile(
 
     whole, flight = totals.whole, _in_flight(phases, ticks, pages["accepts"].t_s[-1])
     churn = _churn(ticks, stop)
-    poller = math.ceil(polls / _POLLS_PER_CONNECTION)
+    poller = 0 if connects.t_s else math.ceil(polls / _POLLS_PER_CONNECTION)
     unsure = sum(whole.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
     answers, unanswered = whole.answered + polls, whole.sent - whole.answered
     held, server, opened = totals.held, result.server_active, whole.opened

@@ -26,6 +26,6 @@ def command(urls: tuple[str, ...], **values: Any) -> int:
     from asyncli.report.checks import print_checks
     from asyncli.session import look_at
 
-    spread, checks = asyncio.run(look_at(plan))
-    print_checks(plan, spread, checks, Console(highlight=False))
+    spread, checks, findings = asyncio.run(look_at(plan))
+    print_checks(plan, spread, checks, findings, Console(highlight=False))
     return 2 if refusals(checks) else 0

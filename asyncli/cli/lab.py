@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-
 import click
 
 from asyncli.errors import PlanError
@@ -24,11 +21,16 @@ def command(name: str, connections: str, keepalive: str, port: str) -> int:
         raise PlanError(f"lab {name}: {error}") from None
     if not port.isdigit() or int(port) > 65535:
         raise PlanError(f"--port: {port!r} is not a port; write a number from 0 to 65535")
+    import asyncio
+
     asyncio.run(_serve(name, count, seconds, int(port)))
     return 0
 
 
 async def _serve(name: str, connections: int, keepalive_s: float, port: int) -> None:
+    import asyncio
+    import signal
+
     from asyncli import lab
 
     stopped = asyncio.Event()

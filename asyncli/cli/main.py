@@ -61,16 +61,14 @@ def cli() -> None:
 
 
 def _is_original_usage(arguments: Sequence[str]) -> bool:
-    """``asyncli [-c N] [-k SECONDS] URL``: anything that neither begins with a command nor asks for help or version."""
-    if not arguments or (set(arguments) & {"-h", "--help", "-V", "--version"} and not arguments[0].startswith(("-c", "-k"))):
-        return False
-    return arguments[0] not in COMMANDS
+    """``asyncli [-c N] [-k SECONDS] URL``: anything that begins neither with a command nor with a wish for help or version."""
+    return bool(arguments) and arguments[0] not in {*COMMANDS, "-h", "--help", "-V", "--version"}
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit status. Prints errors as one line each on standard error."""
+    words = list(arguments)
     try:
-        words = list(arguments)
         if _is_original_usage(words):
             near = difflib.get_close_matches(words[0], COMMANDS, n=1) if "/" not in words[0] else []
             if near and not words[0].startswith("-"):
@@ -84,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
         print(help_wanted.format_message(), file=sys.stderr)
         return 2
     except click.ClickException as error:
-        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "asyncli"
+        where = " ".join(["asyncli", *(word for word in words[:1] if word in COMMANDS)])
         return _complain(f"{error.format_message()} ('{where} --help' lists what there is)", 2)
     except AsyncliError as error:
         return _complain(str(error), error.exit_status)

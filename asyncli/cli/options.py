@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from asyncli.errors import HostError
 from asyncli.plan import KEYS, Layer, Plan, build_plan, read_plan_file
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,7 +56,7 @@ def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Laye
         layers.append(read_plan_file(_plan_path(str(file))))
     flags = {key: value for key, value in values.items() if key in {*KEYS, "ramp"} and value is not None and value != ()}
     if urls:
-        flags["urls"] = list(urls)
+        layers.append(Layer("URL", {"urls": list(urls)}))
     return build_plan([*layers, Layer("--{key}", flags)])
 
 
@@ -65,5 +66,7 @@ def _plan_path(name: str) -> Path:
         return path
     from asyncli.lab.configs import config_file
 
-    shipped = config_file(f"{name}.toml")
-    return shipped if shipped.exists() else path
+    try:
+        return config_file(f"{name}.toml")
+    except HostError:
+        return path

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from rich.console import Console
 
+from asyncli.cli.jsonfile import require_json_place, write_json
 from asyncli.cli.main import INTERRUPTED
-from asyncli.errors import PlanError
 from asyncli.lab import LabServer
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
@@ -22,7 +20,7 @@ from asyncli.report.jsonout import to_json
 from asyncli.report.live import LiveFold, LiveView, NullView, PlainView
 from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
-from asyncli.session import Soak, Target
+from asyncli.session import Soak, Target, free_name
 from asyncli.store.reader import read_run
 
 
@@ -67,9 +65,9 @@ def run_soak(
     aim: Callable[[Plan, LabServer], Plan] | None = None,
 ) -> int:
     """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it."""
-    if json_file not in (None, "-") and not os.access(Path(str(json_file)).absolute().parent, os.W_OK):
-        raise PlanError(f"--json: the folder of {json_file} does not exist or cannot be written; name another file")
-    path = Path(out) if out is not None else _free_name()
+    path = Path(out) if out is not None else free_name()
+    if json_file is not None:
+        require_json_place(json_file, path)
     # With the JSON on standard output, everything for the eye goes to standard error.
     console = Console(stderr=json_file == "-", highlight=False)
     status, summary = asyncio.run(_soak(plan, path, console, quiet, lab, aim))
@@ -78,11 +76,7 @@ def run_soak(
     if json_file == "-":
         sys.stdout.write(to_json(summary) + "\n")
     elif json_file is not None:
-        try:
-            Path(json_file).write_text(to_json(summary) + "\n", encoding="utf-8")
-        except OSError as error:
-            again = f"'asyncli report {path} --json FILE' writes it elsewhere"
-            raise PlanError(f"--json: {json_file} cannot be written ({error.strerror}); {again}") from None
+        write_json(summary, json_file, f"'asyncli report {path} --json FILE' writes it elsewhere")
     if quiet:
         print(one_line(summary), file=sys.stderr if json_file == "-" else sys.stdout)
     else:
@@ -93,35 +87,48 @@ def run_soak(
 async def _soak(
     plan: Plan, path: Path, console: Console, quiet: bool, lab: LabServer | None, aim: Callable[[Plan, LabServer], Plan] | None
 ) -> tuple[int, Summary | None]:
-    async with contextlib.AsyncExitStack() as stack:
-        target = None
-        if lab is not None and aim is not None:
-            await stack.enter_async_context(lab)
-            plan = aim(plan, lab)
-            target = Target(lab.label, lab.pid)
-            if not quiet:
-                console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
-        with _Screen(plan, console, quiet) as screen:
-            soak = Soak(plan, path, watcher=screen, target=target)
-            finished = await _until_stopped(soak.run(), soak.stop)
-        if not soak.started:
-            return INTERRUPTED, None
-        summary = await asyncio.to_thread(lambda: summarise(read_run(path)))
-        return (exit_status(summary.verdict) if finished else INTERRUPTED), summary
+    soak: Soak | None = None
+
+    async def work() -> None:
+        nonlocal plan, soak
+        async with contextlib.AsyncExitStack() as stack:
+            target = None
+            if lab is not None and aim is not None:
+                await stack.enter_async_context(lab)
+                plan = aim(plan, lab)
+                target = Target(lab.label, lab.pid)
+                if not quiet:
+                    console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
+            with _Screen(plan, console, quiet) as screen:
+                soak = Soak(plan, path, watcher=screen, target=target)
+                await soak.run()
+
+    def stop() -> bool:
+        if soak is not None:
+            soak.stop()
+        return soak is not None
+
+    finished = await _until_stopped(work(), stop)
+    if soak is None or not soak.started:
+        print("asyncli: interrupted before the first measurement; there is nothing to report", file=sys.stderr)
+        return INTERRUPTED, None
+    summary = await asyncio.to_thread(lambda: summarise(read_run(path)))
+    return (exit_status(summary.verdict) if finished else INTERRUPTED), summary
 
 
-async def _until_stopped(work: Awaitable[object], stop: Callable[[], None]) -> bool:
-    """Await ``work``; the first signal calls ``stop``, the second cancels. False when it was cancelled."""
+async def _until_stopped(work: Coroutine[object, object, None], stop: Callable[[], bool]) -> bool:
+    """Await ``work``; the first signal calls ``stop``, the second (or the first, where there is nothing to stop) cancels.
+
+    False when it was cancelled.
+    """
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(work)
+    task = asyncio.create_task(work)
     signals = 0
 
     def signalled() -> None:
         nonlocal signals
         signals += 1
-        if signals == 1:
-            stop()
-        else:
+        if signals > 1 or not stop():
             task.cancel()
 
     caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -135,13 +142,3 @@ async def _until_stopped(work: Awaitable[object], stop: Callable[[], None]) -> b
         for number in caught:
             loop.remove_signal_handler(number)
     return True
-
-
-def _free_name() -> Path:
-    """``asyncli-<time>.db`` in the current folder, numbered on where two runs begin in one second."""
-    stem = f"asyncli-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, number = Path(f"{stem}.db"), 1
-    while path.exists():
-        number += 1
-        path = Path(f"{stem}-{number}.db")
-    return path

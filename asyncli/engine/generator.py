@@ -86,7 +86,9 @@ class Generator:
             process.kill()
             await process.wait()
         if self._errors is not None:
-            await self._errors
+            # A worker that is stopped or stuck may outlive a host that was killed, and holds this pipe open.
+            await asyncio.wait({self._errors}, timeout=2.0)
+            self._errors.cancel()
 
     def _send(self, message: Shard | Down) -> None:
         if self._process is not None and self._process.stdin is not None and self._process.returncode is None:

@@ -161,7 +161,19 @@ class Host:
         self._lost += 1
         self._say(WorkerLost(worker=link.number, pid=link.pid, how=how, held=held))
         if not self._links:
+            self._flush()
             self._say(Failed(why="every worker of the generator has ended"))
+
+    def _flush(self) -> None:
+        """With nobody left to report, what has come in and what died with the workers makes the last tick."""
+        if self._t0 is None:
+            return
+        last = Tick(second=max(self._sent_second, *self._seconds, 0) + 1)
+        for merged, _ in self._seconds.values():
+            last.merge_counts(merged)
+        last.merge_counts(self._carried)
+        self._seconds, self._carried = {}, Tick()
+        self._say(Ticked(last))
 
     def _forward(self, now: float) -> None:
         """Send the seconds that are whole, or overdue: one merged tick each, gauges summed over the workers' latest."""

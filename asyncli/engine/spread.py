@@ -53,6 +53,12 @@ class Spread(msgspec.Struct, frozen=True):
         return self.pairs * self.ports
 
 
+def show(destination: Destination) -> str:
+    """``127.0.0.1:80`` or ``[::1]:80``."""
+    address = f"[{destination.address}]" if ":" in destination.address else destination.address
+    return f"{address}:{destination.port}"
+
+
 def sources_for(destination: Destination, sources: tuple[str, ...]) -> tuple[str, ...]:
     """The sources of the destination's family (an IPv6 address has a colon in it)."""
     return tuple(one for one in sources if (":" in one) == (":" in destination.address))

@@ -71,9 +71,26 @@ def host_checks(plan: Plan, spread: Spread, limits: Limits) -> list[Check]:
     """One check for each limit of this host, in the order in which they usually bite."""
     rows = (_nofile, _nr_open, _file_max, _ports, _time_wait, _memory, _cgroup_memory, _queues, _conntrack, _tcp_mem)
     checks: list[Check] = []
-    for row in (*rows, _epoll, _processes, _cpu):
+    for row in (*rows, _epoll, _processes, _cpu, _samples):
         checks += row(plan, spread, limits)
     return checks
+
+
+# The fit of a slope wants six points of the ramp, and samples come once a second.
+_FEWEST_SAMPLES, _GOOD_RAMP_S = 6, 20.0
+
+
+def _samples(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
+    """A ramp that is over before it was sampled holds connections, but cannot say what one costs."""
+    seconds = plan.connections / plan.asked_per_s
+    if seconds >= _FEWEST_SAMPLES or plan.plateaus:
+        return
+    slower = max(1, math.ceil(_GOOD_RAMP_S / math.ceil(plan.connections / plan.batch) * 1000))
+    yield Check(
+        "ramp_samples", "samples of the ramp", "warn", math.floor(seconds), _FEWEST_SAMPLES, "samples",
+        "memory is read once a second: what a connection costs will not be known",
+        f"--interval {slower}ms (a ramp of {_GOOD_RAMP_S:g} s)" if slower < 1000 else "more connections",
+    )  # fmt: skip
 
 
 def _ends(spread: Spread) -> int:
@@ -270,7 +287,10 @@ def _conntrack(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     )
     remedy = f"sysctl -w net.netfilter.nf_conntrack_max={_round_up(need)}, or a NOTRACK rule" if short else ""
     what = "tracked connections (nf_conntrack_max)"
-    yield Check("conntrack", what, "warn" if short else "ok", limits.conntrack_max, need, "entries", detail, remedy)
+    if idle:
+        detail = "nothing is tracked here, though the module is loaded: sockets in TIME_WAIT have no entry"
+    needed = None if idle else need
+    yield Check("conntrack", what, "warn" if short else "ok", limits.conntrack_max, needed, "entries", detail, remedy)
 
 
 def _tcp_mem(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:

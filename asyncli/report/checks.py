@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from asyncli.engine.spread import Spread
 from asyncli.plan import Plan
-from asyncli.records import Check
+from asyncli.records import Check, Finding
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -18,21 +18,21 @@ _ROOMY = 130
 _ORDER = {"short": 0, "warn": 1, "ok": 2, "unknown": 3}
 
 
-def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], console: Console) -> None:
+def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console) -> None:
     """Every check in a row, what is short first; under the table what is behind each shortfall, and what mends it."""
     from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
-    pairs = f"{len(spread.destinations)} destination(s) x {max(1, len(spread.sources))} source(s)"
+    pairs = f"{_many(len(spread.destinations), 'destination')} x {_many(max(1, len(spread.sources)), 'source')}"
     console.print(
-        f"{format_count(plan.connections)} connections in {spread.workers} process(es), {pairs}, "
+        f"{format_count(plan.connections)} connections in {_many(spread.workers, 'process')}, {pairs}, "
         f"{format_count(plan.asked_per_s)} a second: {format_duration(plan.connections / plan.asked_per_s)} of ramp"
     )
     # The reasons make a good fourth column where there is room for it, and a bad one where there is not.
     roomy = console.width >= _ROOMY
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name, justify in (("", "left"), ("what", "left"), ("there", "right"), ("needed", "right")):
+    for name, justify in (("", "left"), ("what", "left"), ("have", "right"), ("need", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     if roomy:
         table.add_column("because", overflow="fold")
@@ -50,11 +50,20 @@ def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], console: C
             console.print(f"[{style}]{mark}[/] {escape(check.what)}{behind}", soft_wrap=True)
             if check.remedy:
                 console.print(f"  remedy: {escape(check.remedy)}", soft_wrap=True)
+    for finding in findings:
+        console.print(f"[yellow]{finding.severity}[/] {escape(finding.evidence)}", soft_wrap=True)
+        if finding.remedy:
+            console.print(f"  remedy: {escape(finding.remedy)}", soft_wrap=True)
     short = sum(check.verdict == "short" for check in checks)
     if short:
         console.print(f"[bold red]a soak would be refused: {short} short (--force goes on all the same)[/]")
     else:
-        console.print("[green]nothing stands in the way[/]")
+        console.print("[green]no limit stands in the way[/]")
+
+
+def _many(number: int, one: str) -> str:
+    plural = one if number == 1 else one + ("es" if one.endswith("s") else "s")
+    return f"{format_count(number)} {plural}"
 
 
 def _number(value: float | None, unit: str) -> str:

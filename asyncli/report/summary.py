@@ -168,7 +168,7 @@ def summarise(run: Run) -> Summary:
         Finding(f"verdict_{judgement.verdict}", _SEVERITY[judgement.verdict], judgement.why, f"the rule: {RULE}"),
         *limits,
         *deaths.failures(totals),
-        *deaths.deaths(totals),
+        *deaths.deaths(totals, environment),
         *disagreements,
         *company(totals, phases, ticks, samples, environment),
         *deaths.listen_queue(phases, ticks, samples, environment),

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 _WIDEST = 96
 # An interval wider than this share of its slope is a guess, and is called one.
 _WIDE_INTERVAL = 0.25
-_VERDICT_STYLE = {"passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow"}
+_VERDICT_STYLE = {
+    "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
+    "incomplete": "bold magenta",
+}  # fmt: skip
 _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _ASCII = str.maketrans({"±": "+-", "×": "x", "…": "~"})
 
@@ -51,7 +54,7 @@ def one_line(summary: Summary) -> str:
     """Verdict and answer in one line."""
     line = f"{summary.verdict}: {why(summary)}"
     total = summary.cost.host_total
-    if total is not None:
+    if total is not None and total.ci95[0] > 0:
         line += f"; one more costs {bytes_each(total.bytes_per_connection)} on this host, +- {_half(total):,.0f} B"
     elif summary.cost.server_user is not None:
         server = summary.cost.server_user
@@ -91,6 +94,11 @@ def answer(summary: Summary) -> str:
         if one is not None
     ]
     total = cost.host_total
+    if total is not None and total.ci95[0] <= 0 and parts:
+        # Whatever else the host did hides the connections in its memory: lead with what was measured apart.
+        parts = parts[:-1] if cost.residual is not None else parts
+        unknown = f"the whole host's memory moved too much to tell (± {_half(total):,.0f} B)"
+        return f"One more connection costs {', '.join(parts)}; {unknown}."
     if total is not None:
         whole = f"One more connection costs {bytes_each(total.bytes_per_connection)} on this host ± {_half(total):,.0f}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
@@ -109,7 +117,9 @@ def _half(cost: Cost) -> float:
 def _answer(summary: Summary) -> Iterable[RenderableType]:
     from rich.text import Text
 
-    yield Text.assemble((summary.verdict.upper(), _VERDICT_STYLE[summary.verdict]), "  ", oneline(why(summary)))
+    # What has no end yet is none of the four: it may be running, or have been stopped at once.
+    word = summary.verdict if summary.run.complete else "incomplete"
+    yield Text.assemble((word.upper(), _VERDICT_STYLE[word]), "  ", oneline(why(summary)))
     yield ""
     yield Text(answer(summary), "bold")
     if summary.generator.saturated:
@@ -118,7 +128,7 @@ def _answer(summary: Summary) -> Iterable[RenderableType]:
     if shared is not None:
         yield Text(f"But we were not alone: {shared.evidence}.", "yellow")
     total = summary.cost.host_total
-    if total is not None and _half(total) > _WIDE_INTERVAL * abs(total.bytes_per_connection):
+    if total is not None and total.ci95[0] > 0 and _half(total) > _WIDE_INTERVAL * abs(total.bytes_per_connection):
         yield Text("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.", "yellow")
     yield ""
 
@@ -138,7 +148,7 @@ def _cost(summary: Summary) -> Iterable[RenderableType]:
     known = [one for _, one, _ in rows if one is not None]
     if not known:
         return
-    table = _table("Cost of a connection", "bytes", "95 % interval", "fixed", f"all at {format_count(held)}")
+    table = _table("Cost of a connection", "bytes", "95 % interval", "fixed", f"at {format_count(held)}")
     for label, one, ends in rows:
         if one is None:
             table.add_row(Text(label), *(Text("-", "dim") for _ in range(4)))
@@ -271,17 +281,24 @@ def _machines(summary: Summary) -> Iterable[RenderableType]:
         f"Python {where.get('python')}",
         f"{where.get('cpus')} CPUs",
         format_bytes(memory_bytes) if isinstance(memory_bytes, int | float) else "",
-        f"{where.get('workers')} workers" if where.get("workers") else "",
-        f"{where.get('sources')} source addresses" if where.get("sources") else "",
+        _many(where.get("workers"), "worker", "workers"),
+        _many(where.get("sources"), "source address", "source addresses"),
     ]
     yield _note(Text(oneline(", ".join(fact for fact in facts if fact and "None" not in fact)), "dim"))
     yield ""
+
+
+def _many(number: object, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}" if number else ""
 
 
 def _findings(summary: Summary) -> Iterable[RenderableType]:
     from rich.text import Text
 
     shown = [one for one in summary.findings if not one.code.startswith("verdict_")]
+    if summary.verdict == "untested":
+        # Nothing connected: that nothing could be measured of it goes without saying.
+        shown = [one for one in shown if one.severity != "info"]
     if not shown:
         return
     yield Text("Findings", "bold")
@@ -305,7 +322,9 @@ def _epilogue(summary: Summary, path: str) -> Iterable[RenderableType]:
     from rich.text import Text
 
     run = summary.run
-    spans = [f"{one.name} {format_duration(one.end_s - one.start_s) if one.end_s is not None else '...'}" for one in run.phases]
+    spans = [
+        f"{one.name} {format_duration(one.end_s - one.start_s) if one.end_s is not None else 'not ended'}" for one in run.phases
+    ]
     yield Text(f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: {', '.join(spans)}.", "dim")
     yield Text(f"Verdict by the rule: {VERDICT_RULE}.", "dim")
     yield ""

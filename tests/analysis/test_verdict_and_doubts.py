@@ -153,7 +153,7 @@ def dead(count: int, age: range, idle: range, requests: range) -> Deaths:
 WIDE = range(10, 400)
 CASES = [
     ("closed_idle", dead(100, WIDE, range(75, 76), WIDE), "after 1 min 15 s idle (nginx's default keepalive_timeout?)"),
-    ("closed_idle", dead(100, WIDE, range(30, 31), WIDE), "after 30 s idle (keepalive_timeout?)"),
+    ("closed_idle", dead(100, WIDE, range(30, 31), WIDE), "after 30 s idle (its keep-alive timeout?)"),
     ("closed_idle", dead(100, WIDE, WIDE, WIDE), "median age"),
     ("closed_idle", dead(2, WIDE, range(75, 76), WIDE), "median age"),
     ("closed_announced", dead(100, range(3600, 3602), WIDE, WIDE), "at the age of 1 h (keepalive_time?)"),
@@ -167,14 +167,14 @@ CASES = [
 
 @pytest.mark.parametrize(("cause", "of", "words"), CASES)
 def test_the_dead_say_why(cause: str, of: Deaths, words: str) -> None:
-    (finding,) = deaths.deaths(Totals(whole=Tick(deaths={cause: of})))
+    (finding,) = deaths.deaths(Totals(whole=Tick(deaths={cause: of})), {})
     assert words in finding.evidence
     assert (finding.code, finding.severity, bool(finding.remedy)) == (f"lost_{cause}", "error", True)
 
 
 def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
     of = Totals(whole=Tick(deaths={cause: Deaths(count=1) for cause in DEATHS}, failures=dict.fromkeys(FAILURES, 1)))
-    for found, names in ((deaths.deaths(of), DEATHS), (deaths.failures(of), FAILURES)):
+    for found, names in ((deaths.deaths(of, {}), DEATHS), (deaths.failures(of), FAILURES)):
         assert {finding.code.partition("_")[2] for finding in found} == set(names)
         assert len({finding.evidence for finding in found}) == len(names)
         assert all(finding.remedy for finding in found)

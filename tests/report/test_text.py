@@ -43,7 +43,7 @@ def test_the_verdict_and_the_answer_come_first() -> None:
 def test_every_part_is_there() -> None:
     text = flat(printed(a_run(30_000)))
     for words in (
-        "Cost of a connection bytes 95 % interval fixed all at 30,000",
+        "Cost of a connection bytes 95 % interval fixed at 30,000",
         "Slopes: ramp, medians of",
         "30,000 30,000 30,000 0 0 0",
         "1,000/s asked, 1,000/s achieved",

@@ -1,0 +1,115 @@
+"""What the program says of itself, and how light it is until it has to work."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from programs import ASYNCLI, DEADLINE_S, Done, run
+
+from asyncli.cli.main import COMMANDS, cli
+from asyncli.plan import KEYS
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"aiohttp", "scipy", "numpy", "rich", "uvloop", "psutil", "sqlite3", "crossplane", "asyncio"}
+HELP = [["--help"], ["-h"], *([command, flag] for command in COMMANDS for flag in ("--help", "-h")), ["-c", "5", "--help"]]
+
+
+def loaded_by(*arguments: str) -> tuple[Done, set[str]]:
+    """Run the program; what it said, and the names of all modules that it imported."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *ASYNCLI[1:], *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    names = re.findall(r"^import time:.*\|\s*([\w.]+)$", done.stderr, re.MULTILINE)
+    err = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("import time:"))
+    return Done(done.returncode, done.stdout, err), set(names)
+
+
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
+def test_help_is_light_and_on_standard_output(arguments: list[str]) -> None:
+    done, modules = loaded_by(*arguments)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("Usage: asyncli")
+    assert {name.partition(".")[0] for name in modules} & HEAVY == set()
+
+
+def test_help_lists_every_command_and_every_exit_status() -> None:
+    done, _ = loaded_by("--help")
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} +\S", done.out, re.MULTILINE), name
+    for status in ("0 passed", "2 usage", "3 untested", "4 invalid", "99 failed", "130 interrupted"):
+        assert status in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_described(name: str) -> None:
+    context = click.Context(cli)
+    command = cli.get_command(context, name)
+    assert command is not None
+    assert command.help
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert option.help, f"{name} {option.opts}"
+
+
+@pytest.mark.parametrize("name", ["soak", "check", "demo"])
+def test_every_key_of_a_plan_is_a_flag(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    flags = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+    assert {f"--{key.replace('_', '-')}" for key in KEYS if key != "urls"} <= flags
+    if name != "demo":
+        assert "urls" in flags
+
+
+def test_every_command_is_documented() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in COMMANDS:
+        assert re.search(rf"\basyncli {name}\b", readme), f"README.md does not show 'asyncli {name}'"
+    assert re.search(r"asyncli (-c \S+ )?(-k \S+ )?http://", readme), "README.md does not show the original usage"
+
+
+def test_python_m_is_the_same_program(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("asyncli")
+    if not script.exists():
+        pytest.skip("the script is not installed beside this interpreter")
+    for arguments, status in (("--help",), 0), (("--version",), 0), (("soak", "--help"), 0), (("soak", "localhost"), 2):
+        environment = {**os.environ, "COLUMNS": "100"}
+        one = subprocess.run(
+            [script, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment
+        )
+        two = run(tmp_path, *arguments)
+        assert (one.returncode, one.stdout, one.stderr) == two
+        assert two.status == status
+
+
+def test_the_version_is_the_packages() -> None:
+    import asyncli
+
+    done, modules = loaded_by("--version")
+    assert (done.status, done.out) == (0, f"asyncli {asyncli.__version__}\n")
+    assert "asyncli.session" not in modules
+
+
+@pytest.mark.parametrize("name", [None, *(name for name in COMMANDS if name != "demo")])
+def test_without_arguments_a_command_shows_its_help(tmp_path: Path, name: str | None) -> None:
+    done = run(tmp_path, *([name] if name else []))
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("Usage: asyncli")
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    whole = subprocess.Popen([*ASYNCLI, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert whole.stdout is not None
+    whole.stdout.close()
+    _, err = whole.communicate(timeout=DEADLINE_S)
+    assert b"Traceback" not in err

@@ -1,0 +1,223 @@
+"""Ends of every kind: kill -9 of any process of ours in any phase, and the signals that a user sends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from programs import SHORT, Program, codes, recorded, report, run, serving, until
+
+from asyncli.lab.nginx import LabNginx
+
+pytestmark = pytest.mark.nginx
+PHASES = ["baseline", "ramp", "hold", "drain"]
+
+
+def soaking(folder: Path, server: LabNginx, phase: str, *arguments: str) -> Program:
+    """A soak of 400 by two workers that stays in ``phase`` until something ends it."""
+    pace = {
+        "baseline": ["--baseline", "10m", "--ramp", "50/10ms", "--hold", "0"],
+        "ramp": ["--baseline", "0.2", "--ramp", "1/100ms", "--hold", "0"],
+        "hold": ["--baseline", "0.2", "--ramp", "50/10ms", "--hold", "10m"],
+        # The server is stopped in the hold: the drain then waits for answers that do not come.
+        "drain": ["--baseline", "0.2", "--ramp", "50/10ms", "--hold", "1", "--timeout", "10m"],
+    }[phase]
+    asked = ["-c", "400", "-k", "2", "--residue", "0.2", "--workers", "2", "--out", "run.db"]
+    return Program(folder, "soak", server.url, *asked, *pace, *arguments)
+
+
+def reach(program: Program, folder: Path, server: LabNginx, phase: str) -> None:
+    """Until ``phase`` has come and, after the baseline, a connection is on record."""
+    if phase == "drain":
+        program.until_phase("hold")
+        os.killpg(server.pid, signal.SIGSTOP)
+    program.until_phase(phase)
+    if phase != "baseline":
+        program.until(lambda: _held(folder) > 0, "a connection is on record")
+
+
+def _held(folder: Path) -> int:
+    run = recorded(folder / "run.db")
+    return run.ticks[-1][1].held if run is not None and run.ticks else 0
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_killed_session_leaves_no_process_and_a_whole_file(tmp_path: Path, nginx: LabNginx, phase: str) -> None:
+    with soaking(tmp_path, nginx, phase) as program:
+        try:
+            reach(program, tmp_path, nginx, phase)
+            seen = recorded(tmp_path / "run.db")
+            program.signal(signal.SIGKILL)
+            program.until_gone()
+        finally:
+            os.killpg(nginx.pid, signal.SIGCONT)
+    assert seen is not None
+    summary = report(tmp_path, "run.db")
+    assert summary["run"]["complete"] is False
+    assert summary["run"]["verdict"] == ("untested" if phase == "baseline" else "invalid")
+    assert "incomplete" in codes(summary)
+    # What was on record before the kill is on record after it.
+    assert summary["connections"]["opened"] >= sum(tick.opened for _, tick in seen.ticks)
+    text = run(tmp_path, "report", "run.db", name="text")
+    assert (text.status, text.err) == (0, "")
+    assert text.out.startswith("INCOMPLETE  ")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("victim", ["host", "worker"])
+def test_a_killed_generator_is_never_the_servers_failure(tmp_path: Path, nginx: LabNginx, phase: str, victim: str) -> None:
+    with soaking(tmp_path, nginx, phase, "--json", "run.json") as program:
+        try:
+            reach(program, tmp_path, nginx, phase)
+            held = _held(tmp_path)
+            pids = program.until(program.hosts if victim == "host" else program.workers, f"a {victim} to kill")
+            assert len(pids) == (1 if victim == "host" else 2)
+            os.kill(pids[0], signal.SIGKILL)
+            code = "generator_failed" if victim == "host" else "worker_lost"
+            if victim == "worker":
+                # The other goes on, until it is told to stop.
+                program.until(
+                    lambda: f"(pid {pids[0]}) of the generator was killed by SIGKILL" in program.out, "the loss is told"
+                )
+                program.signal()
+        finally:
+            os.killpg(nginx.pid, signal.SIGCONT)
+        done = program.wait()
+        program.until_gone()
+    summary = report(tmp_path, "run.db")
+    assert code in codes(summary)
+    assert done.err == ""
+    if phase == "baseline":
+        # Nothing has connected yet, and nothing is there that could.
+        assert (done.status, summary["run"]["verdict"]) == (3, "untested")
+        return
+    assert (done.status, summary["run"]["verdict"]) == (4, "invalid")
+    lost = summary["connections"]["deaths"]["generator_lost"]
+    if victim == "host":
+        assert lost >= held
+        assert summary["run"]["complete"] is False
+    else:
+        assert 0 < lost < 400
+        assert summary["run"]["complete"] is True
+
+
+def test_all_workers_killed_at_once(tmp_path: Path, nginx: LabNginx) -> None:
+    with soaking(tmp_path, nginx, "hold") as program:
+        program.until_phase("hold")
+        program.until(lambda: _held(tmp_path) == 400, "all are on record")
+        for pid in program.workers():
+            os.kill(pid, signal.SIGKILL)
+        done = program.wait()
+        program.until_gone()
+    assert (done.status, done.err) == (4, "")
+    summary = report(tmp_path, "run.db")
+    assert summary["connections"]["deaths"] == {"generator_lost": 400}
+    assert {"worker_lost", "generator_failed"} <= codes(summary)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_in_the_hold_drains_reports_and_passes(tmp_path: Path, nginx: LabNginx, number: int) -> None:
+    # The original usage: hold until stopped.
+    asked = ["-c", "100", "-k", "2", nginx.url, "--baseline", "0.2", "--residue", "0.2", "--out", "run.db", "--json", "run.json"]
+    with Program(tmp_path, *asked) as program:
+        program.until_phase("hold")
+        program.signal(number)
+        done = program.wait()
+        program.until_gone()
+    assert (done.status, done.err) == (0, "")
+    summary = report(tmp_path, "run.db")
+    assert (summary["run"]["complete"], summary["plan"]["hold_s"]) == (True, None)
+    assert [phase["name"] for phase in summary["run"]["phases"]] == ["baseline", "ramp", "hold", "drain", "residue"]
+    assert "\nPASSED  100 of 100" in done.out
+    assert (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize(("phase", "status", "verdict"), [("baseline", 3, "untested"), ("ramp", 99, "failed")])
+def test_one_signal_before_the_hold_ends_by_the_verdict(
+    tmp_path: Path, nginx: LabNginx, phase: str, status: int, verdict: str
+) -> None:
+    with soaking(tmp_path, nginx, phase, "--status-url", nginx.status_url) as program:
+        reach(program, tmp_path, nginx, phase)
+        program.signal(signal.SIGHUP)
+        done = program.wait()
+        program.until_gone()
+    assert (done.status, done.err) == (status, "")
+    summary = report(tmp_path, "run.db")
+    assert (summary["run"]["verdict"], summary["run"]["complete"]) == (verdict, True)
+    assert summary["connections"]["lost"] == 0
+    assert [one["name"] for one in summary["run"]["phases"]] == ["baseline", "ramp", "hold", "drain", "residue"]
+    assert summary["reconciliation"]["agrees"] is not False
+    if phase == "baseline":
+        assert (summary["connections"]["opened"], summary["reconciliation"]["accepts_delta"]) == (0, 0)
+
+
+@pytest.mark.parametrize("phase", ["baseline", "hold"])
+def test_the_second_signal_stops_at_once(tmp_path: Path, nginx: LabNginx, phase: str) -> None:
+    # The server does not answer, so that after one signal the drain would wait for ten minutes.
+    with soaking(tmp_path, nginx, phase, "--timeout", "10m") as program:
+        try:
+            reach(program, tmp_path, nginx, phase)
+            if phase == "baseline":
+                # A baseline ends at the first signal; both must have come by then.
+                program.signal(signal.SIGTERM)
+                program.signal(signal.SIGINT)
+            else:
+                os.killpg(nginx.pid, signal.SIGSTOP)
+                program.signal()
+                program.until_phase("drain")
+                program.signal()
+            done = program.wait()
+            program.until_gone()
+        finally:
+            os.killpg(nginx.pid, signal.SIGCONT)
+    assert done.status == 130
+    assert "Traceback" not in done.err
+    summary = report(tmp_path, "run.db")
+    assert summary["run"]["complete"] is False
+
+
+def test_a_signal_while_the_lab_starts_leaves_nothing(tmp_path: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with Program(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "0", "--out", "run.db") as program:
+            # Its nginx is there, and not yet said to be.
+            group = until(lambda: [pid for pid in program.processes() if pid != program.pid], "a process of the lab")[0]
+            program.signal(number)
+            done = program.wait()
+            program.until_gone()
+            assert not _living(group)
+        assert done.status in (130, 3)  # 3: it was quicker than we, and the soak had begun
+        assert "Traceback" not in done.err
+        (tmp_path / "run.db").unlink(missing_ok=True)
+
+
+def test_a_killed_demo_takes_its_server_along(tmp_path: Path) -> None:
+    with Program(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "10m", "--out", "run.db") as program:
+        program.until_phase("hold")
+        found = re.search(r"\(pid (\d+)\)", program.out)
+        assert found is not None
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+        until(lambda: not _living(int(found[1])), "the demo's nginx is gone")
+
+
+def _living(group: int) -> bool:
+    from asyncli.lab.child import group_alive
+
+    return group_alive(group)
+
+
+def test_a_run_file_is_readable_while_it_is_written(tmp_path: Path) -> None:
+    with (
+        serving() as server,
+        Program(tmp_path, "soak", server.url, *SHORT, "-c", "50", "--hold", "10m", "--out", "run.db") as program,
+    ):
+        program.until(lambda: _held(tmp_path) == 50, "all are on record")
+        summary = report(tmp_path, "run.db")
+        assert (summary["connections"]["held"], summary["run"]["complete"]) == (50, False)
+        text = run(tmp_path, "report", "run.db", name="text")
+        assert (text.status, text.err) == (0, "")
+        program.signal()
+        assert program.wait().status == 0

@@ -1,0 +1,198 @@
+"""Targets without an nginx: those that nobody answers for, those that count, and names with several addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import SHORT, codes, report, run, serving
+
+import asyncli
+from asyncli.engine import resolve
+from asyncli.lab.builtin import LabBuiltin
+from asyncli.store.reader import read_run
+
+
+@contextmanager
+def closed_port(address: str = "127.0.0.1") -> Iterator[int]:
+    """A port that refuses, and that nobody else can get meanwhile."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as bound:
+        bound.bind((address, 0))
+        yield bound.getsockname()[1]
+
+
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """A port whose listen queue is full and never emptied: the kernel drops every further SYN."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        waiting = []
+        try:
+            while True:
+                client = socket.socket()
+                waiting.append(client)
+                client.settimeout(0.3)
+                try:
+                    client.connect(listener.getsockname())
+                except TimeoutError:
+                    break
+            yield listener.getsockname()[1]
+        finally:
+            for client in waiting:
+                client.close()
+
+
+def untested(folder: Path, port: int, cause: str, *arguments: str) -> dict[str, Any]:
+    asked = ["--hold", "1h", "--out", "run.db", "--json", "run.json", *arguments]
+    done = run(folder, "soak", f"http://127.0.0.1:{port}/", *SHORT, *asked)
+    assert (done.status, done.err) == (3, "")
+    assert "\nUNTESTED  nothing ever connected" in done.out
+    summary = report(folder, "run.db")
+    assert json.loads((folder / "run.json").read_text()) == summary
+    assert (summary["run"]["verdict"], summary["run"]["complete"]) == ("untested", True)
+    connections = summary["connections"]
+    assert (connections["opened"], connections["held"], connections["lost"]) == (0, 0, 0)
+    assert list(connections["failures"]) == [cause]
+    assert connections["failures"][cause] == connections["failed"] > 0
+    assert f"failed_{cause}" in codes(summary)
+    return summary
+
+
+def test_a_target_that_refuses_is_untested_without_the_hour_of_hold(tmp_path: Path) -> None:
+    with closed_port() as port:
+        untested(tmp_path, port, "refused", "-c", "1000")
+
+
+def test_without_reopen_a_refusal_is_final(tmp_path: Path) -> None:
+    with closed_port() as port:
+        summary = untested(tmp_path, port, "refused", "-c", "3", "--no-reopen")
+    assert summary["connections"]["failures"] == {"refused": 3}
+
+
+def test_a_target_that_is_silent_is_untested(tmp_path: Path) -> None:
+    with silent_port() as port:
+        untested(tmp_path, port, "connect_timeout", "-c", "50", "--connect-timeout", "0.5")
+
+
+@pytest.mark.parametrize(("address", "workers"), [("127.0.0.1", 3), ("::1", 1)])
+def test_nothing_is_sent_to_the_target_that_is_not_counted(tmp_path: Path, address: str, workers: int) -> None:
+    if ":" in address and not _has(address):
+        pytest.skip("no ::1 on this host")
+    with serving(address) as server:
+        check = run(tmp_path, "check", server.url, "-c", "200")
+        assert (check.status, check.err) == (0, "")
+        assert (server.accepts, server.requests) == (0, 0)
+        asked = ["-c", "200", "--workers", str(workers), "--hold", "1.5", "--out", "run.db", "--quiet"]
+        done = run(tmp_path, "soak", server.url, *SHORT, *asked)
+        assert (done.status, done.err) == (0, "")
+        summary = report(tmp_path, "run.db")
+        assert server.accepts == summary["connections"]["opened"] == 200
+        assert server.requests == summary["heartbeats"]["sent"] == summary["heartbeats"]["answered"] > 200
+
+
+def _has(address: str) -> bool:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def test_sleeping_first_sends_nothing_before_the_first_sleep_is_over(tmp_path: Path) -> None:
+    with serving() as server:
+        asked = ["-c", "50", "--first-beat", "sleep", "--hold", "0", "--out", "run.db", "--quiet", "--ramp", "50/1ms"]
+        done = run(tmp_path, "soak", server.url, "--baseline", "0", "--residue", "0", "-k", "1h", *asked)
+        assert (done.status, done.err, server.accepts) == (0, "", 50)
+        summary = report(tmp_path, "run.db")
+        assert server.requests == summary["heartbeats"]["sent"] < 50
+
+
+async def test_of_a_name_the_address_that_refuses_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not _has("::1"):
+        pytest.skip("no ::1 on this host")
+    # A host's own files decide what `localhost` is; here it is both, and ::1 refuses.
+    both = [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")]
+    monkeypatch.setattr(resolve, "_addresses", lambda host, port: both)
+    with serving() as server:
+        plan = asyncli.Plan(
+            urls=(f"http://localhost:{server.port}/",),
+            connections=100,
+            workers=2,
+            hold_s=3.0,
+            keepalive_s=2.0,
+            baseline_s=0.2,
+            residue_s=0.2,
+        )
+        run_file = await asyncli.soak(plan, tmp_path / "run.db")
+        recording = read_run(run_file)
+        assert recording.ticks[-1][1].held_at_drain == server.accepts == 100
+    assert [finding.code for finding in recording.findings].count("address_dropped") == 1
+    summary = report(tmp_path, run_file)
+    assert (summary["run"]["verdict"], summary["connections"]["lost"]) == ("passed", 0)
+    assert list(summary["connections"]["failures"]) == ["refused"]
+
+
+async def test_a_notebook_awaits_it_in_its_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)}
+    beats = 0
+
+    async def heart() -> None:
+        nonlocal beats
+        while True:
+            await asyncio.sleep(0.01)
+            beats += 1
+
+    beating = asyncio.create_task(heart())
+    with serving() as server:
+        plan = asyncli.Plan(urls=(server.url,), connections=50, hold_s=1.0, keepalive_s=2.0, baseline_s=0.2, residue_s=0.2)
+        soak = asyncio.create_task(asyncli.soak(plan))
+        seen = set()
+        while not soak.done():
+            await asyncio.sleep(0.05)
+            seen |= {number for number in before if signal.getsignal(number) is not before[number]}
+        path = await soak
+        assert server.accepts == 50
+    beating.cancel()
+    assert seen == set(), "the user's signal handlers were touched"
+    assert beats > 50, "the user's loop stood still"
+    assert path.parent == Path()
+    assert read_run(path).complete
+    assert asyncio.all_tasks() - {asyncio.current_task(), beating} == set()
+
+
+async def test_two_soaks_run_side_by_side_and_one_is_stopped(tmp_path: Path) -> None:
+    with serving() as server:
+        plan = asyncli.Plan(urls=(server.url,), connections=20, hold_s=None, keepalive_s=2.0, baseline_s=0.1, residue_s=0.1)
+        soaks = [asyncli.Soak(plan, tmp_path / f"{name}.db") for name in ("a", "b")]
+        tasks = [asyncio.create_task(soak.run()) for soak in soaks]
+        while server.accepts < 40:
+            await asyncio.sleep(0.02)
+        soaks[0].stop()
+        await tasks[0]
+        assert not tasks[1].done()
+        tasks[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
+    assert (read_run(tmp_path / "a.db").complete, read_run(tmp_path / "b.db").complete) == (True, False)
+
+
+def test_the_built_in_server_is_called_that_at_every_number(tmp_path: Path) -> None:
+    done = run(tmp_path, "demo", "--server", "builtin", "-c", "300", *SHORT, "--hold", "0.5", "--out", "run.db")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("built-in server listens at")
+    summary = report(tmp_path, "run.db")
+    assert (summary["connections"]["held"], summary["reconciliation"]["agrees"]) == (300, True)
+    assert summary["environment"]["server"]["label"] == LabBuiltin.label
+    text = run(tmp_path, "report", "run.db").out
+    assert "nginx" not in text
+    assert re.search(r"^Counts compared +asyncli +built-in server$", text, re.MULTILINE)
+    assert re.search(r"^built-in server \((PSS|RSS)\)", text, re.MULTILINE)

@@ -1,0 +1,234 @@
+"""asyncli as whole processes: started, watched, signalled, and looked for afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+from asyncli.errors import StoreError
+from asyncli.report.jsonout import to_json
+from asyncli.report.summary import summarise
+from asyncli.store.reader import Run, read_run
+
+T = TypeVar("T")
+ASYNCLI = (sys.executable, "-m", "asyncli")
+# Far beyond what anything here takes: a deadline for a machine that is busy with something else.
+DEADLINE_S = 60.0
+_MARK = "ASYNCLI_TEST_MARK"
+# Every soak of the tests: short phases, and no need to know the host's terminal.
+SHORT = ("--baseline", "0.2", "--residue", "0.2", "--keepalive", "2")
+
+
+def until(happened: Callable[[], T], what: str) -> T:
+    """Look until ``happened()`` is true, and give what it gave; fail with ``what`` at the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (result := happened()):
+        assert time.monotonic() < deadline, f"it never happened: {what}"
+        time.sleep(0.01)
+    return result
+
+
+class Done(NamedTuple):
+    """A program that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Program:
+    """``asyncli ARGUMENTS`` running in ``folder``, its output in files there, every process of it findable by a mark."""
+
+    def __init__(self, folder: Path, *arguments: str | Path, name: str = "program") -> None:
+        self.mark = uuid.uuid4().hex
+        self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
+        # Its temporary files in the test's own folder: what a killed lab leaves there waits for no later run to clear it.
+        environment = {**os.environ, _MARK: self.mark, "COLUMNS": "100", "TMPDIR": str(folder)}
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._popen = subprocess.Popen(
+                [*ASYNCLI, *map(str, arguments)], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
+            )
+        self.pid = self._popen.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        self._popen.wait()
+
+    @property
+    def out(self) -> str:
+        """What it has said on standard output so far."""
+        return self._out.read_text(encoding="utf-8")
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text(encoding="utf-8")
+
+    @property
+    def ended(self) -> bool:
+        return self._popen.poll() is not None
+
+    def wait(self) -> Done:
+        """Its end."""
+        try:
+            status = self._popen.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end; it said {self.out!r} and {self.err!r}") from None
+        return Done(status, self.out, self.err)
+
+    def until(self, happened: Callable[[], T], what: str) -> T:
+        """As :func:`until`, but a program that has ended before fails at once."""
+
+        def look() -> T:
+            ended = self.ended
+            result = happened()
+            assert result or not ended, f"it ended before: {what}; it said {self.out!r} and {self.err!r}"
+            return result
+
+        return until(look, what)
+
+    def until_phase(self, name: str) -> None:
+        """Until the log on its standard output says that the phase has begun."""
+        self.until(lambda: re.search(rf"^\d+:\d\d:\d\d  {name}\b", self.out, re.MULTILINE), f"the {name} begins")
+
+    def signal(self, number: int = signal.SIGINT) -> None:
+        self._popen.send_signal(number)
+
+    def processes(self) -> list[int]:
+        """All living processes of it, wherever they hang in the tree: they carry its mark in their environment."""
+        wanted = f"{_MARK}={self.mark}".encode()
+        return [pid for pid in _alive() if wanted in _read(f"/proc/{pid}/environ")]
+
+    def hosts(self) -> list[int]:
+        """The generator's host process."""
+        return [pid for pid in self.processes() if _is_generator(pid) and not _is_generator(_parent(pid))]
+
+    def workers(self) -> list[int]:
+        """The generator's workers."""
+        return [pid for pid in self.processes() if _is_generator(pid) and _is_generator(_parent(pid))]
+
+    def until_gone(self) -> None:
+        """Until no process of it lives."""
+        self._popen.wait(DEADLINE_S)
+        until(lambda: not self.processes(), "every process of it is gone")
+
+
+def run(folder: Path, *arguments: str | Path, name: str = "program") -> Done:
+    """Run ``asyncli ARGUMENTS`` to its end; nothing of it may stay."""
+    with Program(folder, *arguments, name=name) as program:
+        done = program.wait()
+        program.until_gone()
+        return done
+
+
+def report(folder: Path, path: str | Path) -> dict[str, Any]:
+    """What ``asyncli report PATH --json -`` prints, read; in this process, for speed."""
+    summary: dict[str, Any] = json.loads(to_json(summarise(read_run(folder / path))))
+    return summary
+
+
+def recorded(path: Path) -> Run | None:
+    """The run file as it is now; None while there is none."""
+    try:
+        return read_run(path)
+    except StoreError:
+        return None
+
+
+def codes(summary: dict[str, Any]) -> set[str]:
+    """The codes of its findings."""
+    return {finding["code"] for finding in summary["findings"]}
+
+
+def _alive() -> Iterator[int]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and _read(f"/proc/{name}/stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], []):
+            yield int(name)
+
+
+def _is_generator(pid: int) -> bool:
+    return b"asyncli.engine.host" in _read(f"/proc/{pid}/cmdline")
+
+
+def _parent(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+class Server:
+    """A tiny HTTP server in a thread of the test: it counts every connection and every request it is sent, and no more."""
+
+    def __init__(self, address: str, answer: bytes) -> None:
+        self.accepts = self.requests = 0
+        self._address, self._answer = address, answer
+        self._loop = asyncio.new_event_loop()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._address}]" if ":" in self._address else self._address
+        return f"http://{host}:{self.port}/"
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._listening.wait(DEADLINE_S)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._ended = asyncio.Event()
+        server = await asyncio.start_server(self._client, self._address, 0, backlog=1024)
+        self.port = server.sockets[0].getsockname()[1]
+        self._listening.set()
+        await self._ended.wait()
+        server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepts += 1
+        try:
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                self.requests += 1
+                writer.write(self._answer)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            writer.transport.abort()
+
+
+@contextmanager
+def serving(address: str = "127.0.0.1", answer: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") -> Iterator[Server]:
+    """A counting server, answering; until the end of the block."""
+    server = Server(address, answer)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

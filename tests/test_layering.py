@@ -1,0 +1,143 @@
+"""Imports go one way: which part of the package may know which, and what the lightest processes must never load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import asyncli
+
+PACKAGE = Path(asyncli.__file__).parent
+# Each part, and the others it may import; its own modules it always may. "asyncli" is the package itself, for its version.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "units": set(),
+    "core": set(),
+    "plan": {"errors", "units"},
+    "records": {"core.histogram"},
+    "engine": {"asyncli", "core", "plan", "records", "errors"},
+    "engine.spread": set(),
+    "collect": {"errors", "units", "plan", "records"},
+    "preflight": {"units", "plan", "records", "engine.spread"},
+    "store": {"errors", "plan", "records"},
+    "analysis": {"core.histogram", "core.ramp", "units", "plan", "records"},
+    "report": {"core.histogram", "core.ramp", "units", "plan", "records", "engine.spread", "store.reader", "analysis"},
+    "environment": {"asyncli", "records", "engine.spread", "preflight.limits"},
+    "lab": {"asyncli", "errors"},
+    "session": {"errors", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
+    "cli": {
+        "asyncli", "errors", "units", "plan", "records", "preflight", "session", "lab", "store.reader", "report",
+    },
+    # The package itself: what it exports, when it is asked for.
+    "": {"plan", "session"},
+    "__main__": {"cli"},
+}  # fmt: skip
+# What a pure module has no business with: the world and its clock.
+WORLD = {
+    "asyncio",
+    "socket",
+    "os",
+    "time",
+    "select",
+    "signal",
+    "subprocess",
+    "threading",
+    "random",
+    "secrets",
+    "uvloop",
+    "psutil",
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Each module's name below the package ("engine.table"), and its syntax tree."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if not parts[0].startswith("_configs"):
+            yield ".".join(part for part in parts if part != "__init__"), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Every name that is imported anywhere in it, late imports and those for types included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            # `from asyncli import lab` names a module, `from asyncli.plan import Plan` a thing in one.
+            whole = node.module in ("asyncli", "asyncli.lab", "asyncli.preflight")
+            yield from (f"{node.module}.{alias.name}" for alias in node.names) if whole else [node.module or ""]
+
+
+def ours(name: str) -> str | None:
+    """The imported module below the package; "asyncli" for the package itself, None for a foreign one."""
+    first, _, rest = name.partition(".")
+    if first != "asyncli":
+        return None
+    top = rest.partition(".")[0]
+    return rest if top and ((PACKAGE / top).is_dir() or (PACKAGE / f"{top}.py").is_file()) else "asyncli"
+
+
+def row_of(module: str) -> str:
+    return module if module in MAY_IMPORT else module.partition(".")[0]
+
+
+@pytest.mark.parametrize(("module", "tree"), [pytest.param(*one, id=one[0] or "asyncli") for one in modules()])
+def test_a_module_imports_only_what_its_layer_may(module: str, tree: ast.Module) -> None:
+    row = row_of(module)
+    assert row in MAY_IMPORT, f"{module} is not in the table of layers"
+    allowed = MAY_IMPORT[row]
+    for name in imported(tree):
+        target = ours(name)
+        if target is None or (row and (target == row or target.startswith(f"{row}."))):
+            continue
+        assert any(target == one or target.startswith(f"{one}.") for one in allowed), f"{module} imports {name}"
+
+
+def test_no_row_of_the_table_allows_what_is_not_used() -> None:
+    used: dict[str, set[str]] = {row: set() for row in MAY_IMPORT}
+    for module, tree in modules():
+        used[row_of(module)] |= {target for name in imported(tree) if (target := ours(name)) is not None}
+    for row, allowed in MAY_IMPORT.items():
+        idle = {one for one in allowed if not any(target == one or target.startswith(f"{one}.") for target in used[row])}
+        assert not idle, f"{row} may import {idle}, and does not: make the table stricter"
+
+
+@pytest.mark.parametrize(("module", "tree"), [pytest.param(*one, id=one[0]) for one in modules() if one[0].startswith("core")])
+def test_the_core_knows_neither_the_world_nor_its_clock(module: str, tree: ast.Module) -> None:
+    assert {name.partition(".")[0] for name in imported(tree)} & WORLD == set(), module
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The names of all modules in a fresh interpreter after ``statement``."""
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement", ["import asyncli.engine.host", "import asyncli, asyncli.engine.host, asyncli.engine.worker"]
+)
+def test_the_host_process_is_light(statement: str) -> None:
+    # It is forked once for each worker: what it loads is paid for sixty times.
+    heavy = {"numpy", "scipy", "aiohttp", "click", "rich", "psutil", "sqlite3", "crossplane", "matplotlib"}
+    assert loaded_by(statement) & heavy == set()
+
+
+def test_importing_the_package_loads_nothing_of_it() -> None:
+    loaded = loaded_by("import asyncli")
+    assert {name for name in loaded if name.startswith("asyncli")} == {"asyncli"}
+    assert loaded & {"asyncio", "msgspec"} == set()
+
+
+def test_the_package_exports_what_it_says() -> None:
+    assert asyncli.__all__ == ["Plan", "Soak", "__version__", "soak"]
+    assert set(asyncli.__all__) == set(dir(asyncli))
+    for name in asyncli.__all__:
+        assert getattr(asyncli, name) is not None
+    with pytest.raises(AttributeError, match="nonesuch"):
+        _ = asyncli.nonesuch
