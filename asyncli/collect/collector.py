@@ -16,7 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import Found, ServerFacts, describe, find_server, own_ancestry
 from asyncli.collect.probes import Outage, Reading, Schedule
-from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
+from asyncli.collect.processes import (
+    ProcessesGoneError,
+    ProcessGroup,
+    ServerTree,
+    listed,
+    read_session_cpu,
+    read_session_memory,
+)
 from asyncli.collect.status import StatusReader
 from asyncli.errors import HostError
 from asyncli.plan import Plan
@@ -211,7 +218,10 @@ class Collector:
         name = outcome.name
         self._say(self._schedule(name).spent(now_s, outcome.cost_s))
         if outcome.reading is None:
-            self._say(self._outage(name).failed(now_s, _words(outcome.error)))
+            lost = self._outage(name).failed(now_s, _words(outcome.error))
+            # That the server itself is gone explains every loss after it, and must not hide among the probes' gaps.
+            ended = lost is not None and isinstance(outcome.error, ProcessesGoneError)
+            self._say(_ended(now_s, outcome.error) if ended else lost)
             return
         self._say(self._outage(name).answered(now_s))
         values.update(outcome.reading.values)
@@ -275,6 +285,15 @@ async def _timed(status: StatusReader) -> tuple[dict[str, float], float]:
     begun = time.perf_counter()
     page = await status.read()
     return page, time.perf_counter() - begun
+
+
+def _ended(now_s: float, error: Exception | None) -> Finding:
+    return Finding(
+        "server_ended",
+        "error",
+        f"{_words(error)} {now_s:.0f} s after the start: what was lost or refused from then on is due to that",
+        "see its error log and the kernel's for who ended it",
+    )
 
 
 def _not_found(found: Found) -> Finding:

@@ -344,6 +344,6 @@ def _lateness(histogram: Histogram) -> Lateness:
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
-    """Errors first, then warnings, then what is only worth knowing; each once."""
+    """Errors first, then warnings, then what is only worth knowing; each once. A server that ended explains the rest."""
     rank = {"error": 0, "warning": 1, "info": 2}
-    return sorted(dict.fromkeys(findings), key=lambda finding: rank[finding.severity])
+    return sorted(dict.fromkeys(findings), key=lambda finding: (rank[finding.severity], finding.code != "server_ended"))

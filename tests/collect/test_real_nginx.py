@@ -108,7 +108,7 @@ async def test_an_nginx_is_found_by_its_port_and_followed(nginx: Nginx) -> None:
     finally:
         await collector.close()
     assert not any(name.startswith(("server.", "status.")) for name in last)
-    assert {"server_lost", "status_lost"} <= {finding.code for finding in findings}
+    assert {"server_ended", "status_lost"} <= {finding.code for finding in findings}
     assert "host.used_bytes" in last
 
 
