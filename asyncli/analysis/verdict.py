@@ -40,12 +40,13 @@ def judge(plan: Plan, totals: Totals, *, saturated: bool, complete: bool) -> Jud
     whole, held, asked = totals.whole, totals.held, plan.connections
     if not whole.opened:
         return Judgement("untested", "nothing ever connected")
-    gone = whole.deaths["generator_lost"].count if "generator_lost" in whole.deaths else 0
+    # There with a count of 0 when the worker held nothing yet: its share was never opened all the same.
+    gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _OURS if whole.failures.get(cause)}
     if saturated:
         return Judgement("invalid", "the generator was the limit, so the numbers are its own rather than the server's")
-    if gone:
-        return Judgement("invalid", f"the generator itself lost {gone:,} connections with a worker of its own")
+    if gone is not None:
+        return Judgement("invalid", f"the generator itself lost {gone.count:,} connections with a worker of its own")
     if held < asked and starved:
         names = " and ".join(cause.removeprefix("no_") for cause in starved)
         return Judgement("invalid", f"the generator ran out of {names}: it opened {held:,} of {asked:,}")
