@@ -1,6 +1,6 @@
 """One soak, from plan to verdict: preflight, run file, baseline, ramp, hold, drain, residue, close.
 
-Read :meth:`Soak.run` and you know the program. The same function serves the command line and a notebook
+Read :meth:`Soak.run` and :meth:`Soak._phases` and you know the program. The same function serves the command line and a notebook
 (``await asyncli.soak(plan)``): it installs no signal handler and touches no terminal.
 """
 
@@ -35,6 +35,8 @@ _LEAD_S = 0.1
 _RAMP_SLACK_S = 10.0
 # When this many attempts have failed and none has succeeded, nobody is listening, and the ramp need not go on.
 _FAILURES_THAT_SETTLE_IT = 100
+# Half seconds without a tick. Ticks come once a second, and up to 0.7 s late when a worker is slow.
+_SILENT_TURNS = 20
 # Closing 100,000 connections takes a few seconds; a drain that takes longer than this per connection is stuck.
 _DRAIN_S_PER_CONNECTION = 1 / 2000
 
@@ -82,6 +84,7 @@ class Soak:
         self._given_up: set[int] = set()
         self._destinations: tuple[Destination, ...] = ()
         self._troubled = False
+        self._silent_turns = 0
         self._early: list[Finding] = []
         self._phase: Phase | None = None
         self._writer: RunWriter | None = None
@@ -120,45 +123,58 @@ class Soak:
         return self.out
 
     async def _measure(self, spread: Spread, collector: Collector) -> None:
-        plan = self.plan
-        self._generator = Generator(build_shard(plan, spread))
-        await self._generator.start()
-        listening = asyncio.create_task(self._listen(self._generator))
-        self._zero = time.monotonic()
-        self.started = True
-
-        self._enter("baseline")
-        sampling = asyncio.create_task(collector.run())
+        """Start the generator and those who watch it, go through the phases, and end them all, whatever happens."""
+        generator = self._generator = Generator(build_shard(self.plan, spread))
+        tasks: list[asyncio.Task[None]] = []
         try:
-            await collector.sample_now()
-            await self._wait(plan.baseline_s)
-            await collector.sample_now()
-
-            self._t0 = time.monotonic() + _LEAD_S
-            self._enter("ramp", at_s=self._t0 - self._zero)
-            self._generator.begin(self._t0)
-            await self._wait_for_ramp(spread)
-
-            self._enter("hold")
-            if not self._nobody_home():
-                await self._wait(plan.hold_s)
-            await collector.sample_now()
-
-            self._enter("drain")
-            self._generator.drain()
-            await self._wait_for_drain(spread)
-
-            self._enter("residue")
-            await collector.sample_now()
-            if not self._nobody_home():
-                await self._wait(plan.residue_s, even_if_stopped=True)
-            await collector.sample_now()
-            self._leave()
+            await generator.start()
+            tasks.append(asyncio.create_task(self._listen(generator), name="the reader of ticks"))
+            self._zero = time.monotonic()
+            self.started = True
+            self._enter("baseline")
+            tasks.append(asyncio.create_task(collector.run(), name="the collector"))
+            for task in tasks:
+                task.add_done_callback(self._ended)
+            await self._phases(spread, collector, generator)
         finally:
-            sampling.cancel()
-            await self._generator.close()
-            listening.cancel()
-            await asyncio.gather(sampling, listening, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await generator.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _phases(self, spread: Spread, collector: Collector, generator: Generator) -> None:
+        """Baseline (entered already), ramp, hold, drain, residue."""
+        plan = self.plan
+        await collector.sample_now()
+        await self._wait(plan.baseline_s)
+        await collector.sample_now()
+
+        self._t0 = time.monotonic() + _LEAD_S
+        self._enter("ramp", at_s=self._t0 - self._zero)
+        generator.begin(self._t0)
+        await self._wait_for_ramp(spread)
+
+        self._enter("hold")
+        if not self._nobody_home():
+            await self._wait(plan.hold_s)
+        await collector.sample_now()
+
+        self._enter("drain")
+        generator.drain()
+        await self._wait_for_drain(spread)
+
+        self._enter("residue")
+        await collector.sample_now()
+        if not self._nobody_home():
+            await self._wait(plan.residue_s, even_if_stopped=True)
+        await collector.sample_now()
+        self._leave()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task of ours is over: by itself, it is a bug that must neither hide nor let the run go on without numbers."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail("asyncli_failed", f"{task.get_name()} failed: {type(error).__name__}: {error}")
 
     # -- before the first connect
 
@@ -206,10 +222,29 @@ class Soak:
                 await asyncio.sleep(left)
             else:
                 await _for_at_most(left, self._stopped)
+            self._mind_silence()
 
     async def _next_tick(self) -> None:
         self._ticked.clear()
         await _for_at_most(0.5, self._ticked)
+        self._mind_silence()
+
+    def _mind_silence(self) -> None:
+        """Called every half second of a wait: a generator that says nothing must not pass for one that holds everything.
+
+        Counted in turns of our own loop, so that a loop that stood still does not blame the generator.
+        """
+        self._silent_turns += 1
+        if self._t0 and self._silent_turns > _SILENT_TURNS:
+            self._fail("generator_silent", f"the generator's processes have said nothing for {_SILENT_TURNS // 2} s")
+
+    def _fail(self, code: str, evidence: str) -> None:
+        """The generator cannot be relied on any more: say so once, and come to an end."""
+        if not self._failed:
+            self._failed = True
+            remedy = "find out what stopped or ended them, then run again; if it repeats, report it as a bug"
+            self._found(Finding(code, "error", evidence, remedy))
+            self._ticked.set()
 
     async def _wait_for_ramp(self, spread: Spread) -> None:
         latest = self._t0 + build_shard(self.plan, spread).ramp.end_s * 2 + self.plan.connect_timeout_s + _RAMP_SLACK_S
@@ -225,6 +260,8 @@ class Soak:
         latest = time.monotonic() + patience
         while not self._failed and self._last.drained < spread.workers and time.monotonic() < latest:
             await self._next_tick()
+        if self._last.drained < spread.workers:
+            self._fail("drain_unfinished", f"the generator has not closed its connections within {patience:.0f} s")
 
     def _nobody_home(self) -> bool:
         """Nothing has connected, and enough attempts have failed to say that nothing will."""
@@ -240,6 +277,7 @@ class Soak:
         match message:
             case Ticked(tick=tick):
                 self._last = tick
+                self._silent_turns = 0
                 self._opened += tick.opened
                 self._failures += sum(tick.failures.values())
                 t_s = self._t0 + tick.second - self._zero
@@ -260,13 +298,11 @@ class Soak:
                     )
                 )  # fmt: skip
             case Failed():
-                self._failed = True
                 if self._last.held:
                     # Nobody is left to count them: what was held by the last tick is the generator's loss.
                     lost = {"generator_lost": Deaths(count=self._last.held)}
                     self._hear(Ticked(Tick(second=self._last.second + 1, deaths=lost)))
-                self._found(Finding("generator_failed", "error", message.why, "run again; if it repeats, report it as a bug"))
-                self._ticked.set()
+                self._fail("generator_failed", message.why)
 
     def _tell_trouble(self, trouble: str | None) -> None:
         """The run file cannot be written just now (a full disk): rows wait in memory, and the user should know at once."""

@@ -23,6 +23,9 @@ from asyncli.report.text import one_line, print_report
 from asyncli.session import Soak, Target, free_name
 from asyncli.store.reader import read_run
 
+# What writing to a terminal or pipe that has gone away raises; rich turns EPIPE into SystemExit.
+_UNSEEN = (OSError, SystemExit)
+
 
 class _Screen:
     """Folds what happens into a state and shows it."""
@@ -36,23 +39,31 @@ class _Screen:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._view.__exit__(None, None, None)
+        with contextlib.suppress(*_UNSEEN):
+            self._view.__exit__(None, None, None)
+
+    def _show(self) -> None:
+        """A screen that is gone (the reader of a pipe has left) ends the showing, never the soak."""
+        try:
+            self._view.update(self._fold.state())
+        except _UNSEEN:
+            self._view = NullView()
 
     def phase(self, phase: Phase) -> None:
         self._fold.phase(phase)
-        self._view.update(self._fold.state())
+        self._show()
 
     def tick(self, t_s: float, tick: Tick) -> None:
         self._fold.tick(t_s, tick)
-        self._view.update(self._fold.state())
+        self._show()
 
     def sample(self, sample: Sample) -> None:
         self._fold.sample(sample)
-        self._view.update(self._fold.state())
+        self._show()
 
     def finding(self, finding: Finding) -> None:
         self._fold.finding(finding)
-        self._view.update(self._fold.state())
+        self._show()
 
 
 def run_soak(

@@ -1,7 +1,7 @@
 """The life of a connection, as one literal table. Everything that decides how a connection may end lives here.
 
 A row is in one of these states; what happens to it is one of these events; the table says what follows. The engine's hot
-path (idle -> awaiting -> idle) writes the states directly; every death goes through :func:`death`.
+path (idle -> awaiting -> idle) writes the states directly; every end asks :func:`cause`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import errno
 
 # States. UNBORN: its batch of the ramp is not due yet. DEAD: nothing of it is left and nothing will follow.
 UNBORN, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD = range(6)
-STATES = ("unborn", "connecting", "idle", "awaiting", "backoff", "dead")
 
 # Events that end something. What the peer did, what the kernel said, or what our own clock decided.
 EOF = "end of stream"

@@ -103,7 +103,8 @@ class Wheel:
                 earliest = self.due[row]
                 while (row := self._next[row]) >= 0:
                     earliest = min(earliest, self.due[row])
-                return earliest
+                # A row hung up past the horizon may be alone in its slot and due much later: what comes before it does not wait.
+                return min(earliest, self._start + (slot + 1) * SLOT_S)
         return self._start + (self._now_slot + _LOOK_AHEAD) * SLOT_S
 
     def _advance(self, now: float) -> bool:

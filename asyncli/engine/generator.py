@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import struct
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
 # Sixty forks, each with a heap to copy on write, are a second on a slow machine; past this something hangs.
 _START_S = 60.0
+# The host gives its workers 2 s to end before it ends them; five times that, and it is stuck itself.
+_CLOSE_S = 10.0
 
 
 class Generator:
@@ -31,16 +34,23 @@ class Generator:
 
     async def start(self) -> None:
         """Fork the workers; they wait for :meth:`begin`. Raises :class:`EngineError` when they do not stand up."""
+        path = os.pathsep.join(folder for folder in sys.path if folder)
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "asyncli.engine.host",
+            # -P and our own path: a file of the user's folder must not stand in for a module, and what this process
+            # could import (a notebook's path) the host can.
+            sys.executable, "-P", "-m", "asyncli.engine.host", env={**os.environ, "PYTHONPATH": path},
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         self._errors = asyncio.create_task(self._read_errors())
         self._send(self._shard)
+        message = None
         try:
-            message = await asyncio.wait_for(self._receive(), _START_S)
-        except TimeoutError:
-            message = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_START_S):
+                    message = await self._receive()
+        except BaseException:
+            await self.close()
+            raise
         if not isinstance(message, Ready):
             await self.close()
             raise EngineError(f"the generator's processes did not start; {self.last_words}")
@@ -81,10 +91,14 @@ class Generator:
                 process.stdin.write(_frame(Stop()))
             process.stdin.close()
         try:
-            await asyncio.wait_for(process.wait(), 10.0)
+            async with asyncio.timeout(_CLOSE_S):
+                await process.wait()
         except TimeoutError:
             process.kill()
             await process.wait()
+        except asyncio.CancelledError:
+            process.kill()
+            raise
         if self._errors is not None:
             # A worker that is stopped or stuck may outlive a host that was killed, and holds this pipe open.
             await asyncio.wait({self._errors}, timeout=2.0)

@@ -68,9 +68,8 @@ class Host:
         self._buffer = b""
 
     def run(self) -> None:
-        capacity = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         for number in range(self._shard.workers):
-            self._fork(number, capacity)
+            self._fork(number)
         self._poll = select.poll()
         self._poll.register(0, select.POLLIN)
         for fd in self._links:
@@ -85,7 +84,7 @@ class Host:
                     self._heard(self._links[fd])
             self._forward(time.monotonic())
 
-    def _fork(self, number: int, capacity: int) -> None:
+    def _fork(self, number: int) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MOST_MESSAGE)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_MESSAGE)
@@ -107,7 +106,7 @@ class Host:
                 os.close(null)
                 # A worker builds no reference cycles in its steady state; collecting would only copy shared pages.
                 gc.disable()
-                run_worker(self._shard, number, theirs, capacity)
+                run_worker(self._shard, number, theirs)
                 status = 0
             except BaseException:
                 traceback.print_exc()

@@ -243,7 +243,7 @@ def simulate(shard: Shard, server: SimServer, hold_s: float, *, net: SimNet | No
     compared afterwards.
     """
     net = net or SimNet(server)
-    table = Table(shard, 0, net, capacity=1024)
+    table = Table(shard, 0, net)
     table.start(net.now)
     start, second, upcoming = net.now, 0, table.turn()
     drain_at = start + shard.ramp.end_s + hold_s

@@ -46,14 +46,16 @@ MOST_PENDING = 256
 READ_BYTES = 8192
 # Deadlines are seconds long; looking at them ten times a second makes them 100 ms late at most.
 _SWEEP_S = 0.1
+# How much of a ramp that fell behind may be made up for in one turn.
+_BURST_S = 0.010
 # Failed connects to an address that never answered before it is given up for others that do.
 _REFUSALS_TO_DROP = 5
 
 
 class Table:
-    """Worker ``worker``'s share of a shard. ``capacity`` bounds handle numbers (the descriptor limit)."""
+    """Worker ``worker``'s share of a shard."""
 
-    def __init__(self, shard: Shard, worker: int, net: Net, capacity: int) -> None:
+    def __init__(self, shard: Shard, worker: int, net: Net) -> None:
         self._shard, self._worker, self._net = shard, worker, net
         self._ramp, self._batches, self._batch_size = shard.ramp, shard.ramp.batches, shard.ramp.batch
         # What every beat and connect asks for, one look-up away.
@@ -62,14 +64,15 @@ class Table:
         self.rows = rows
         self._state = bytearray(rows)  # UNBORN
         self._handle = array("i", b"\xff" * (4 * rows))
-        self._row_of = array("i", b"\xff" * (4 * capacity))
+        # By handle, grown on demand; never by the descriptor limit, which may be a billion.
+        self._row_of = array("i", b"\xff" * (4 * (rows + 64)))
         self._born = array("d", bytes(8 * rows))  # when established
         self._heard = array("d", bytes(8 * rows))  # when last answered (or established): since then it idles
         self._requests = array("I", bytes(4 * rows))  # answered on this connection
         self._beats = array("I", bytes(4 * rows))  # ever, over all lives of the row: the jitter's number
         self._lives = array("I", bytes(4 * rows))
         self._retries = bytearray(rows)
-        self._aim = bytearray(rows)  # the destination it was opened to
+        self._aim = array("H", bytes(2 * rows))  # the destination it was opened to
         self._live = list(range(len(shard.destinations)))
         self._answering = [False] * len(shard.destinations)
         self._refusals = [0] * len(shard.destinations)
@@ -77,7 +80,8 @@ class Table:
         self._awaiting: dict[int, float] = {}
         self._partial: dict[int, Scanner] = {}
         self._doomed: list[tuple[int, bool]] = []
-        self._seen: tuple[bytes, Response] = (b"", Response(0, False))
+        # The last answer as bytes and what it meant. None at first: b"" would be the end of a stream.
+        self._seen: tuple[bytes | None, Response] = (None, Response(0, False))
         self._one_request = shard.requests[0] if len(set(shard.requests)) == 1 else None
         self._batch = worker
         self._opened_of_batch = 0
@@ -202,8 +206,9 @@ class Table:
             if self._opened_of_batch == size:
                 self._opened_of_batch = 0
                 self._batch += self._shard.workers
-                # A ramp that fell behind catches up at twice its pace, not in one burst.
-                self._not_before = now + self._shard.workers * ramp.interval_s / 2
+                # A ramp that fell behind catches up at twice its pace, not in one burst; counted from a moment ago, or a
+                # pace closer than the timer's grain could never be kept.
+                self._not_before = max(self._not_before, now - _BURST_S) + self._workers * ramp.interval_s / 2
         return False
 
     def _beat_due(self, now: float) -> bool:
@@ -305,7 +310,6 @@ class Table:
         elif not self._retries[row]:
             self._first_pending -= 1
         self._lives[row] += 1
-        self._retries[row] = 0
         self._answering[self._aim[row]] = True
         self._requests[row] = 0
         self._born[row] = self._heard[row] = now
@@ -381,6 +385,7 @@ class Table:
         tick.latency_us.add((now - self._wheel.due[row]) * 1e6)
         self._requests[row] += 1
         self._beats[row] += 1
+        self._retries[row] = 0
         self._heard[row] = now
         self._state[row] = IDLE
         if response.keep_alive:
@@ -447,9 +452,12 @@ class Table:
                 self._first_pending -= 1
             tick.failures[why] = tick.failures.get(why, 0) + 1
             self._retries[row] = min(255, self._retries[row] + 1)
-            again = self._turn_away(self._aim[row])
+            again = self._turn_away(self._aim[row], why)
         else:
             self.held -= 1
+            if not self._requests[row]:
+                # A server that accepts and closes must not be connected to twice a second for ever.
+                self._retries[row] = min(255, self._retries[row] + 1)
             if state == AWAITING:
                 del self._awaiting[row]
                 tick.beats_failed += 1
@@ -470,16 +478,22 @@ class Table:
         else:
             self._state[row] = DEAD
 
-    def _turn_away(self, destination: int) -> bool:
+    def _turn_away(self, destination: int, why: str) -> bool:
         """A connect failed there. True when the place is not among the living, so that the row must try another.
 
         A name may have an address that nobody listens on (``localhost`` as ::1). One that only ever refused while another
-        answers is dropped; one that worked before is never dropped: that is the server's failure, and is counted.
+        of the same name answers is dropped; one that worked before is never dropped, nor a URL of its own: that is the
+        server's failure, and is counted.
         """
         if destination not in self._live:
             return True
+        if why != "refused":
+            return False
         self._refusals[destination] += 1
-        if self._answering[destination] or self._refusals[destination] < _REFUSALS_TO_DROP or not any(self._answering):
+        if self._answering[destination] or self._refusals[destination] < _REFUSALS_TO_DROP:
+            return False
+        target = self._shard.destinations[destination].target
+        if not any(self._answering[n] for n in self._live if self._shard.destinations[n].target == target):
             return False
         self._live.remove(destination)
         self._tick.dropped[destination] = 1

@@ -7,6 +7,7 @@ import contextlib
 import resource
 import socket
 import time
+from typing import Any
 
 import msgspec
 
@@ -28,11 +29,12 @@ _encode = msgspec.msgpack.Encoder().encode
 class Worker:
     """Drives a table on the real clock until it is told to stop or the host is gone."""
 
-    def __init__(self, shard: Shard, number: int, link: socket.socket, capacity: int) -> None:
+    def __init__(self, shard: Shard, number: int, link: socket.socket) -> None:
         self._net = RealNet(shard.destinations, shard.sources)
-        self._table = Table(shard, number, self._net, capacity)
+        self._table = Table(shard, number, self._net)
         self._link = link
         self._unsent: Tick | None = None
+        self._error: BaseException | None = None
         self._armed: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
         self._second = 0
@@ -44,7 +46,17 @@ class Worker:
         self._link.setblocking(False)
         self._loop.add_reader(self._link.fileno(), self._told)
         self._loop.add_reader(self._net.fileno(), self._turn)
+        # A loop logs what a callback raises and goes on; with a level-triggered set it would raise for ever, and the table
+        # would look alive. So the first one ends the worker, which the host reports.
+        self._loop.set_exception_handler(self._failed)
         await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if self._error is None:
+            self._error = context.get("exception") or RuntimeError(str(context.get("message")))
+        self._ended.set()
 
     def _told(self) -> None:
         try:
@@ -116,9 +128,9 @@ class Worker:
         self._arm_tick()
 
 
-def run_worker(shard: Shard, number: int, link: socket.socket, capacity: int) -> None:
+def run_worker(shard: Shard, number: int, link: socket.socket) -> None:
     """The body of a worker process; returns when it is over."""
-    worker = Worker(shard, number, link, capacity)
+    worker = Worker(shard, number, link)
     try:
         import uvloop
     except ImportError:

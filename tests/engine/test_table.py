@@ -6,6 +6,7 @@ import itertools
 import socket
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,7 +129,7 @@ def test_the_schedule_does_not_depend_on_the_number_of_workers() -> None:
         seen = []
         for worker in range(workers):
             net = SimNet(SimServer(latency_s=0.0, connect_s=0.0))
-            table = Table(shard(workers, connections=60, keepalive=30, ramp="7/10ms"), worker, net, 8)
+            table = Table(shard(workers, connections=60, keepalive=30, ramp="7/10ms"), worker, net)
             table.start(0.0)
             send = net.send
 
@@ -195,6 +196,53 @@ def test_strange_peers(answers: list[list[bytes]], cause: str) -> None:
     assert total.deaths[cause].requests.least in (1, 2)
 
 
+def test_an_end_before_the_first_answer_is_no_answer() -> None:
+    total = Tick()
+    for tick in simulate(shard(connections=1, keepalive=4, reopen=False), SimServer(), 5.0, net=_Peer([[b""]])):
+        total.merge_counts(tick)
+    assert (total.answered, total.beats_failed, deaths(total)) == (0, 1, {"closed_awaiting": 1})
+
+
+def test_a_server_that_accepts_and_closes_is_not_hammered() -> None:
+    total = Tick()
+    for tick in simulate(shard(connections=50, keepalive=4), SimServer(), 300.0, net=_Peer([[b""]])):
+        total.merge_counts(tick)
+    assert total.lost > 50
+    assert total.started < 50 * 25  # 0.5 s doubling to 30 s: the same as for refusals
+
+
+def test_a_pace_closer_than_the_grain_of_turns_is_kept() -> None:
+    total = Tick()
+    for tick in simulate(shard(connections=2000, ramp="1/0.2ms"), SimServer(), 1.0):
+        total.merge_counts(tick)
+    assert total.ramp_lateness_us.greatest < 1000
+
+
+def test_a_url_that_is_down_is_a_failure_not_an_address_to_drop() -> None:
+    class Half(SimNet):
+        def connect(self, destination: int, source: int) -> int:
+            if destination == 0:
+                raise ConnectionRefusedError(111, "simulated")
+            return super().connect(destination, source)
+
+    base = shard(connections=100)
+    both = (Destination(socket.AF_INET, "127.0.0.1", 81, 0), Destination(socket.AF_INET, "127.0.0.1", 80, 1))
+    total, last = Tick(), Tick()
+    two = msgspec.structs.replace(base, destinations=both, requests=base.requests * 2)
+    for tick in simulate(two, SimServer(), 30.0, net=Half(SimServer())):
+        total.merge_counts(tick)
+        last = tick
+    assert (last.held_at_drain, total.dropped) == (50, {})
+
+
+def test_more_destinations_than_a_byte_counts() -> None:
+    many = tuple(Destination(socket.AF_INET, "127.0.0.1", port) for port in range(1, 301))
+    last = Tick()
+    for tick in simulate(msgspec.structs.replace(shard(connections=600), destinations=many), SimServer(), 2.0):
+        last = tick
+    assert last.held_at_drain == 600
+
+
 def test_an_address_that_only_refuses_is_given_up_for_one_that_answers() -> None:
     class Half(SimNet):
         def connect(self, destination: int, source: int) -> int:
@@ -204,8 +252,6 @@ def test_an_address_that_only_refuses_is_given_up_for_one_that_answers() -> None
 
     base = shard(connections=100)
     both = (Destination(socket.AF_INET6, "::1", 80), Destination(socket.AF_INET, "127.0.0.1", 80))
-    import msgspec
-
     total, last = Tick(), Tick()
     for tick in simulate(msgspec.structs.replace(base, destinations=both), SimServer(), 30.0, net=Half(SimServer())):
         total.merge_counts(tick)

@@ -1,0 +1,71 @@
+"""A part of asyncli that fails ends the run with a finding; it never goes on for a night without numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncli import session
+from asyncli.collect.collector import Collector
+from asyncli.engine import generator
+from asyncli.plan import Layer, build_plan
+from asyncli.report.summary import summarise
+from asyncli.session import Soak
+from asyncli.store.reader import read_run
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+
+@pytest.mark.parametrize("broken", ["collector", "reader"])
+async def test_a_task_that_fails_ends_the_run_as_invalid(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(self: Collector) -> None:
+        raise RuntimeError("broken on purpose")
+
+    def hear(self: Soak, message: Any) -> None:
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(*((Collector, "run", run) if broken == "collector" else (Soak, "_hear", hear)))
+    server = await asyncio.start_server(_answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    values = {"urls": [url], "connections": 50, "keepalive": 2, "hold": "1h", "baseline": 0, "residue": 0}
+    soak = Soak(build_plan([Layer("--{key}", values)]), tmp_path / "run.db")
+    async with asyncio.timeout(60):
+        summary = summarise(read_run(await soak.run()))
+    server.close()
+    assert summary.verdict in ("invalid", "untested")
+    assert not summary.run.complete
+    found = {finding.code: finding.evidence for finding in summary.findings}
+    assert "broken on purpose" in found["asyncli_failed"]
+
+
+async def test_a_host_that_stands_still_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_SILENT_TURNS", 6)
+    monkeypatch.setattr(generator, "_CLOSE_S", 0.5)
+    server = await asyncio.start_server(_answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    values = {"urls": [url], "connections": 50, "keepalive": 2, "hold": "1h", "baseline": 0, "residue": 0}
+    soak = Soak(build_plan([Layer("--{key}", values)]), tmp_path / "run.db")
+    running = asyncio.create_task(soak.run())
+    async with asyncio.timeout(60):
+        while soak._opened < 50:
+            await asyncio.sleep(0.05)
+        assert soak._generator is not None
+        pids = list(soak._generator.pids)
+        os.kill(pids[0], signal.SIGSTOP)
+        summary = summarise(read_run(await running))
+        while any(Path(f"/proc/{pid}").exists() for pid in pids):
+            await asyncio.sleep(0.05)
+    server.close()
+    assert summary.verdict == "invalid"
+    assert "generator_silent" in {finding.code for finding in summary.findings}
