@@ -53,6 +53,7 @@ def main() -> None:
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(screen), soft_wrap=True)
     svg = console.export_svg(title=shlex.join(options.command))
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code", "ui-monospace, Menlo, Consolas")
     options.picture.write_text(svg, encoding="utf-8")
 

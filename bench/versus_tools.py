@@ -1,9 +1,9 @@
-"""asyncli against wrk, h2load and (where installed) tcpkali and k6: memory a held connection, CPU a request, what each holds.
+"""asyncli against wrk and (where installed) tcpkali and k6: memory a held connection, CPU a request, what each holds.
 
     python bench/versus_tools.py [--connections 15000] [--hold 20] [--ask 100000]
 
 Each tool holds connections on the same nginx and sends each a HEAD or GET every 1 to 10 s or so, as far as it can be told
-to. Memory is private memory (USS), as a slope between 500 and --connections; CPU is user + system time over the hold by
+to (h2load is not here: its HTTP/1.1 mode sends without pause and closes). Memory is private memory (USS), as a slope between 500 and --connections; CPU is user + system time over the hold by
 the requests that nginx counted in it. Then each is asked for --ask connections with the descriptor limit as it is.
 """
 
@@ -38,9 +38,6 @@ def commands(tool: str, url: str, connections: int, seconds: int, folder: Path) 
         script = folder / "delay.lua"
         script.write_text(DELAY)
         return [exe, "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
-    if tool == "h2load":
-        # Its rate mode cannot be timed; -D alone sends without pause, so pace it by its number of requests in flight.
-        return [exe, "--h1", "-t1", f"-c{connections}", "-r10", "--rate-period=10ms", f"-n{connections * seconds // 5}", url]
     if tool == "tcpkali":
         return [exe, "-w1", f"-c{connections}", "--connect-rate=1000", "-r0.2", f"-T{seconds}s", "-m", "HEAD / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n", url.split("//")[1].strip("/")]  # fmt: skip
     script = folder / "hold.js"
@@ -102,7 +99,7 @@ async def main() -> None:
     parser.add_argument("--connections", type=int, default=15_000)
     parser.add_argument("--hold", type=int, default=20)
     parser.add_argument("--ask", type=int, default=100_000)
-    parser.add_argument("--tools", default="asyncli,wrk,h2load,tcpkali,k6")
+    parser.add_argument("--tools", default="asyncli,wrk,tcpkali,k6")
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}")
     rows = []

@@ -266,6 +266,9 @@ def _cost(state: LiveState) -> list[Text]:
     from rich.text import Text
 
     whole = state.host_per_connection
+    if whole is not None and whole <= 0:
+        # Something else on the host gave memory back meanwhile; a negative price would only confuse.
+        return [Text("One more connection costs: not known yet, the rest of this host gave memory back", "dim"), Text()]
     if whole is None:
         return [Text("One more connection costs: known once some hundreds are held", "dim"), Text()]
     first = Text.assemble("One more connection costs ", (bytes_each(whole), "bold cyan"), " on this host so far")
@@ -275,7 +278,7 @@ def _cost(state: LiveState) -> list[Text]:
         f"{bytes_each(value)} in {where}"
         for value, where in (
             (state.server_per_connection, "the server"),
-            (state.kernel_per_connection, "the kernel"),
+            (state.kernel_per_connection, "the kernel (all ends)"),
             (state.generator_per_connection, "asyncli"),
         )
         if value is not None
