@@ -186,7 +186,13 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
         user, note = series(samples, "server.rss_bytes"), " of RSS (counts shared pages in each process)"
     kernel = series(samples, "kernel.socket_bytes")
     generator = series(samples, "generator.uss_bytes")
-    host = series(samples, "host.used_bytes")
+    host, in_use = series(samples, "host.used_bytes"), " of memory in use"
+    listing = series(samples, "kernel.listing_bytes")
+    listed = shared.fit(listing)
+    if isinstance(listed, Cost) and listed.ci95[0] > _LISTING_THAT_TELLS:
+        # Another program's doing, in bursts, and in proportion to the connections: left in, it would be taken for their cost.
+        host, in_use = _minus(host, [listing]), f"{in_use} less inodes of /proc"
+        result.findings.append(_listed(listed))
     ends = 2 if local else 1
 
     few: dict[str, int] = {}
@@ -205,29 +211,27 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
     result.server_user = one("server_user", server.fit(user, note=note), "the memory of the server's processes")
     result.kernel = one("kernel", shared.fit(kernel, 1 / ends, per_end), "slab objects (/proc/slabinfo needs root)")
     result.generator_user = one("generator_user", ours.fit(generator, note=" of USS"), "the generator's memory")
-    result.host_total = one("host_total", shared.fit(host, note=" of memory in use"), "/proc/meminfo")
+    result.host_total = one("host_total", shared.fit(host, note=in_use), "/proc/meminfo")
     parts = {"kernel": kernel, "generator_user": generator} | ({"server_user": user} if local else {})
     result.residual = _residual(result, shared.fit(_minus(host, list(parts.values()))), local)
-    result.findings = _unknown(few, unread, ours.points_wanted, plan)
+    result.findings += _unknown(few, unread, ours.points_wanted, plan)
     if result.residual is None:
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
         why = f"it needs {', '.join(missing)}" if missing else "its parts were not sampled together"
         result.findings.append(Finding("cost_residual_unknown", "info", f"no residual is known: {why}"))
-    listing = shared.fit(series(samples, "kernel.listing_bytes"))
-    if isinstance(listing, Cost) and listing.ci95[0] > _LISTING_THAT_TELLS:
-        result.findings.append(_listed(listing))
     return result
 
 
 def _listed(listing: Cost) -> Finding:
-    """A program on this host makes each connection dearer than it is."""
+    """What a program that lists descriptors adds for each connection."""
     half = (listing.ci95[1] - listing.ci95[0]) / 2
     return Finding(
         "descriptors_listed",
         "warning",
-        f"of what is left over, {listing.bytes_per_connection:,.0f} B a connection (± {half:,.0f}) are inodes and dentries of "
-        "/proc: a program on this host lists /proc/PID/fd, as monitoring agents do that count descriptors",
-        "take it off the left over and off the whole: without that program a connection costs so much less",
+        f"{listing.bytes_per_connection:,.0f} B a connection (± {half:,.0f}) more are in use on this host, which are not counted "
+        "above: inodes and dentries of /proc, left by a program that lists /proc/PID/fd, as monitoring agents do that count "
+        "descriptors",
+        "reckon with them where such a program runs, or have it count less often",
     )
 
 
