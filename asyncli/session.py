@@ -20,7 +20,7 @@ from asyncli import preflight
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
 from asyncli.engine.resolve import lay_out
-from asyncli.engine.shard import Failed, Ticked, Up, WorkerLost, build_shard
+from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerLost, build_shard
 from asyncli.engine.spread import Destination, Spread, show
 from asyncli.environment import read_environment
 from asyncli.errors import PreflightError
@@ -124,7 +124,8 @@ class Soak:
 
     async def _measure(self, spread: Spread, collector: Collector) -> None:
         """Start the generator and those who watch it, go through the phases, and end them all, whatever happens."""
-        generator = self._generator = Generator(build_shard(self.plan, spread))
+        shard = build_shard(self.plan, spread)
+        generator = self._generator = Generator(shard)
         tasks: list[asyncio.Task[None]] = []
         try:
             await generator.start()
@@ -135,14 +136,14 @@ class Soak:
             tasks.append(asyncio.create_task(collector.run(), name="the collector"))
             for task in tasks:
                 task.add_done_callback(self._ended)
-            await self._phases(spread, collector, generator)
+            await self._phases(shard, collector, generator)
         finally:
             for task in tasks:
                 task.cancel()
             await generator.close()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _phases(self, spread: Spread, collector: Collector, generator: Generator) -> None:
+    async def _phases(self, shard: Shard, collector: Collector, generator: Generator) -> None:
         """Baseline (entered already), ramp, hold, drain, residue."""
         plan = self.plan
         await collector.sample_now()
@@ -152,7 +153,7 @@ class Soak:
         self._t0 = time.monotonic() + _LEAD_S
         self._enter("ramp", at_s=self._t0 - self._zero)
         generator.begin(self._t0)
-        await self._wait_for_ramp(spread)
+        await self._wait_for_ramp(shard)
 
         self._enter("hold")
         if not self._nobody_home():
@@ -161,7 +162,7 @@ class Soak:
 
         self._enter("drain")
         generator.drain()
-        await self._wait_for_drain(spread)
+        await self._wait_for_drain(shard)
 
         self._enter("residue")
         await collector.sample_now()
@@ -246,21 +247,21 @@ class Soak:
             self._found(Finding(code, "error", evidence, remedy))
             self._ticked.set()
 
-    async def _wait_for_ramp(self, spread: Spread) -> None:
-        latest = self._t0 + build_shard(self.plan, spread).ramp.end_s * 2 + self.plan.connect_timeout_s + _RAMP_SLACK_S
-        rest_over = self._t0 + build_shard(self.plan, spread).ramp.end_s
+    async def _wait_for_ramp(self, shard: Shard) -> None:
+        latest = self._t0 + shard.ramp.end_s * 2 + self.plan.connect_timeout_s + _RAMP_SLACK_S
+        rest_over = self._t0 + shard.ramp.end_s
         while not self._stopped.is_set() and not self._failed and time.monotonic() < latest and not self._nobody_home():
-            if self._last.ramped >= spread.workers and time.monotonic() >= rest_over:
+            if self._last.ramped >= shard.workers and time.monotonic() >= rest_over:
                 return
             await self._next_tick()
 
-    async def _wait_for_drain(self, spread: Spread) -> None:
+    async def _wait_for_drain(self, shard: Shard) -> None:
         plan = self.plan
         patience = max(plan.timeout_s, plan.connect_timeout_s) + plan.connections * _DRAIN_S_PER_CONNECTION + 10.0
         latest = time.monotonic() + patience
-        while not self._failed and self._last.drained < spread.workers and time.monotonic() < latest:
+        while not self._failed and self._last.drained < shard.workers and time.monotonic() < latest:
             await self._next_tick()
-        if self._last.drained < spread.workers:
+        if self._last.drained < shard.workers:
             self._fail("drain_unfinished", f"the generator has not closed its connections within {patience:.0f} s")
 
     def _nobody_home(self) -> bool:

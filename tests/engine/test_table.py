@@ -218,18 +218,21 @@ def test_a_pace_closer_than_the_grain_of_turns_is_kept() -> None:
     assert total.ramp_lateness_us.greatest < 1000
 
 
-def test_a_url_that_is_down_is_a_failure_not_an_address_to_drop() -> None:
-    class Half(SimNet):
-        def connect(self, destination: int, source: int) -> int:
-            if destination == 0:
-                raise ConnectionRefusedError(111, "simulated")
-            return super().connect(destination, source)
+class _FirstRefuses(SimNet):
+    """A network in which nobody listens at the first destination."""
 
+    def connect(self, destination: int, source: int) -> int:
+        if destination == 0:
+            raise ConnectionRefusedError(111, "simulated")
+        return super().connect(destination, source)
+
+
+def test_a_url_that_is_down_is_a_failure_not_an_address_to_drop() -> None:
     base = shard(connections=100)
     both = (Destination(socket.AF_INET, "127.0.0.1", 81, 0), Destination(socket.AF_INET, "127.0.0.1", 80, 1))
     total, last = Tick(), Tick()
     two = msgspec.structs.replace(base, destinations=both, requests=base.requests * 2)
-    for tick in simulate(two, SimServer(), 30.0, net=Half(SimServer())):
+    for tick in simulate(two, SimServer(), 30.0, net=_FirstRefuses(SimServer())):
         total.merge_counts(tick)
         last = tick
     assert (last.held_at_drain, total.dropped) == (50, {})
@@ -244,16 +247,10 @@ def test_more_destinations_than_a_byte_counts() -> None:
 
 
 def test_an_address_that_only_refuses_is_given_up_for_one_that_answers() -> None:
-    class Half(SimNet):
-        def connect(self, destination: int, source: int) -> int:
-            if destination == 0:
-                raise ConnectionRefusedError(111, "simulated")
-            return super().connect(destination, source)
-
     base = shard(connections=100)
     both = (Destination(socket.AF_INET6, "::1", 80), Destination(socket.AF_INET, "127.0.0.1", 80))
     total, last = Tick(), Tick()
-    for tick in simulate(msgspec.structs.replace(base, destinations=both), SimServer(), 30.0, net=Half(SimServer())):
+    for tick in simulate(msgspec.structs.replace(base, destinations=both), SimServer(), 30.0, net=_FirstRefuses(SimServer())):
         total.merge_counts(tick)
         last = tick
     assert total.dropped == {0: 1}
