@@ -40,7 +40,8 @@ class Histogram(msgspec.Struct, array_like=True):
 
     def add(self, value: float) -> None:
         whole = int(value) if value > 0 else 0
-        key = bucket(whole)
+        shift = whole.bit_length() - _BITS  # bucket(whole), written out: this is once or twice a beat
+        key = whole if shift <= 0 else ((shift + 1) << (_BITS - 1)) + ((whole >> shift) - (1 << (_BITS - 1)))
         counts = self.counts
         counts[key] = counts.get(key, 0) + 1
         if whole > self.greatest:

@@ -107,6 +107,10 @@ class Table:
     def drain(self) -> None:
         """Count what is held; from here nothing is sent or opened, and what ends is not a loss."""
         if not self._draining:
+            # What the peer has closed by now is lost, and must not be counted as held for want of a look.
+            for _ in range(self.rows // MOST_EVENTS + 1):
+                if self._take_events() < MOST_EVENTS:
+                    break
             self._draining = True
             self.held_at_drain = self.held
             for row in range(self.rows):
@@ -133,18 +137,14 @@ class Table:
         else:
             busy = self._beat_due(begun)
             busy = self._open_due(begun) or busy
-        events = net.poll(MOST_EVENTS)
-        for handle, what in events:
-            self._ready(handle, what)
+        events = self._take_events()
         now = net.clock()
         if now >= self._next_sweep:
             self._sweep(now)
-        for handle, abort in self._doomed:
-            net.close(handle, abort)
-        self._doomed.clear()
+            self._close_doomed()
         if now - begun > self._tick.longest_turn_s:
             self._tick.longest_turn_s = now - begun
-        return now if busy or len(events) == MOST_EVENTS else self._next_instant(now)
+        return now if busy or events == MOST_EVENTS else self._next_instant(now)
 
     def take_tick(self, second: int) -> Tick:
         """The counts since the last call, with the gauges of now."""
@@ -198,9 +198,9 @@ class Table:
             size = ramp.size(self._batch)
             first = self._batch // self._shard.workers * ramp.batch
             room = min(size - self._opened_of_batch, MOST_OPENS - opened, MOST_PENDING - len(self._connecting))
-            for row in range(first + self._opened_of_batch, first + self._opened_of_batch + room):
-                self._first_pending += 1
-                self._open(row)
+            begin = first + self._opened_of_batch
+            self._first_pending += room
+            self._open(range(begin, begin + room))
             opened += room
             self._opened_of_batch += room
             if self._opened_of_batch == size:
@@ -218,7 +218,7 @@ class Table:
             if state[row] == IDLE:
                 self._send(row, self._wheel.due[row])
             elif len(self._connecting) < MOST_PENDING:
-                self._open(row)
+                self._open(range(row, row + 1))
             else:
                 self._wheel.add(row, now + _SWEEP_S)
         return beats == MOST_BEATS
@@ -251,70 +251,82 @@ class Table:
 
     # -- a connection's life
 
-    def _open(self, row: int) -> None:
-        net = self._net
-        self._tick.started += 1
-        number = self._connection(row)
-        turn, place = divmod(number, len(self._live))
-        destination = self._live[place]
-        self._state[row] = CONNECTING
-        self._aim[row] = destination
-        self._connecting[row] = net.clock()
-        try:
-            handle = net.connect(destination, turn)
-        except OSError as error:
-            self._end(row, event_of(error.errno))
-            return
-        if handle >= len(self._row_of):
-            self._row_of.extend([-1] * (handle + 1 - len(self._row_of)))
-        self._handle[row] = handle
-        self._row_of[handle] = row
-        try:
-            # On loopback the handshake is over when connect() returns: the first beat can go out at once, and the event
-            # that would say "connected" need never be awaited.
-            if self._local and self._established(row, number):
-                net.watch(handle, READABLE)
+    def _open(self, rows: range) -> None:
+        """Begin to connect ``rows``, which are of one batch. With :meth:`_establish` the hot path of the ramp: both take many
+        rows a call, because a call a row and looking up what they share cost more than the work itself.
+        """
+        net, state, connecting, handles, row_of = self._net, self._state, self._connecting, self._handle, self._row_of
+        connect, send, watch, clock = net.connect, net.send, net.watch, net.clock
+        local, beat, one_request = self._local, self._shard.beat_at_once, self._one_request
+        made: list[tuple[int, int, float]] = []
+        now = clock()
+        for number, row in enumerate(rows, self._connection(rows.start)):
+            turn, place = divmod(number, len(self._live))
+            destination = self._aim[row] = self._live[place]
+            state[row] = CONNECTING
+            connecting[row] = now
+            try:
+                handle = connect(destination, turn)
+                if handle >= len(row_of):
+                    row_of.extend([-1] * (handle + 1 - len(row_of)))
+                handles[row] = handle
+                row_of[handle] = row
+                try:
+                    # On loopback the handshake is over when connect() returns: the first beat can go out at once, and the
+                    # event that would say "connected" need never be awaited.
+                    early = not local or send(handle, (one_request or self._request(row)) if beat else b"") < 0
+                except BlockingIOError:
+                    early = True
+                watch(handle, READABLE | WRITABLE if early else READABLE)
+            except OSError as error:
+                self._end(row, event_of(error.errno))
+                early = True
+            now = clock()
+            if not early:
+                made.append((row, number, now))
+        self._tick.started += len(rows)
+        self._establish(made, beat)
+
+    def _establish(self, made: list[tuple[int, int, float]], beaten: bool) -> None:
+        """These connects succeeded: (row, its connection's number, since when); ``beaten``: their first beat is out."""
+        tick, state, connecting, due, add = self._tick, self._state, self._connecting, self._wheel.due, self._wheel.add
+        born, heard, requests, lives, beats = self._born, self._heard, self._requests, self._lives, self._beats
+        connect_us, seed, keepalive_s = tick.connect_us.add, self._seed, self._keepalive_s
+        for row, number, now in made:
+            connect_us((now - connecting.pop(row)) * 1e6)
+            if lives[row]:
+                tick.reopened += 1
+            elif not self._retries[row]:
+                self._first_pending -= 1
+            lives[row] += 1
+            self._answering[self._aim[row]] = True
+            requests[row] = 0
+            born[row] = heard[row] = now
+            if beaten:
+                tick.bytes_sent += len(self._request(row))
+                tick.lateness_us.add(0)
+                state[row] = AWAITING
+                self._awaiting[row] = due[row] = now
             else:
-                net.watch(handle, READABLE | WRITABLE)
-        except OSError as error:
-            self._end(row, event_of(error.errno))
+                state[row] = IDLE
+                if not self._draining:
+                    add(row, now + sleep_s(seed, number, beats[row], keepalive_s))
+        tick.opened += len(made)
+        tick.sent += len(made) if beaten else 0
+        self.held += len(made)
 
-    def _established(self, row: int, number: int) -> bool:
-        """Try the first words on a CONNECTING row; False when it is too early. Raises OSError when the connect failed."""
-        net, now_beat = self._net, self._shard.beat_at_once and not self._draining
-        request = self._request(row) if now_beat else b""
-        try:
-            net.send(self._handle[row], request)
-        except BlockingIOError:
-            return False
-        now = net.clock()
-        self._establish(row, now)
-        if not now_beat:
-            self._sleep(row, number, now)
-            return True
-        tick = self._tick
-        tick.sent += 1
-        tick.bytes_sent += len(request)
-        tick.lateness_us.add(0)
-        self._state[row] = AWAITING
-        self._awaiting[row] = now
-        self._wheel.due[row] = now
-        return True
+    def _take_events(self) -> int:
+        """Do what the network has ready, a bounded number of things; how many there were."""
+        events = self._net.poll(MOST_EVENTS)
+        for handle, what in events:
+            self._ready(handle, what)
+        self._close_doomed()
+        return len(events)
 
-    def _establish(self, row: int, now: float) -> None:
-        tick = self._tick
-        tick.connect_us.add((now - self._connecting.pop(row)) * 1e6)
-        tick.opened += 1
-        if self._lives[row]:
-            tick.reopened += 1
-        elif not self._retries[row]:
-            self._first_pending -= 1
-        self._lives[row] += 1
-        self._answering[self._aim[row]] = True
-        self._requests[row] = 0
-        self._born[row] = self._heard[row] = now
-        self._state[row] = IDLE
-        self.held += 1
+    def _close_doomed(self) -> None:
+        for handle, abort in self._doomed:
+            self._net.close(handle, abort)
+        self._doomed.clear()
 
     def _ready(self, handle: int, what: int) -> None:
         row = self._row_of[handle]
@@ -329,11 +341,17 @@ class Table:
             self._unasked(row, handle)
 
     def _connected(self, row: int, handle: int) -> None:
+        """The network says that a connect has ended, one way or the other: the first words tell which."""
+        beat = self._shard.beat_at_once and not self._draining
         try:
-            if self._established(row, self._connection(row)):
-                self._net.watch(handle, READABLE, again=True)
+            self._net.send(handle, self._request(row) if beat else b"")
+            self._net.watch(handle, READABLE, again=True)
+        except BlockingIOError:
+            return
         except OSError as error:
             self._end(row, event_of(error.errno))
+            return
+        self._establish([(row, self._connection(row), self._net.clock())], beat)
 
     def _sleep(self, row: int, number: int, now: float) -> None:
         if not self._draining:
@@ -471,12 +489,14 @@ class Table:
                 deaths.idle_s.add(now - self._heard[row])
                 deaths.requests.add(self._requests[row])
         if (self._shard.reopen or again) and not self._draining:
-            self._state[row] = BACKOFF
-            attempt = (self._lives[row] << 8) | self._retries[row]
-            delay = backoff_s(self._shard.seed, self._connection(row), attempt, self._retries[row])
-            self._wheel.add(row, now + delay)
+            self._back_off(row, now)
         else:
             self._state[row] = DEAD
+
+    def _back_off(self, row: int, now: float) -> None:
+        self._state[row] = BACKOFF
+        attempt = (self._lives[row] << 8) | self._retries[row]
+        self._wheel.add(row, now + backoff_s(self._seed, self._connection(row), attempt, self._retries[row]))
 
     def _turn_away(self, destination: int, why: str) -> bool:
         """A connect failed there. True when the place is not among the living, so that the row must try another.
@@ -497,6 +517,10 @@ class Table:
             return False
         self._live.remove(destination)
         self._tick.dropped[destination] = 1
+        # Those that it turned away before are no failure of the server's: they too try the others, also without reopen.
+        for row in range(0 if self._draining else self.rows):
+            if self._state[row] == DEAD and self._aim[row] == destination and not self._lives[row]:
+                self._back_off(row, self._net.clock())
         return True
 
     def _doom(self, row: int, abort: bool) -> None:

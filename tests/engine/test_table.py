@@ -98,6 +98,12 @@ def test_without_reopen_losses_stay_lost() -> None:
     assert (total.lost, total.reopened, last.held_at_drain) == (100, 0, 0)
 
 
+def test_what_died_in_the_instant_of_the_drain_is_not_counted_as_held() -> None:
+    # The hold ends at 60.99 s, as the ramp of 100 batches takes 0.99 s; both happen before the table looks again.
+    total, last, _ = soak(SimServer(resets_all_at_s=60.99), 60.0, connections=1000, reopen=False)
+    assert (total.lost, last.held_at_drain) == (1000, 0)
+
+
 def test_refusals_back_off_instead_of_hammering() -> None:
     total, last, _ = soak(SimServer(refuse_after=0), 300.0, connections=100)
     assert (total.opened, last.held_at_drain) == (0, 0)
@@ -246,8 +252,9 @@ def test_more_destinations_than_a_byte_counts() -> None:
     assert last.held_at_drain == 600
 
 
-def test_an_address_that_only_refuses_is_given_up_for_one_that_answers() -> None:
-    base = shard(connections=100)
+@pytest.mark.parametrize("reopen", [True, False])
+def test_an_address_that_only_refuses_is_given_up_for_one_that_answers(reopen: bool) -> None:
+    base = shard(connections=100, reopen=reopen)
     both = (Destination(socket.AF_INET6, "::1", 80), Destination(socket.AF_INET, "127.0.0.1", 80))
     total, last = Tick(), Tick()
     for tick in simulate(msgspec.structs.replace(base, destinations=both), SimServer(), 30.0, net=_FirstRefuses(SimServer())):
