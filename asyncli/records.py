@@ -92,7 +92,7 @@ class Tick(msgspec.Struct):
     connect_us: Histogram = msgspec.field(default_factory=Histogram)
     #: Per batch of the ramp: opened minus due.
     ramp_lateness_us: Histogram = msgspec.field(default_factory=Histogram)
-    #: The longest that one turn of a worker's loop took (the worst of the workers).
+    #: The longest that a worker stood still: in one turn, or between the instant it had asked to be woken at and its waking.
     longest_turn_s: float = 0.0
 
     @property

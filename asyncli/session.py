@@ -20,7 +20,7 @@ from asyncli import preflight
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
 from asyncli.engine.resolve import lay_out
-from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerLost, build_shard
+from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
 from asyncli.engine.spread import Destination, Spread, show
 from asyncli.environment import read_environment
 from asyncli.errors import PreflightError
@@ -85,6 +85,7 @@ class Soak:
         self._destinations: tuple[Destination, ...] = ()
         self._troubled = False
         self._silent_turns = 0
+        self._silent_workers: dict[int, int] = {}  # number -> pid
         self._early: list[Finding] = []
         self._phase: Phase | None = None
         self._writer: RunWriter | None = None
@@ -262,7 +263,8 @@ class Soak:
         while not self._failed and self._last.drained < shard.workers and time.monotonic() < latest:
             await self._next_tick()
         if self._last.drained < shard.workers:
-            self._fail("drain_unfinished", f"the generator has not closed its connections within {patience:.0f} s")
+            silent = "".join(f"; worker {number} (pid {pid}) is silent" for number, pid in self._silent_workers.items())
+            self._fail("drain_unfinished", f"the generator has not closed its connections within {patience:.0f} s{silent}")
 
     def _nobody_home(self) -> bool:
         """Nothing has connected, and enough attempts have failed to say that nothing will."""
@@ -289,7 +291,22 @@ class Soak:
                 for destination in tick.dropped:
                     self._dropped(destination)
                 self._ticked.set()
+            case WorkerSilent(worker=worker, pid=pid, held=held):
+                self._silent_workers[worker] = pid
+                self._found(
+                    Finding(
+                        "worker_silent", "error",
+                        f"worker {worker} (pid {pid}) of the generator has said nothing for {message.silent_s:.0f} s: the "
+                        f"{held:,} connections that it held are counted as not held until it speaks again",
+                        f"if something stopped it, kill -CONT {pid}; else leave more CPU to asyncli",
+                    )
+                )  # fmt: skip
+            case WorkerBack(worker=worker, pid=pid):
+                self._silent_workers.pop(worker, None)
+                evidence = f"worker {worker} (pid {pid}) of the generator speaks again, after {message.silent_s:.1f} s"
+                self._found(Finding("worker_back", "info", evidence))
             case WorkerLost():
+                self._silent_workers.pop(message.worker, None)
                 self._found(
                     Finding(
                         "worker_lost", "error",

@@ -24,7 +24,19 @@ from typing import NoReturn
 
 import msgspec
 
-from asyncli.engine.shard import Drain, Failed, Ready, Shard, Start, Stop, Ticked, Up, WorkerLost
+from asyncli.engine.shard import (
+    Drain,
+    Failed,
+    Ready,
+    Shard,
+    Start,
+    Stop,
+    Ticked,
+    Up,
+    WorkerBack,
+    WorkerLost,
+    WorkerSilent,
+)  # fmt: skip
 from asyncli.engine.worker import MOST_MESSAGE, run_worker
 from asyncli.records import Deaths, Tick
 
@@ -32,6 +44,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # How long after its second a tick may come from a slow worker before the others' go on without it; its counts join the
 # next one, so nothing is lost.
 PATIENCE_S = 0.7
+# A worker that lives and has missed this many seconds of ticks is stopped or stuck: what it holds is no longer known.
+SILENCE_S = 5.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _encode = msgspec.msgpack.Encoder().encode
@@ -39,11 +53,9 @@ _decode_tick = msgspec.msgpack.Decoder(Tick).decode
 _decode_down = msgspec.msgpack.Decoder(Start | Drain | Stop).decode
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process when the thread that forked it ends; exits at once if ``parent`` is gone already."""
+def die_with_parent() -> None:
+    """Have the kernel end this process when the thread that forked it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 class _Link:
@@ -52,6 +64,8 @@ class _Link:
     def __init__(self, number: int, pid: int, sock: socket.socket) -> None:
         self.number, self.pid, self.sock = number, pid, sock
         self.last = Tick()
+        self.heard = time.monotonic()
+        self.silent = False
 
 
 class Host:
@@ -95,7 +109,9 @@ class Host:
         if pid == 0:
             status = 1
             try:
-                die_with_parent(parent)
+                die_with_parent()
+                if os.getppid() != parent:  # it was gone already
+                    os._exit(1)
                 ours.close()
                 for link in self._links.values():
                     link.sock.close()
@@ -127,6 +143,8 @@ class Host:
             if isinstance(order, Start):
                 self._t0 = order.t0
             for link in self._links.values():
+                if isinstance(order, Start):
+                    link.heard = max(time.monotonic(), order.t0)
                 with contextlib.suppress(OSError):
                     link.sock.send(message)
             if isinstance(order, Stop):
@@ -143,6 +161,10 @@ class Host:
             return
         tick = _decode_tick(message)
         link.last = tick
+        now = time.monotonic()
+        if link.silent:
+            self._say(WorkerBack(worker=link.number, pid=link.pid, silent_s=now - link.heard))
+        link.heard, link.silent = now, False
         merged, reported = self._seconds.setdefault(max(tick.second, self._sent_second + 1), (Tick(), set()))
         merged.merge_counts(tick)
         reported.add(link.number)
@@ -178,6 +200,10 @@ class Host:
         """Send the seconds that are whole, or overdue: one merged tick each, gauges summed over the workers' latest."""
         if self._t0 is None:
             return
+        for link in self._links.values():
+            if not link.silent and now - link.heard > SILENCE_S:
+                link.silent = True
+                self._say(WorkerSilent(worker=link.number, pid=link.pid, held=link.last.held, silent_s=now - link.heard))
         for second in sorted(self._seconds):
             merged, reported = self._seconds[second]
             if len(reported) < len(self._links) and now < self._t0 + second + PATIENCE_S:
@@ -187,7 +213,7 @@ class Host:
             merged.merge_counts(self._carried)
             self._carried = Tick()
             for link in self._links.values():
-                merged.merge_gauges(link.last)
+                merged.merge_gauges(_unknown(link.last) if link.silent else link.last)
             # The dead keep nobody waiting.
             merged.ramped += self._lost
             merged.drained += self._lost
@@ -213,11 +239,16 @@ class Host:
                 time.sleep(0.005)
 
 
+def _unknown(last: Tick) -> Tick:
+    """The gauges of a worker that has fallen silent: its connections may live or not, and nobody vouches for them."""
+    return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0)
+
+
 def main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setsid()
-    die_with_parent(os.getppid())
+    die_with_parent()  # where it has gone already, its end of the pipe has too
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     head = _read_exactly(4)

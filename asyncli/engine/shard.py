@@ -102,6 +102,23 @@ class WorkerLost(msgspec.Struct, tag=True):
     held: int
 
 
+class WorkerSilent(msgspec.Struct, tag=True):
+    """A worker has not spoken for ``silent_s``, although it lives; ``held`` by its last tick, no longer in the gauges."""
+
+    worker: int
+    pid: int
+    held: int
+    silent_s: float
+
+
+class WorkerBack(msgspec.Struct, tag=True):
+    """A silent worker speaks again, after ``silent_s``; the gauges count what it holds again."""
+
+    worker: int
+    pid: int
+    silent_s: float
+
+
 class Failed(msgspec.Struct, tag=True):
     """The generator cannot go on; ``why`` in one line."""
 
@@ -109,4 +126,4 @@ class Failed(msgspec.Struct, tag=True):
 
 
 Down = Start | Drain | Stop
-Up = Ready | Ticked | WorkerLost | Failed
+Up = Ready | Ticked | WorkerLost | WorkerSilent | WorkerBack | Failed

@@ -142,9 +142,13 @@ class Table:
         if now >= self._next_sweep:
             self._sweep(now)
             self._close_doomed()
-        if now - begun > self._tick.longest_turn_s:
-            self._tick.longest_turn_s = now - begun
+        self.stood_still(now - begun)
         return now if busy or events == MOST_EVENTS else self._next_instant(now)
+
+    def stood_still(self, seconds: float) -> None:
+        """The driver could not call :meth:`turn` for so long after the instant that it was asked for."""
+        if seconds > self._tick.longest_turn_s:
+            self._tick.longest_turn_s = seconds
 
     def take_tick(self, second: int) -> Tick:
         """The counts since the last call, with the gauges of now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import resource
 import socket
 import time
@@ -36,7 +37,7 @@ class Worker:
         self._unsent: Tick | None = None
         self._error: BaseException | None = None
         self._armed: asyncio.TimerHandle | None = None
-        self._armed_for = 0.0
+        self._armed_for = math.inf
         self._second = 0
         self._t0 = 0.0
 
@@ -81,9 +82,12 @@ class Worker:
         self._turn()
 
     def _turn(self) -> None:
+        # How late the timer is when anything wakes us: a process that was stopped, or a host that gave it no CPU.
+        self._table.stood_still(time.monotonic() - self._armed_for)
         upcoming = self._table.turn()
         armed = self._armed
         if upcoming is None:
+            self._armed_for = math.inf
             return
         if armed is not None:
             if time.monotonic() < self._armed_for <= upcoming:

@@ -221,3 +221,37 @@ def test_a_run_file_is_readable_while_it_is_written(tmp_path: Path) -> None:
         assert (text.status, text.err) == (0, "")
         program.signal()
         assert program.wait().status == 0
+
+
+def test_a_stopped_worker_is_named_and_what_it_held_no_longer_counts_as_held(tmp_path: Path, nginx: LabNginx) -> None:
+    with soaking(tmp_path, nginx, "hold") as program:
+        program.until_phase("hold")
+        program.until(lambda: _held(tmp_path) == 400, "all are on record")
+        pid = program.workers()[0]
+        os.kill(pid, signal.SIGSTOP)
+        program.until(lambda: f"(pid {pid}) of the generator has said nothing" in program.out, "its silence is told")
+        program.until(lambda: _held(tmp_path) == 200, "the half that nobody vouches for is left out")
+        os.kill(pid, signal.SIGCONT)
+        program.until(lambda: f"(pid {pid}) of the generator speaks again" in program.out, "its return is told")
+        program.until(lambda: _held(tmp_path) == 400, "all are counted again")
+        program.signal()
+        done = program.wait()
+    summary = report(tmp_path, "run.db")
+    assert (done.status, done.err, summary["run"]["verdict"]) == (4, "", "invalid")
+    assert {"worker_silent", "worker_back", "generator_saturated_turn"} <= codes(summary)
+    assert (summary["connections"]["held"], summary["connections"]["lost"]) == (400, 0)
+
+
+def test_a_worker_that_stays_stopped_ends_as_invalid_and_is_named(tmp_path: Path, nginx: LabNginx) -> None:
+    with soaking(tmp_path, nginx, "hold", "--timeout", "1", "--connect-timeout", "1") as program:
+        program.until_phase("hold")
+        program.until(lambda: _held(tmp_path) == 400, "all are on record")
+        pid = program.workers()[0]
+        os.kill(pid, signal.SIGSTOP)
+        program.signal()
+        done = program.wait()
+        program.until_gone()
+    summary = report(tmp_path, "run.db")
+    assert (done.status, done.err, summary["run"]["verdict"]) == (4, "", "invalid")
+    evidence = {finding["code"]: finding["evidence"] for finding in summary["findings"]}
+    assert f"(pid {pid}) is silent" in evidence["drain_unfinished"]
