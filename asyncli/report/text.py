@@ -189,7 +189,8 @@ def _connections(summary: Summary) -> Iterable[RenderableType]:
     from rich.text import Text
 
     c = summary.connections
-    table = _table("Connections", "asked", "opened", "held", "lost", "reopened", "failed")
+    # Narrower than the others: six counts of seven digits must fit beside it in 80 columns.
+    table = _table("Connections", "asked", "opened", "held", "lost", "reopened", "failed", width=18)
     bad = ["bold red" if n else "green" for n in (c.lost, c.reopened, c.failed)]
     held = "bold green" if c.held >= c.requested else "bold red"
     numbers = (c.requested, c.opened, c.held, c.lost, c.reopened, c.failed)
@@ -349,12 +350,12 @@ class _Note:
             yield Text.assemble("  ", line)
 
 
-def _table(heading: str, *columns: str) -> Table:
+def _table(heading: str, *columns: str, width: int = 24) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
-    table.add_column(Text(heading, "bold not dim"), min_width=24, no_wrap=True)
+    table.add_column(Text(heading, "bold not dim"), min_width=width, no_wrap=True)
     for column in columns:
         table.add_column(Text(column), justify="right", no_wrap=True)
     return table
