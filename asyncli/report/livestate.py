@@ -74,6 +74,8 @@ _MEMORY = {
     "kernel": ("kernel.socket_bytes",),
     "generator": ("generator.uss_bytes",),
     "host": ("host.used_bytes",),
+    # What another program leaves that lists our descriptors: no part of a connection's cost, here as in the report.
+    "listing": ("kernel.listing_bytes",),
 }
 
 
@@ -144,10 +146,13 @@ class LiveFold:
         state.host_bytes = self._grown("host")
         state.server_cpu_share, state.generator_cpu_share = self._share("server"), self._share("generator")
         if state.phase in ("ramp", "hold"):
-            for name in _MEMORY:
-                grown = self._grown(name)
-                enough = state.held >= _FEWEST_FOR_COST and grown is not None
-                setattr(state, f"{name}_per_connection", grown / state.held if enough and grown is not None else None)
+            grown = {name: self._grown(name) for name in _MEMORY}
+            listed = grown.pop("listing")
+            if grown["host"] is not None and listed is not None:
+                grown["host"] -= listed
+            for name, more in grown.items():
+                enough = state.held >= _FEWEST_FOR_COST and more is not None
+                setattr(state, f"{name}_per_connection", more / state.held if enough and more is not None else None)
 
     def finding(self, finding: Finding) -> None:
         self._findings.append(finding)

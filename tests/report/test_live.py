@@ -69,6 +69,16 @@ def test_the_fold_at_several_instants() -> None:
     assert over.host_per_connection == pytest.approx(holding.host_per_connection, rel=0.02)  # not by what is drained
 
 
+def test_what_a_descriptor_lister_leaves_is_not_taken_for_the_cost_of_a_connection() -> None:
+    run = a_run(100_000)
+    for sample in run.samples:
+        if "host.used_bytes" in sample.values:
+            listed = 1_770.0 * (sample.t_s > 150)
+            sample.values["kernel.listing_bytes"] = 1e6 + listed * 100_000
+            sample.values["host.used_bytes"] += listed * 100_000
+    assert state_at(run, 155.0).host_per_connection == pytest.approx(SERVER + 2 * KERNEL_END + GENERATOR + REST, rel=0.02)
+
+
 def test_counts_and_causes_add_up_and_a_state_stays_as_it_was() -> None:
     fold = LiveFold(Plan(urls=("http://a/",)))
     fold.tick(1.0, Tick(opened=5, held=5, failures={"refused": 2}))
