@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from asyncli.records import Phase, PhaseName, Sample, Tick
+from asyncli.samples import Samples
 
 Ticks = Sequence[tuple[float, Tick]]
 
@@ -50,9 +51,27 @@ class Series(msgspec.Struct):
         share = (t_s - t0) / (t1 - t0)
         return self.values[after - 1] * (1 - share) + self.values[after] * share
 
+    def near(self, t_s: float, gap_s: float) -> float | None:
+        """As :meth:`at`, but None where no value lies within ``gap_s`` on either side; one at that very instant is enough."""
+        after = bisect.bisect_left(self.t_s, t_s)
+        if after == len(self.t_s):
+            return None
+        t1 = self.t_s[after]
+        if t1 == t_s:
+            return self.values[after]
+        if after == 0:
+            return None
+        t0 = self.t_s[after - 1]
+        if t1 - t_s > gap_s or t_s - t0 > gap_s:
+            return None
+        share = (t_s - t0) / (t1 - t0)
+        return self.values[after - 1] * (1 - share) + self.values[after] * share
+
 
 def series(samples: Iterable[Sample], name: str) -> Series:
     """The metric ``name`` over time, from the samples that hold it."""
+    if isinstance(samples, Samples):
+        return Series(*samples.column(name))
     found = Series()
     for sample in samples:
         value = sample.values.get(name)
@@ -60,6 +79,20 @@ def series(samples: Iterable[Sample], name: str) -> Series:
             found.t_s.append(sample.t_s)
             found.values.append(value)
     return found
+
+
+def within(samples: Sequence[Sample], *spans: tuple[float, float]) -> Sequence[Sample]:
+    """The samples taken in any of ``spans`` (from, to; s, both ends included; in order, apart from each other)."""
+    if isinstance(samples, Samples):
+        return samples.within(*spans)
+    return [sample for sample in samples if any(start_s <= sample.t_s <= end_s for start_s, end_s in spans)]
+
+
+def instants(samples: Sequence[Sample], *families: str) -> list[float]:
+    """When (s) any metric was read whose name begins with one of ``families``."""
+    if isinstance(samples, Samples):
+        return samples.instants(name for name in samples.metrics if name.startswith(families))
+    return [sample.t_s for sample in samples if any(name.startswith(families) for name in sample.values)]
 
 
 def held_over_time(ticks: Ticks, phases: Sequence[Phase]) -> Series:

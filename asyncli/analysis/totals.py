@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from asyncli.analysis.series import Ticks
-from asyncli.records import Phase, PhaseName, Tick
+from asyncli.core.histogram import summed
+from asyncli.records import COUNTS, HISTOGRAMS, Deaths, Phase, PhaseName, Tick
 
+K = TypeVar("K")
 _NOTHING = Tick()
 
 
@@ -37,21 +41,19 @@ class Totals(msgspec.Struct):
 def fold(ticks: Ticks, phases: Sequence[Phase]) -> Totals:
     """The totals of ``ticks``. A tick belongs to the phase in which the middle of its second lies."""
     totals = Totals()
-    spans: dict[PhaseName, tuple[tuple[float, Tick], tuple[float, Tick]]] = {}
+    parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
     at_drain = 0
-    for t_s, tick in ticks:
-        name = _phase_at(phases, t_s - 0.5)
-        totals.by_phase.setdefault(name, Tick()).merge_counts(tick)
-        first, _ = spans.get(name, ((t_s, tick), None))
-        spans[name] = (first, (t_s, tick))
+    for (t_s, tick), name in zip(ticks, phases_of_ticks(phases, ticks), strict=True):
+        parts.setdefault(name, []).append((t_s, tick))
         totals.peak = max(totals.peak, tick.held, tick.held_at_drain)
         # The sum over workers that have begun the drain: whole once all have, and smaller again if one is lost later.
         at_drain = max(at_drain, tick.held_at_drain)
         if name == "ramp" and tick.workers:
             totals.pending_peak_per_worker = max(totals.pending_peak_per_worker, tick.connecting / tick.workers)
-    for name, part in totals.by_phase.items():
-        totals.whole.merge_counts(part)
-        (start_s, first_tick), (end_s, last_tick) = spans[name]
+    for name, part in parts.items():
+        totals.by_phase[name] = sum_of_counts([tick for _, tick in part])
+        totals.whole.merge_counts(totals.by_phase[name])
+        (start_s, first_tick), (end_s, last_tick) = part[0], part[-1]
         if end_s > start_s:
             # A worker that was lost takes its time out of the sum; what remains is not below zero work.
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
@@ -60,14 +62,50 @@ def fold(ticks: Ticks, phases: Sequence[Phase]) -> Totals:
     return totals
 
 
+def sum_of_counts(ticks: Sequence[Tick]) -> Tick:
+    """What :meth:`Tick.merge_counts` of each would give, faster where they are many."""
+    whole = Tick()
+    for name in COUNTS:
+        setattr(whole, name, sum(getattr(tick, name) for tick in ticks))
+    whole.failures = _sum_by_key(tick.failures for tick in ticks)
+    whole.by_status = _sum_by_key(tick.by_status for tick in ticks)
+    whole.dropped = _sum_by_key(tick.dropped for tick in ticks)
+    for cause in dict.fromkeys(cause for tick in ticks for cause in tick.deaths):
+        whole.deaths[cause] = _sum_of_deaths([tick.deaths[cause] for tick in ticks if cause in tick.deaths])
+    for name in HISTOGRAMS:
+        setattr(whole, name, summed(getattr(tick, name) for tick in ticks))
+    whole.longest_turn_s = max((tick.longest_turn_s for tick in ticks), default=0.0)
+    return whole
+
+
+def _sum_by_key(some: Iterable[dict[K, int]]) -> dict[K, int]:
+    whole: dict[K, int] = {}
+    for counts in some:
+        for key, count in counts.items():
+            whole[key] = whole.get(key, 0) + count
+    return whole
+
+
+def _sum_of_deaths(some: Sequence[Deaths]) -> Deaths:
+    ages, idles, requests = ([getattr(one, name) for one in some] for name in ("age_s", "idle_s", "requests"))
+    return Deaths(sum(one.count for one in some), summed(ages), summed(idles), summed(requests))
+
+
 def _cpu(tick: Tick) -> float:
     return tick.cpu_user_s + tick.cpu_system_s
 
 
-def _phase_at(phases: Sequence[Phase], t_s: float) -> PhaseName:
-    """The phase that began last before ``t_s``; ticks from before any phase was recorded belong to the ramp."""
-    name: PhaseName = "ramp"
-    for one in phases:
-        if one.start_s <= t_s and one.name != "baseline":
-            name = one.name
-    return name
+def phases_of_ticks(phases: Sequence[Phase], ticks: Ticks) -> list[PhaseName]:
+    """The phase of each tick: the one that had begun last when its second was half over.
+
+    Ticks from before any phase was recorded belong to the ramp, and so do those of the baseline, in which there are none.
+    """
+    begun = [one for one in phases if one.name != "baseline"]
+    names: list[PhaseName] = ["ramp", *(one.name for one in begun)]
+    starts = [one.start_s for one in begun]
+    return [names[bisect_right(starts, t_s - 0.5)] for t_s, _ in ticks]
+
+
+def phase_of_tick(phases: Sequence[Phase], t_s: float) -> PhaseName:
+    """The phase of a tick that was closed at ``t_s``, as :func:`phases_of_ticks` has it."""
+    return phases_of_ticks(phases, [(t_s, _NOTHING)])[0]

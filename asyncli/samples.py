@@ -1,0 +1,100 @@
+"""The samples of a whole run, kept as columns: a night is some million numbers, and most questions are about one metric."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+from asyncli.records import Sample
+
+
+class Samples(Sequence[Sample]):
+    """A sequence of :class:`Sample` like any other, and one metric over time without a look at the others.
+
+    ``t_s``: the instants (s). ``columns``: metric -> (places in ``t_s``, rising; the value at each). The samples
+    themselves are made when they are asked for. Not to be changed, and nor are the samples in it.
+    """
+
+    def __init__(self, t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]) -> None:
+        self._t_s, self._columns = t_s, columns
+        self._rows: list[Sample] | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that were ever read, in the order in which they first were."""
+        return tuple(self._columns)
+
+    def column(self, name: str) -> tuple[list[float], list[float]]:
+        """The instants (s) at which the metric ``name`` was read, and its values; empty for one that never was."""
+        places, values = self._columns.get(name, ([], []))
+        t_s = self._t_s
+        return list(t_s) if len(places) == len(t_s) else [t_s[place] for place in places], list(values)
+
+    def instants(self, names: Iterable[str]) -> list[float]:
+        """The instants (s) at which any of the metrics ``names`` was read."""
+        places: set[int] = set()
+        for name in names:
+            places.update(self._columns[name][0])
+            if len(places) == len(self._t_s):
+                break
+        return [self._t_s[place] for place in sorted(places)]
+
+    def within(self, *spans: tuple[float, float]) -> Samples:
+        """Those taken in any of ``spans`` (from, to; s, both ends included; in order, apart from each other)."""
+        t_s: list[float] = []
+        columns: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in self._columns}
+        for start_s, end_s in spans:
+            first, beyond = bisect_left(self._t_s, start_s), bisect_right(self._t_s, end_s)
+            back = first - len(t_s)
+            t_s += self._t_s[first:beyond]
+            for name, (places, values) in self._columns.items():
+                low, high = bisect_left(places, first), bisect_left(places, beyond)
+                columns[name][0].extend(place - back for place in places[low:high])
+                columns[name][1].extend(values[low:high])
+        return Samples(t_s, {name: column for name, column in columns.items() if column[0]})
+
+    def __len__(self) -> int:
+        return len(self._t_s)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, at: int) -> Sample: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Sample]: ...
+    def __getitem__(self, at: int | slice) -> Sample | list[Sample]:
+        if self._rows is not None:
+            return self._rows[at]
+        if isinstance(at, slice):
+            places = range(len(self))[at]
+            # A few at either end are what is asked for most; for many it is cheaper to make them all, once.
+            return [self._row(place) for place in places] if len(places) <= 2 else self._all()[at]
+        return self._row(range(len(self))[at])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} samples of {len(self._columns)} metrics>"
+
+    def _row(self, place: int) -> Sample:
+        values = {}
+        for name, (places, column) in self._columns.items():
+            at = bisect_left(places, place)
+            if at < len(places) and places[at] == place:
+                values[name] = column[at]
+        return Sample(self._t_s[place], values)
+
+    def _all(self) -> list[Sample]:
+        if self._rows is None:
+            rows = [Sample(t_s, {}) for t_s in self._t_s]
+            values = [row.values for row in rows]
+            for name, (places, column) in self._columns.items():
+                for place, value in zip(places, column, strict=True):
+                    values[place][name] = value
+            self._rows = rows
+        return self._rows

@@ -1,0 +1,128 @@
+"""Reads of a run file what a list of runs shows, and passes over what makes it long: histograms, and samples of the hold.
+
+A night's file holds some million numbers of samples and 43,200 ticks, and most of a tick is its histograms. A list shows
+the verdict, which hangs on counts and on whether asyncli was late, and the cost of a connection, which the ramp tells.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from asyncli.core.histogram import Histogram, bucket
+from asyncli.errors import PlanError
+from asyncli.plan import load_plan
+from asyncli.records import Phase, Tick
+from asyncli.samples import Samples
+from asyncli.store.reader import Run, _identify, _look, _opened, _wrong
+from asyncli.store.stored import StoredHistogram, open_tick
+
+# The cost looks a few seconds into the hold, and at the server's own count there, which may come seldom.
+_INTO_HOLD_S = 15.0
+# What the cost on the host in all, and where that is unknown the server's, is made of.
+_METRICS = ("host.used_bytes", "kernel.listing_bytes", "server.pss_bytes", "server.rss_bytes", "status.active")
+#: Below this (us) no verdict calls asyncli late: the bounds of analysis.saturation are higher.
+PUNCTUAL_US = 40_000
+
+
+def read_head(path: str | os.PathLike[str]) -> Run:
+    """The run in ``path`` as far as its verdict, and its cost on the host in all or in the server, need it.
+
+    Without findings and checks; ticks without latencies, and with one bucket for a lateness that is none to speak of;
+    few metrics, until 15 s into the hold. Raises :class:`~asyncli.errors.StoreError` as
+    :func:`~asyncli.store.reader.read_run` does.
+    """
+    path = Path(path)
+    _look(path)
+    with _opened(path) as connection:
+        try:
+            _identify(path, connection)
+            connection.execute("BEGIN")
+            return _load(connection)
+        except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
+            raise _wrong(path, error) from None
+
+
+def _load(connection: sqlite3.Connection) -> Run:
+    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    started = datetime.fromtimestamp(msgspec.json.decode(meta["started_wall_s"], type=float), UTC)
+    phases = [
+        msgspec.convert({"name": name, "start_s": start_s, "end_s": end_s}, Phase)
+        for name, start_s, end_s in connection.execute("SELECT name, start_s, end_s FROM phases ORDER BY start_s")
+    ]
+    return Run(
+        id=meta["id"],
+        started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        plan=load_plan(msgspec.json.decode(meta["plan"])),
+        environment=msgspec.json.decode(meta["environment"], type=dict[str, Any]),
+        phases=phases,
+        ticks=[(t_s, _light(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")],
+        samples=_samples(connection, _until(phases)),
+        findings=[],
+        checks=[],
+        complete=meta.get("complete") == "true",
+        dropped=int(meta.get("dropped", 0)),
+    )
+
+
+class _Ends(msgspec.Struct, array_like=True):
+    """A packed histogram whose buckets are passed over."""
+
+    counts: msgspec.Raw = msgspec.Raw()
+    least: int = -1
+    greatest: int = -1
+
+
+_ends = msgspec.msgpack.Decoder(_Ends).decode
+
+
+def _light(payload: bytes) -> Tick:
+    tick = open_tick(payload)
+    tick.latency_us = tick.connect_us = Histogram()
+    late = tick.lateness_us
+    if isinstance(late, StoredHistogram):
+        ends = _ends(late._packed)
+        # Each heartbeat that was sent has left one lateness. Adding up many that are in one bucket is next to nothing.
+        if tick.sent and ends.greatest <= PUNCTUAL_US:
+            tick.lateness_us = Histogram({bucket(ends.greatest): tick.sent}, ends.least, ends.greatest)
+    return tick
+
+
+def _until(phases: Sequence[Phase]) -> float | None:
+    """The instant (s) after which no sample is read; None for a run that never came to its hold."""
+    return next((one.start_s + _INTO_HOLD_S for one in phases if one.name == "hold"), None)
+
+
+def _samples(connection: sqlite3.Connection, until_s: float | None) -> Samples:
+    marks = ", ".join("?" for _ in _METRICS)
+    names = dict(connection.execute(f"SELECT id, name FROM metrics WHERE name IN ({marks}) ORDER BY id", _METRICS))
+    last = _row_at(connection, until_s)
+    columns: dict[int, tuple[list[int], list[float]]] = {number: ([], []) for number in names}
+    t_s: list[float] = []
+    wanted = ", ".join(map(str, names)) or "NULL"
+    query = f"SELECT t_s, metric, value FROM samples WHERE rowid <= ? AND metric IN ({wanted}) ORDER BY rowid"
+    for at, metric, value in connection.execute(query, (last,)):
+        if not t_s or at != t_s[-1]:
+            t_s.append(at)
+        places, values = columns[metric]
+        places.append(len(t_s) - 1)
+        values.append(value)
+    return Samples(t_s, {names[number]: column for number, column in columns.items() if column[0]})
+
+
+def _row_at(connection: sqlite3.Connection, until_s: float | None) -> int:
+    """The last row of samples from no later than ``until_s``: rows are in the order of time, so halving finds it."""
+    low, high = 0, int(connection.execute("SELECT coalesce(max(rowid), 0) FROM samples").fetchone()[0])
+    if until_s is None:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        (t_s,) = connection.execute("SELECT t_s FROM samples WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1", (middle,)).fetchone()
+        low, high = (middle, high) if t_s <= until_s else (low, middle - 1)
+    return low

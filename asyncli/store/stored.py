@@ -1,0 +1,107 @@
+"""Ticks as they lie in a run file: a tick is opened at once, its histograms when they are asked for.
+
+In a night at 6,450 heartbeats a second histograms are nine tenths of the file. Opened all at once they would take some
+gigabytes, and most readers want a count or a gauge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, cast
+
+import msgspec
+
+from asyncli.core.histogram import Histogram
+from asyncli.errors import StoreError
+from asyncli.records import HISTOGRAMS, Tick
+
+_open = msgspec.msgpack.Decoder(Histogram).decode
+_NONE = msgspec.msgpack.encode(Histogram())
+
+
+class StoredHistogram:
+    """Reads like a :class:`Histogram`, of which it holds the packed bytes; not to be changed.
+
+    Raises :class:`StoreError` where the bytes turn out to be none.
+    """
+
+    __slots__ = ("_packed",)
+    # The one that was opened last: who asks for its counts will ask for its least and greatest too. Kept for that, and
+    # replaced as a whole, so that threads cannot mix two up.
+    _last: ClassVar[tuple[object, Histogram]] = (None, Histogram())
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+
+    def opened(self) -> Histogram:
+        """The histogram itself."""
+        owner, histogram = StoredHistogram._last
+        if owner is not self._packed:
+            try:
+                histogram = _open(self._packed)
+            except msgspec.MsgspecError as error:
+                raise StoreError(f"the run file is damaged: a histogram in it is none ({error})") from None
+            StoredHistogram._last = (self._packed, histogram)
+        return histogram
+
+    @property
+    def counts(self) -> dict[int, int]:
+        return self.opened().counts
+
+    @property
+    def least(self) -> int:
+        return self.opened().least
+
+    @property
+    def greatest(self) -> int:
+        return self.opened().greatest
+
+    @property
+    def count(self) -> int:
+        return self.opened().count
+
+    def __bool__(self) -> bool:
+        return self._packed != _NONE
+
+    def quantile(self, q: float) -> float | None:
+        return self.opened().quantile(q)
+
+    def quantiles(self, qs: Sequence[float]) -> list[float | None]:
+        return self.opened().quantiles(qs)
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        return self.opened().items()
+
+    def __eq__(self, other: object) -> bool:
+        return self.opened() == (other.opened() if isinstance(other, StoredHistogram) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self.opened())
+
+
+def _outline() -> type[msgspec.Struct]:
+    """Tick, field by field, with its histograms left packed."""
+    fields: list[tuple[str, Any, Any]] = []
+    for field in msgspec.structs.fields(Tick):
+        if field.name in HISTOGRAMS:
+            fields.append((field.name, msgspec.Raw, msgspec.Raw(_NONE)))
+        elif field.default_factory is not msgspec.NODEFAULT:
+            fields.append((field.name, field.type, msgspec.field(default_factory=field.default_factory)))
+        else:
+            fields.append((field.name, field.type, field.default))
+    return msgspec.defstruct("TickOutline", fields)
+
+
+_decode_outline = msgspec.msgpack.Decoder(_outline()).decode
+_PLACES = tuple(Tick.__struct_fields__.index(name) for name in HISTOGRAMS)
+
+
+def open_tick(payload: bytes) -> Tick:
+    """The tick that the writer packed. Raises :class:`msgspec.MsgspecError` where it is none."""
+    values = list(msgspec.structs.astuple(_decode_outline(payload)))
+    for place in _PLACES:
+        packed = bytes(values[place])
+        values[place] = Histogram() if packed == _NONE else cast(Histogram, StoredHistogram(packed))
+    return Tick(*values)

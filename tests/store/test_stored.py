@@ -1,0 +1,205 @@
+"""What is opened late says what it would have said at once: packed histograms, samples as columns."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncli.analysis.series import Series, instants, series, within
+from asyncli.analysis.totals import sum_of_counts
+from asyncli.core import histogram as histogram_module
+from asyncli.core.histogram import Histogram, summed
+from asyncli.errors import StoreError
+from asyncli.records import Deaths, Sample, Tick
+from asyncli.samples import Samples
+from asyncli.store.stored import StoredHistogram, open_tick
+
+
+def of(*values: float) -> Histogram:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    return histogram
+
+
+def packed(histogram: Histogram) -> StoredHistogram:
+    return StoredHistogram(msgspec.msgpack.encode(histogram))
+
+
+values = st.lists(st.integers(0, 10_000_000), max_size=30)
+
+
+@given(values, values)
+def test_a_packed_histogram_reads_like_an_open_one(some: list[int], others: list[int]) -> None:
+    one = of(*some)
+    stored = packed(one)
+    assert stored == one
+    assert one == stored
+    assert stored == packed(one)
+    assert (stored != of(1, 2, 3, 10**8)) is True
+    assert (stored.counts, stored.least, stored.greatest, stored.count) == (one.counts, one.least, one.greatest, one.count)
+    assert bool(stored) == bool(one)
+    shares = (0.0, 0.5, 0.9, 0.999, 1.0)
+    assert stored.quantiles(shares) == [stored.quantile(q) for q in shares] == [one.quantile(q) for q in shares]
+    assert list(stored.items()) == list(one.items())
+    into, same = of(*others), of(*others)
+    into.merge(stored)  # type: ignore[arg-type]
+    same.merge(one)
+    assert into == same
+    assert packed(one) == one  # and is left as it was
+
+
+def test_what_is_no_histogram_is_said_in_a_line() -> None:
+    broken = StoredHistogram(msgspec.msgpack.encode({"counts": "many"}))
+    with pytest.raises(StoreError, match="damaged"):
+        broken.quantile(0.5)
+
+
+def test_a_tick_is_opened_as_it_was_packed() -> None:
+    tick = Tick(second=7, held=9, deaths={"reset": Deaths(2, of(30, 31), of(1, 1), of(5, 6))}, latency_us=of(100, 900), by_status={200: 4})
+    opened = open_tick(msgspec.msgpack.encode(tick))
+    assert opened == tick
+    assert type(opened) is Tick
+    assert isinstance(opened.connect_us, Histogram)  # empty ones are not worth packing
+    # A field that a file of an older asyncli lacks has its default.
+    document = msgspec.to_builtins(tick)
+    del document["longest_turn_s"], document["lateness_us"]
+    assert open_tick(msgspec.msgpack.encode(document)) == tick
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x93", msgspec.msgpack.encode({"second": "x"}), msgspec.msgpack.encode([1])])
+def test_what_is_no_tick(payload: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        open_tick(payload)
+
+
+@given(st.lists(values, max_size=8))
+def test_summed_is_one_merge_after_another(many: list[list[int]]) -> None:
+    whole = Histogram()
+    for one in many:
+        whole.merge(of(*one))
+    histograms = [of(*one) for one in many]
+    assert summed(histograms) == whole
+    assert summed(packed(one) for one in histograms) == whole  # type: ignore[misc]
+    assert [one == of(*values) for one, values in zip(histograms, many, strict=True)] == [True] * len(many)
+
+
+def test_many_are_summed_by_arrays_and_come_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numpy")
+    chance = random.Random(1)
+    many = [of(*(chance.lognormvariate(6, 2) for _ in range(200))) for _ in range(60)]
+    by_arrays = summed(many)
+    monkeypatch.setattr(histogram_module, "_WORTH_NUMPY", math.inf)
+    assert by_arrays == summed(many)
+    assert all(type(key) is int and type(count) is int for key, count in by_arrays.counts.items())
+    monkeypatch.undo()
+    # In portions as well.
+    monkeypatch.setattr(histogram_module, "_AT_ONCE", 500)
+    assert by_arrays == summed(many)
+
+
+def test_the_sum_of_counts_is_one_merge_after_another() -> None:
+    ticks = [
+        Tick(
+            opened=second, failures={"refused": 1} if second % 3 else {}, by_status={200: second}, latency_us=of(second, 10 * second),
+            deaths={"reset": Deaths(1, of(second), of(1), of(2))} if second % 2 else {"generator_lost": Deaths(0)},
+            longest_turn_s=1 / (second + 1), dropped={0: 1} if second == 4 else {},
+        )
+        for second in range(9)
+    ]  # fmt: skip
+    before = copy.deepcopy(ticks)
+    whole = Tick()
+    for tick in ticks:
+        whole.merge_counts(tick)
+    assert sum_of_counts(ticks) == whole
+    assert ticks == before
+    assert sum_of_counts([]) == Tick()
+
+
+# -- samples
+
+
+ROWS = [
+    Sample(0.5, {"a": 1.0, "b": 2.0}), Sample(1.5, {"a": 3.0}), Sample(2.5, {"b": 4.0, "host.x": 5.0}), Sample(4.0, {"a": 6.0, "b": 7.0}),
+]  # fmt: skip
+NAMES = ("a", "b", "host.x", "none")
+
+
+def columns(rows: list[Sample]) -> Samples:
+    found: dict[str, tuple[list[int], list[float]]] = {}
+    for place, row in enumerate(rows):
+        for name, value in row.values.items():
+            places, column = found.setdefault(name, ([], []))
+            places.append(place)
+            column.append(value)
+    return Samples([row.t_s for row in rows], found)
+
+
+def test_samples_are_a_sequence_like_any_list_of_them() -> None:
+    for samples in (columns(ROWS), columns(ROWS)):
+        assert (len(samples), samples[0], samples[-1], samples[2]) == (4, ROWS[0], ROWS[-1], ROWS[2])
+        assert samples[-1:] == ROWS[-1:]
+        assert samples[:0] == []
+        assert samples[1:] == ROWS[1:]
+        assert list(samples) == ROWS
+        assert samples == ROWS
+        assert samples != ROWS[:3]
+        assert samples[3] == ROWS[3]  # as well once all have been made
+        with pytest.raises(IndexError):
+            samples[4]
+    assert columns([]) == []
+    assert not columns([])
+
+
+def test_one_metric_over_time() -> None:
+    for name in NAMES:
+        assert series(columns(ROWS), name) == series(ROWS, name)
+    assert series(columns(ROWS), "a") == Series([0.5, 1.5, 4.0], [1.0, 3.0, 6.0])
+    samples = columns(ROWS)
+    series(samples, "b").values.clear()
+    assert len(series(samples, "b")) == 3  # what was given out is the asker's own
+
+
+@given(st.lists(st.floats(-1, 5), min_size=2, max_size=4).map(sorted))
+def test_a_part_of_the_samples(ends: list[float]) -> None:
+    spans = [(ends[0], ends[1])] + ([(ends[2], ends[3])] if len(ends) == 4 and ends[1] < ends[2] else [])
+    part, same = within(columns(ROWS), *spans), within(ROWS, *spans)
+    assert list(part) == list(same)
+    for name in NAMES:
+        assert series(part, name) == series(same, name)
+
+
+@pytest.mark.parametrize("families", [("host.",), ("a", "host."), ("none",), ("a", "b", "host.")])
+def test_when_a_family_was_read(families: tuple[str, ...]) -> None:
+    assert instants(columns(ROWS), *families) == instants(ROWS, *families)
+
+
+def test_near_wants_neighbours_on_both_sides() -> None:
+    one = Series([0.0, 10.0, 50.0], [1.0, 2.0, 4.0])
+    asked = (-1.0, 0.0, 5.0, 10.0, 11.0, 49.0, 50.0, 51.0)
+    assert [one.near(t_s, 30.0) for t_s in asked] == [None, 1.0, 1.5, 2.0, None, None, 4.0, None]
+    assert one.near(30.0, 20.0) == 3.0
+    assert Series().near(0.0, 1.0) is None
+
+
+def test_a_run_file_gives_samples_as_columns(tmp_path: Path) -> None:
+    from asyncli.plan import Plan, plan_document
+    from asyncli.store.reader import read_run
+    from asyncli.store.writer import RunWriter
+
+    plan = plan_document(Plan(urls=("http://127.0.0.1:8080/",)))
+    writer = RunWriter.create(tmp_path / "run.db", run_id="r", started_wall_s=0.0, plan_document=plan, environment={})
+    for row in ROWS:
+        writer.sample(row)
+    writer.close(True)
+    samples = read_run(tmp_path / "run.db").samples
+    assert isinstance(samples, Samples)
+    assert samples == ROWS
+    assert samples.metrics == ("a", "b", "host.x")
