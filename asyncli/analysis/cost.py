@@ -1,10 +1,9 @@
 """What one more connection costs: the slope of memory over connections held, with an interval that can be believed.
 
 A slope, not a quotient: the quotient would spread fixed cost (nginx writes all its slots at the start) over the
-connections. Raw seconds are autocorrelated (memory moves slowly), and an interval from them would be too narrow; so the
-ramp is cut into bins of equal N and each gives one point, the medians of N and of the metric. What correlation is left
-between neighbouring bins is paid for with a smaller effective number of points (Santer et al. 2000, J. Geophys. Res.
-105(D6), eq. 6).
+connections. Raw seconds are autocorrelated (memory moves slowly), and an interval from them as if they were not would be
+too narrow; so the ramp is cut into bins of equal N and each gives one point, the medians of N and of the metric. The
+correlation that is left between points is part of the fit (:mod:`asyncli.analysis.regression`).
 """
 
 from __future__ import annotations
@@ -13,24 +12,30 @@ import math
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 
-from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, phase, series
+from asyncli.analysis.regression import CONFIDENCE, Line, Point, regress
+from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, phase, series, within
 from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
+from asyncli.units import format_bytes, format_count
 
-# Twenty points leave Student's t near its limit (2.10 against 1.96), and a ramp of a minute or more fills each with
-# several samples; a shorter ramp gets fewer bins rather than bins of one sample, but never fewer than six.
-MOST_BINS = 20
+__all__ = ["CONFIDENCE", "SETTLED", "Cost", "Costs", "Fit", "Residue", "costs"]
+
+# Forty points tell noise that is fresh in each from noise that wanders better than twenty do. A ramp of two minutes fills each
+# with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than six.
+MOST_BINS = 40
 FEWEST_BINS = 6
 _SAMPLES_PER_BIN = 3
 # A slope through fewer points than this says nothing to act on: six of a ramp with its baseline, or three plateaus and
 # the baseline (each plateau is a median over seconds at rest, and so worth more than a bin).
 FEWEST_RAMP_POINTS = 6
 FEWEST_PLATEAUS = 3
+# With fewer plateaus than this the baseline is needed for the line itself, and cannot be let stand apart from it: on ladders
+# of three, slabs of 1 MB looked like a first step, and 66 of 100 intervals held the truth instead of all (bench/coverage.py).
+_PLATEAUS_THAT_SPARE_ONE = 5
 # The ramp that the remedy for too few points suggests: a sample a second fills seven bins.
 _RAMP_THAT_FITS_S = 20.0
 # The first seconds of the hold show what the last connections cost; later ones would mix in growth over time.
@@ -41,99 +46,176 @@ _WIDEST_GAP_S = 30.0
 _OTHERS, _OTHERS_SHARE = 5, 0.01
 # Bytes of /proc inodes per connection that are worth a finding: one listing leaves some 900 for each end.
 _LISTING_THAT_TELLS = 50.0
+# A ramp that reached less than this share of what was asked for speaks of the part it reached.
+_WHOLE = 0.9
+# Nothing read for longer than this share of the ramp leaves a hole in the line.
+_GAP_SHARE = 0.2
+# What still moves by less than this share of the climb moves the slope by less than that.
+_MOVES_TOO_LITTLE = 0.01
+# How many deviations of its own noise a metric at rest must have moved by: one false alarm in some eighty rests, were it normal.
+_MOVES_BEYOND = 2.5
 
-CONFIDENCE = 0.95
+SETTLED = (
+    "a plateau has settled when the medians of the third and the last quarter of its rest differ by no more than 1 % of the "
+    "climb to it, or by no more than 2.5 deviations of the metric's own noise (that of its samples from one to the next, "
+    "taken to wander)"
+)
 
 
 class Cost(msgspec.Struct):
-    """Memory per connection (bytes), its 95 % interval (low, high), the fixed part (bytes), method, points."""
+    """Memory per connection (bytes), its 95 % interval (low, high), the fixed part (bytes), method, points.
+
+    The fixed part holds what the first connections take once and for all, so it may be more than the baseline's bytes.
+    ``r2``: the share of the points' variance that the line explains; None where the metric did not vary.
+    """
 
     bytes_per_connection: float
     ci95: tuple[float, float]
     fixed_bytes: float
     method: str
     points: int
+    r2: float | None = None
+
+
+class Fit(msgspec.Struct):
+    """What is behind a :class:`Cost`: the points that the line goes through, and the samples that they are the medians of.
+
+    Bytes are scaled as the cost is: of the kernel, per socket end.
+    """
+
+    cost: Cost
+    n: list[float]
+    bytes: list[float]
+    #: Every sample of the stretch that was fitted (baseline, ramp, first seconds of the hold).
+    seconds_n: list[float]
+    seconds_bytes: list[float]
+    line: Line
+
+    def at(self, n: float) -> float:
+        """The line's value (bytes) at ``n`` connections."""
+        return self.cost.fixed_bytes + self.cost.bytes_per_connection * n
+
+    def residuals(self) -> list[float]:
+        """Each point less the line, bytes."""
+        return [value - self.at(n) for n, value in zip(self.n, self.bytes, strict=True)]
+
+    def band(self, n: float) -> tuple[float, float]:
+        """The 95 % confidence band of the line at ``n`` connections, bytes: where the line is, not where a sample falls."""
+        low, high = self.cost.ci95
+        # The cost's interval may be wider than the line's own (an unsettled plateau, a difference of slopes).
+        wider = (high - low) / 2 / self.line.half if self.line.half > 0 else 1.0
+        half = self.line.half_at(n) * max(1.0, wider)
+        return self.at(n) - half, self.at(n) + half
+
+
+class Residue(msgspec.Struct):
+    """Bytes more than in the baseline, ``after_s`` seconds after the last close; None where not sampled.
+
+    ``kernel``: of all sockets on this host, both ends together where both are on it.
+    """
+
+    after_s: float | None = None
+    server_user: float | None = None
+    kernel: float | None = None
+    host_total: float | None = None
 
 
 class Costs(msgspec.Struct):
-    """The five costs of the contract; None where unknown, and then ``findings`` says why."""
+    """The costs of the contract; None where unknown, and then ``findings`` says why.
+
+    ``kernel_queued``: pages of queued TCP buffers per socket end. They are no part of ``kernel`` (objects) and of no sum
+    here: a reading of one instant, of what happened to be in flight. ``fits``: by the same names, for pictures.
+    """
 
     server_user: Cost | None = None
     kernel: Cost | None = None
+    kernel_queued: Cost | None = None
     generator_user: Cost | None = None
     host_total: Cost | None = None
     residual: Cost | None = None
     findings: list[Finding] = msgspec.field(default_factory=list)
+    fits: dict[str, Fit] = msgspec.field(default_factory=dict)
+    residue: Residue = msgspec.field(default_factory=Residue)
 
 
-def fit(n: Sequence[float], y: Sequence[float]) -> tuple[float, float, float] | None:
-    """(slope, intercept, half-width of its 95 % interval) of ``y`` over ``n`` by least squares; None where undefined.
-
-    The half-width is Student's t times the slope's standard error, both for the effective number of points
-    m(1 - r)/(1 + r), where r is the lag-1 autocorrelation of the residuals, if positive. Points come in the order of n.
-    """
-    import scipy.stats
-
-    m = len(n)
-    if m < 3 or max(n) - min(n) <= 0:
-        return None
-    result: Any = scipy.stats.linregress(n, y)
-    slope, intercept = float(result.slope), float(result.intercept)
-    residuals = [b - intercept - slope * a for a, b in zip(n, y, strict=True)]
-    effective = effective_points(residuals)
-    middle = sum(n) / m
-    # From the residuals rather than linregress's own, which is NaN for a metric that does not move.
-    error = math.sqrt(sum(r * r for r in residuals) / (effective - 2) / sum((a - middle) ** 2 for a in n))
-    half = float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, effective - 2)) * error
-    return (slope, intercept, half) if all(map(math.isfinite, (slope, intercept, half))) else None
-
-
-def effective_points(residuals: Sequence[float]) -> float:
-    """How many independent points ``residuals`` are worth: between 3 and their number."""
-    m = len(residuals)
-    power = sum(r * r for r in residuals)
-    if power <= 0:
-        return float(m)
-    r1 = sum(a * b for a, b in pairwise(residuals)) / power
-    # The line takes with it part of the wander that it is fitted to: beside a fitted trend r1 is too low by (2 + 4 r)/m
-    # (Shaman and Stine 1988, J. Am. Stat. Assoc. 83, for AR(1)). In simulated ramps of 100 s whose noise is correlated
-    # from second to second by 0.95, the truth lay within 82 % of the 95 % intervals without this, and 91 % with it.
-    r = min(0.99, (r1 + 2 / m) / (1 - 4 / m)) if m > 4 else r1
-    if r <= 0:
-        return float(m)
-    # Three are left in any case: below, no interval exists, and Student's t with one degree of freedom is 12.7.
-    return min(float(m), max(3.0, m * (1 - r) / (1 + r)))
-
-
-def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> list[tuple[float, float]]:
-    """(N, metric) medians: one for the baseline, and one for each of up to 20 equal stretches of N until ``end_s``."""
+def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> list[Point]:
+    """Medians: of the baseline, and of each of up to 40 equal stretches of N until ``end_s``."""
     baseline = metric.between(-math.inf, start_s)
     ramp = metric.between(math.nextafter(start_s, math.inf), end_s)
-    pairs = [(held.at(t_s) or 0.0, value) for t_s, value in zip(ramp.t_s, ramp.values, strict=True)]
-    pairs = [(n, value) for n, value in pairs if n > 0]
-    points = [(0.0, statistics.median(baseline.values))] if baseline.values else []
-    if not pairs:
+    triples = [(t_s, held.at(t_s) or 0.0, value) for t_s, value in zip(ramp.t_s, ramp.values, strict=True)]
+    triples = [one for one in triples if one[1] > 0]
+    empty = [(t_s, 0.0, value) for t_s, value in zip(baseline.t_s, baseline.values, strict=True)]
+    points = [_median(empty, baseline=True)] if empty else []
+    if not triples:
         return points
-    bins = max(FEWEST_BINS, min(MOST_BINS, len(pairs) // _SAMPLES_PER_BIN))
-    most = max(n for n, _ in pairs)
-    cells: list[list[tuple[float, float]]] = [[] for _ in range(bins)]
-    for n, value in pairs:
-        cells[min(bins - 1, int(n / most * bins))].append((n, value))
-    return points + [(statistics.median(n for n, _ in c), statistics.median(v for _, v in c)) for c in cells if c]
+    bins = max(FEWEST_BINS, min(MOST_BINS, len(triples) // _SAMPLES_PER_BIN))
+    most = max(n for _, n, _ in triples)
+    cells: list[list[tuple[float, float, float]]] = [[] for _ in range(bins)]
+    for one in triples:
+        cells[min(bins - 1, int(one[1] / most * bins))].append(one)
+    return points + [_median(cell) for cell in cells if cell]
 
 
-def plateau_points(
-    metric: Series, held: Series, start_s: float, rests: Sequence[tuple[float, float]]
-) -> list[tuple[float, float]]:
-    """(N, metric) medians: the baseline, and the last half of each of ``rests`` (from, to), in s after ``start_s``."""
+def plateau_points(metric: Series, held: Series, start_s: float, rests: Sequence[tuple[float, float]]) -> list[Point]:
+    """Medians: of the baseline, and of the last half of each of ``rests`` (from, to), in s after ``start_s``."""
     stretches = [(-math.inf, start_s), *((start_s + (a + b) / 2, start_s + b) for a, b in rests)]
     points = []
     for low, high in stretches:
         part = metric.between(low, high)
         if part.values:
-            n = statistics.median(held.at(t_s) or 0.0 for t_s in part.t_s) if high > start_s else 0.0
-            points.append((n, statistics.median(part.values)))
+            at_rest = [0.0 if high <= start_s else held.at(t_s) or 0.0 for t_s in part.t_s]
+            apart = high <= start_s and len(rests) >= _PLATEAUS_THAT_SPARE_ONE
+            points.append(_median(list(zip(part.t_s, at_rest, part.values, strict=True)), baseline=apart))
     return points
+
+
+def _median(samples: Sequence[tuple[float, float, float]], *, baseline: bool = False) -> Point:
+    t_s, n, value = (statistics.median(column) for column in zip(*samples, strict=True))
+    times = [one[0] for one in samples]
+    return Point(t_s, n, value, len(samples), max(times) - min(times), baseline)
+
+
+def unsettled(rests: Sequence[Series], climbs: Sequence[float]) -> list[float]:
+    """By how much (bytes) the metric still moved in each of the ``rests``; 0 where it had settled.
+
+    ``rests``: the last half of each; ``climbs``: the bytes that the metric rose by to each. The rule is SETTLED. A rest of
+    fewer than two samples cannot be judged, and is let pass.
+    """
+    halves = []
+    for rest in rests:
+        middle = (rest.t_s[0] + rest.t_s[-1]) / 2 if len(rest) else 0.0
+        early = [(t_s, value) for t_s, value in zip(rest.t_s, rest.values, strict=True) if t_s < middle]
+        late = [(t_s, value) for t_s, value in zip(rest.t_s, rest.values, strict=True) if t_s > middle]
+        halves.append((early, late))
+    noise = _wander(rests)
+    moved = []
+    for (early, late), climb in zip(halves, climbs, strict=True):
+        if not early or not late:
+            moved.append(0.0)
+            continue
+        by = statistics.median(v for _, v in late) - statistics.median(v for _, v in early)
+        apart_s = statistics.median(t for t, _ in late) - statistics.median(t for t, _ in early)
+        enough = max(_MOVES_TOO_LITTLE * abs(climb), _MOVES_BEYOND * noise * math.sqrt(apart_s))
+        moved.append(by if abs(by) > enough else 0.0)
+    return moved
+
+
+def _wander(rests: Sequence[Series]) -> float:
+    """The deviation of a metric's steps from sample to sample about its trend in each rest, per root of a second.
+
+    As a random walk's: for noise that wanders less, the bar that is made of it is too high rather than too low.
+    """
+    squares, freedom = 0.0, 0
+    for rest in rests:
+        steps = [
+            (after - before, end - begin) for (begin, before), (end, after) in pairwise(zip(rest.t_s, rest.values, strict=True))
+        ]
+        if len(steps) < 2:
+            continue
+        pace = sum(step for step, _ in steps) / sum(seconds for _, seconds in steps)
+        squares += sum((step - pace * seconds) ** 2 / seconds for step, seconds in steps)
+        freedom += len(steps) - 1
+    return math.sqrt(squares / freedom) if freedom else 0.0
 
 
 class _Fitter:
@@ -148,31 +230,72 @@ class _Fitter:
         self._end = min(end + _INTO_HOLD_S, hold_end) if hold is not None else end
         schedule = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s)
         rests = [(a, b) for a, b in schedule.rests() if self._start + b <= self._end + 1.0]
+        #: Plateaus that were rested on to the end.
+        self.reached = len(rests)
         self._rests = rests if len(rests) >= FEWEST_PLATEAUS else []
+        #: Nothing after this instant goes into a fit.
+        self.until_s = self._end + 1.0
         self.points_wanted = FEWEST_PLATEAUS + 1 if self._rests else FEWEST_RAMP_POINTS
+        #: By the name of the cost: what each plateau (by its number from 1) still moved by, and the share of its climb.
+        self.unsettled: dict[str, list[tuple[int, float, float]]] = {}
+        #: By the name of the cost: the longest time (from, to) without a sample in the ramp, where it is long.
+        self.gaps: dict[str, tuple[float, float]] = {}
 
-    def fit(self, metric: Series, scale: float = 1.0, note: str = "") -> Cost | int:
-        """The cost that ``metric`` x ``scale`` shows, or the number of points where they are too few."""
+    def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "") -> Fit | int:
+        """The line that ``metric`` x ``scale`` follows, or the number of points where they are too few."""
+        metric = Series(metric.t_s, [value * scale for value in metric.values])
         if self._rests:
             points = plateau_points(metric, self._held, self._start, self._rests)
         else:
             points = ramp_points(metric, self._held, self._start, self._end)
-        enough = len(points) >= self.points_wanted
-        found = fit([n for n, _ in points], [y * scale for _, y in points]) if enough else None
-        if found is None:
+        line = regress(points) if len(points) >= self.points_wanted else None
+        if line is None:
             return len(points)
-        slope, intercept, half = found
         how = (
             f"plateau medians ({len(self._rests)}) and the baseline"
             if self._rests
             else f"ramp, medians of {len(points) - 1} bins and the baseline"
         )
         method = f"{how}, linear regression{note}{self._over}"
-        return Cost(slope, (slope - half, slope + half), intercept, method, len(points))
+        low, high = line.slope - line.half, line.slope + line.half
+        moving = self._moving(name, metric) if self._rests and len(points) == len(self._rests) + 1 else []
+        if any(moving):
+            # What still moves has moved on by as much again when it settles, if each half of the way takes as long.
+            further = [msgspec.structs.replace(one, value=one.value + by) for one, by in zip(points, [0.0, *moving], strict=True)]
+            settled = regress(further)
+            if settled is not None:
+                low, high = min(low, settled.slope - settled.half), max(high, settled.slope + settled.half)
+        self._mind_gaps(name, metric)
+        every = metric.between(-math.inf, self._end)
+        cost = Cost(line.slope, (low, high), line.intercept, method, len(points), line.r2)
+        seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
+        return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line)
+
+    def _moving(self, name: str, metric: Series) -> list[float]:
+        """What each plateau still moved by, noted under ``name``."""
+        rests = [metric.between(self._start + (a + b) / 2, self._start + b) for a, b in self._rests]
+        baseline = metric.between(-math.inf, self._start)
+        levels = [statistics.median(one.values) for one in (baseline, *rests)]
+        climbs = [after - before for before, after in pairwise(levels)]
+        moving = unsettled(rests, climbs)
+        noted = []
+        for number, (by, climb) in enumerate(zip(moving, climbs, strict=True), 1):
+            if by:
+                noted.append((number, by, by / climb if climb else math.inf))
+        if noted:
+            self.unsettled[name] = noted
+        return moving
+
+    def _mind_gaps(self, name: str, metric: Series) -> None:
+        part = metric.between(self._start, self._end)
+        gaps = [(b - a, a, b) for a, b in pairwise([self._start, *part.t_s, self._end])]
+        length, begin, end = max(gaps)
+        if length > max(_WIDEST_GAP_S, _GAP_SHARE * (self._end - self._start)):
+            self.gaps[name] = (begin, end)
 
 
 def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> Costs:
-    """The five costs of a run. ``environment["local"]``: both ends of each connection are on this host."""
+    """The costs of a run. ``environment["local"]``: both ends of each connection are on this host."""
     result = Costs()
     local = environment.get("local") is True
     held = held_over_time(ticks, phases)
@@ -181,45 +304,90 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
     server = ours if others is None else _Fitter(plan, phases, ticks, others, " over the server's active count")
     shared = server if local else ours
 
-    user, note = series(samples, "server.pss_bytes"), " of PSS"
-    if not len(user):
-        user, note = series(samples, "server.rss_bytes"), " of RSS (counts shared pages in each process)"
-    kernel = series(samples, "kernel.socket_bytes")
-    generator = series(samples, "generator.uss_bytes")
-    host, in_use = series(samples, "host.used_bytes"), " of memory in use"
-    listing = series(samples, "kernel.listing_bytes")
-    listed = shared.fit(listing)
-    if isinstance(listed, Cost) and listed.ci95[0] > _LISTING_THAT_TELLS:
+    # The hold may be hours long.
+    ramp = within(samples, (-math.inf, ours.until_s))
+    user, note = server_memory(ramp)
+    kernel = series(ramp, "kernel.socket_bytes")
+    queued = series(ramp, "kernel.tcp_mem_bytes")
+    generator = series(ramp, "generator.uss_bytes")
+    host, in_use = series(ramp, "host.used_bytes"), " of memory in use"
+    listing = series(ramp, "kernel.listing_bytes")
+    listed = shared.fit("listing", listing)
+    if isinstance(listed, Fit) and listed.cost.ci95[0] > _LISTING_THAT_TELLS:
         # Another program's doing, in bursts, and in proportion to the connections: left in, it would be taken for their cost.
         host, in_use = _minus(host, [listing]), f"{in_use} less inodes of /proc"
-        result.findings.append(_listed(listed))
+        result.findings.append(_listed(listed.cost))
     ends = 2 if local else 1
 
     few: dict[str, int] = {}
     unread: list[str] = []
 
-    def one(name: str, found: Cost | int, source: str) -> Cost | None:
-        if isinstance(found, Cost):
-            return found
+    def one(name: str, found: Fit | int, source: str) -> Cost | None:
+        if isinstance(found, Fit):
+            result.fits[name] = found
+            return found.cost
         if found:
             few[name] = found
         else:
             unread.append(f"{name} ({source})")
         return None
 
-    per_end = " of slab objects, per socket end" + (" (both on this host)" if local else "")
-    result.server_user = one("server_user", server.fit(user, note=note), "the memory of the server's processes")
-    result.kernel = one("kernel", shared.fit(kernel, 1 / ends, per_end), "slab objects (/proc/slabinfo needs root)")
-    result.generator_user = one("generator_user", ours.fit(generator, note=" of USS"), "the generator's memory")
-    result.host_total = one("host_total", shared.fit(host, note=in_use), "/proc/meminfo")
+    both = ", per socket end" + (" (both on this host)" if local else "")
+    result.server_user = one("server_user", server.fit("server_user", user, note=note), "the memory of the server's processes")
+    fit = shared.fit("kernel", kernel, 1 / ends, f" of slab objects{both}")
+    result.kernel = one("kernel", fit, "slab objects (/proc/slabinfo needs root)")
+    fit = shared.fit("kernel_queued", queued, 1 / ends, f" of queued TCP buffers{both}")
+    result.kernel_queued = one("kernel_queued", fit, "TCP buffers (/proc/net/sockstat)")
+    result.generator_user = one("generator_user", ours.fit("generator_user", generator, note=" of USS"), "the generator's memory")
+    result.host_total = one("host_total", shared.fit("host_total", host, note=in_use), "/proc/meminfo")
     parts = {"kernel": kernel, "generator_user": generator} | ({"server_user": user} if local else {})
-    result.residual = _residual(result, shared.fit(_minus(host, list(parts.values()))), local)
+    rest = _residual(result, shared.fit("residual", _minus(host, list(parts.values()))), local)
+    if rest is not None:
+        result.residual, result.fits["residual"] = rest.cost, rest
+    result.residue = residue(phases, ticks, samples, listed=any(one.code == "descriptors_listed" for one in result.findings))
     result.findings += _unknown(few, unread, ours.points_wanted, plan)
+    result.findings += _doubts(result, plan, held, ours, shared, server)
     if result.residual is None:
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
         why = f"it needs {', '.join(missing)}" if missing else "its parts were not sampled together"
         result.findings.append(Finding("cost_residual_unknown", "info", f"no residual is known: {why}"))
     return result
+
+
+def server_memory(samples: Sequence[Sample]) -> tuple[Series, str]:
+    """The memory of the server's processes over time, and words for what kind it is: PSS, or RSS where that was not read."""
+    user, note = series(samples, "server.pss_bytes"), " of PSS"
+    if not len(user):
+        user, note = series(samples, "server.rss_bytes"), " of RSS (counts shared pages in each process)"
+    return user, note
+
+
+def residue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], *, listed: bool = False) -> Residue:
+    """What was still there at the run's end of what the connections took.
+
+    The last reading of the residue phase less the median of the baseline; ``after_s`` counts from the last close. All
+    None for a run without that phase, and each where its metric was not read in both. ``listed``: the host's is less the
+    inodes of /proc, as its cost is.
+    """
+    found = Residue()
+    after, start = phase(phases, "residue"), first_connect(phases, ticks)
+    if after is None:
+        return found
+    samples = within(samples, (-math.inf, start), (after.start_s, math.inf))
+    for name, metric in (
+        ("server_user", server_memory(samples)[0]),
+        ("kernel", series(samples, "kernel.socket_bytes")),
+        ("host_total", series(samples, "host.used_bytes")),
+    ):
+        before, left = metric.between(-math.inf, start), metric.between(after.start_s, math.inf)
+        if before.values and left.values:
+            setattr(found, name, left.values[-1] - statistics.median(before.values))
+            found.after_s = max(found.after_s or 0.0, left.t_s[-1] - after.start_s)
+    listing = series(samples, "kernel.listing_bytes")
+    before, left = listing.between(-math.inf, start), listing.between(after.start_s, math.inf)
+    if listed and found.host_total is not None and before.values and left.values:
+        found.host_total -= left.values[-1] - statistics.median(before.values)
+    return found
 
 
 def _listed(listing: Cost) -> Finding:
@@ -235,7 +403,7 @@ def _listed(listing: Cost) -> Finding:
     )
 
 
-def _residual(known: Costs, found: Cost | int, local: bool) -> Cost | None:
+def _residual(known: Costs, found: Fit | int, local: bool) -> Fit | None:
     """What the host uses per connection beyond the parts, so that the table adds up.
 
     The value is the difference of the slopes. Its interval comes from fitting the series of differences itself (the
@@ -246,17 +414,19 @@ def _residual(known: Costs, found: Cost | int, local: bool) -> Cost | None:
     server = known.server_user if local else None
     if total is None or kernel is None or generator is None or (local and server is None):
         return None
-    if not isinstance(found, Cost):
+    if not isinstance(found, Fit):
         return None
     ends = 2 if local else 1
     value = total.bytes_per_connection - generator.bytes_per_connection - ends * kernel.bytes_per_connection
     fixed = total.fixed_bytes - generator.fixed_bytes - ends * kernel.fixed_bytes
     if server is not None:
         value, fixed = value - server.bytes_per_connection, fixed - server.fixed_bytes
-    half = (found.ci95[1] - found.ci95[0]) / 2
-    low, high = min(found.ci95[0], value - half), max(found.ci95[1], value + half)
-    method = f"host_total {'- server_user ' if local else ''}- generator_user - {ends} x kernel; interval: {found.method}"
-    return Cost(value, (low, high), fixed, method, found.points)
+    own = found.cost
+    half = (own.ci95[1] - own.ci95[0]) / 2
+    low, high = min(own.ci95[0], value - half), max(own.ci95[1], value + half)
+    method = f"host_total {'- server_user ' if local else ''}- generator_user - {ends} x kernel; interval: {own.method}"
+    cost = Cost(value, (low, high), fixed, method, own.points, own.r2)
+    return msgspec.structs.replace(found, cost=cost)
 
 
 def _minus(whole: Series, parts: Sequence[Series]) -> Series:
@@ -274,10 +444,7 @@ def _minus(whole: Series, parts: Sequence[Series]) -> Series:
 
 def _near(metric: Series, t_s: float) -> float | None:
     """The value at ``t_s`` if there are samples close by on both sides, or one at that very instant."""
-    around = metric.between(t_s - _WIDEST_GAP_S, t_s + _WIDEST_GAP_S)
-    if not around.t_s or around.t_s[0] > t_s or around.t_s[-1] < t_s:
-        return None
-    return around.at(t_s)
+    return metric.near(t_s, _WIDEST_GAP_S)
 
 
 def _server_count(samples: Sequence[Sample], held: Series, phases: Sequence[Phase], ticks: Ticks) -> Series | None:
@@ -313,3 +480,48 @@ def _unknown(few: dict[str, int], unread: list[str], wanted: int, plan: Plan) ->
         evidence = f"no cost is known of what was not sampled in the ramp: {', '.join(unread)}"
         found.append(Finding("cost_not_sampled", "info", evidence, "see the other findings for why it was not read"))
     return found
+
+
+def _doubts(known: Costs, plan: Plan, held: Series, *fitters: _Fitter) -> list[Finding]:
+    """What makes known slopes weaker than they look."""
+    if not known.fits:
+        return []
+    found = []
+    most, reached = max(held.values), fitters[0].reached
+    if most < _WHOLE * plan.connections:
+        evidence = (
+            f"the ramp came to {format_count(most)} of {format_count(plan.connections)} connections: what one more costs is "
+            "known for those, not for the rest"
+        )
+        found.append(Finding("cost_of_a_part", "warning", evidence, "see the other findings for what ended it, and run again"))
+    if plan.plateaus and reached < FEWEST_PLATEAUS:
+        evidence = (
+            f"{reached} of {plan.plateaus} {'plateau was' if plan.plateaus == 1 else 'plateaus were'} rested on to the end, and "
+            f"a slope wants {FEWEST_PLATEAUS}: the seconds of the ramp were used instead"
+        )
+        remedy = "let the ramp come to its end" if plan.plateaus >= FEWEST_PLATEAUS else "--plateaus 5"
+        found.append(Finding("plateaus_too_few", "info", evidence, remedy))
+    moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in known.fits}
+    if moving:
+        found.append(_plateau_unsettled(moving, plan))
+    gaps = {name: gap for one in fitters for name, gap in one.gaps.items() if name in known.fits}
+    if gaps:
+        spans = ", ".join(f"{name} from {begin:,.0f} s to {end:,.0f} s" for name, (begin, end) in gaps.items())
+        evidence = f"no samples in a good part of the ramp: {spans}; the slope there is taken from what lies on either side"
+        found.append(Finding("cost_samples_gap", "warning", evidence, "see the other findings for why nothing was read"))
+    return found
+
+
+def _plateau_unsettled(moving: dict[str, list[tuple[int, float, float]]], plan: Plan) -> Finding:
+    def of(name: str, moved: list[tuple[int, float, float]]) -> str:
+        numbers = ", ".join(str(k) for k, _, _ in moved)
+        _, by, share = max(moved, key=lambda one: abs(one[1]))
+        climb = f", {abs(share):.0%} of the climb to it" if abs(share) < 10 else ""
+        return f"{name} on {'plateau' if len(moved) == 1 else 'plateaus'} {numbers} (by up to {format_bytes(by)}{climb})"
+
+    what = "; ".join(of(name, moved) for name, moved in moving.items())
+    evidence = (
+        f"memory still moved in the last half of the rest: {what}; the interval is wide enough for as much again. "
+        f"The rule: {SETTLED}"
+    )
+    return Finding("plateau_unsettled", "warning", evidence, f"rest longer: --plateau-rest {2 * plan.plateau_s:g}s")

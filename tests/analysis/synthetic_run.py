@@ -12,6 +12,8 @@ from asyncli.records import Finding, Phase, Sample, Tick
 from asyncli.store.reader import Run
 
 SERVER, KERNEL_END, GENERATOR, REST = 1020.0, 4050.0, 130.0, 390.0
+# A page of queued buffers for each so many ends, and what was available before.
+ENDS_A_PAGE, AVAILABLE = 100, 22e9
 FIXED = {"server": 60e6, "kernel": 3e6, "generator": 40e6, "host": 2.0e9}
 
 
@@ -131,10 +133,12 @@ def a_run(
         if slab:
             values["kernel.socket_bytes"] = kernel
         values["kernel.tcp_inuse"] = values["kernel.tcp_alloc"] = ends * n + 20.0
+        values["kernel.tcp_mem_bytes"] = 4096.0 * (5 + ends * n // ENDS_A_PAGE)
         values["tcp.ListenOverflows"] = 7.0
         values["tcp.ListenDrops"] = 7.0
         whole = values["generator.uss_bytes"] + (values.get("server.pss_bytes", 0.0) if local else 0.0) + kernel
         values["host.used_bytes"] = FIXED["host"] + whole + REST * n + noises["host"](2e6 * noise)
+        values["host.available_bytes"] = AVAILABLE + FIXED["host"] - values["host.used_bytes"]
         if status:
             values |= {
                 "status.active": n + others + 1.0, "status.accepts": 1001.0 + opened_in_all + others,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
+import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from synthetic_run import FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run
+from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run
 
-from asyncli.analysis.cost import Costs, costs, effective_points, fit
+from asyncli.analysis.cost import SETTLED, Costs, Residue, costs
 from asyncli.store.reader import Run
 
 HOST = SERVER + 2 * KERNEL_END + GENERATOR + REST
@@ -50,7 +50,7 @@ def test_every_cost_is_found() -> None:
         cost = getattr(result, name)
         assert cost.bytes_per_connection == pytest.approx(truth, rel=0.01, abs=40)
         assert cost.ci95[0] < cost.bytes_per_connection < cost.ci95[1]
-        assert (cost.points, "ramp, medians of 20 bins and the baseline" in cost.method) == (21, True)
+        assert (cost.points, "ramp, medians of 35 bins and the baseline" in cost.method) == (36, True)
     assert result.findings == []
     assert result.server_user is not None
     assert result.server_user.fixed_bytes == pytest.approx(FIXED["server"], rel=0.01)
@@ -153,40 +153,146 @@ def test_without_slab_the_residual_is_unknown_but_the_total_is_not() -> None:
     assert any("it needs kernel" in finding.evidence for finding in c.findings)
 
 
-def test_a_line_is_found_exactly() -> None:
-    found = fit([0, 1, 2, 3, 4], [5, 7, 9, 11, 13])
-    assert found == (pytest.approx(2.0), pytest.approx(5.0), pytest.approx(0.0, abs=1e-9))
-    assert fit([0, 1], [1, 2]) is None
-    assert fit([3, 3, 3], [1, 2, 3]) is None
-    flat = fit([0, 1, 2, 3], [4, 4, 4, 4])
+def test_queued_buffers_are_told_apart() -> None:
+    c = costs_of(a_run(100_000, hold_s=10.0))
+    assert c.kernel_queued is not None
+    assert c.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
+    assert "queued TCP buffers, per socket end (both on this host)" in c.kernel_queued.method
+    elsewhere = costs_of(a_run(100_000, hold_s=10.0, local=False, server=False)).kernel_queued
+    assert elsewhere is not None
+    assert elsewhere.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
+
+
+def test_the_share_that_the_line_explains() -> None:
+    c = costs_of(a_run(100_000, hold_s=10.0))
+    assert c.server_user is not None
+    assert c.server_user.r2 is not None
+    assert 0.99 < c.server_user.r2 < 1.0
+    run = a_run(60_000, hold_s=10.0)
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] = 5e7
+    flat = costs_of(run).server_user
     assert flat is not None
-    assert flat[0] == 0.0
+    assert (flat.bytes_per_connection, flat.ci95, flat.r2) == (0.0, (0.0, 0.0), None)
 
 
-def test_a_known_interval() -> None:
-    """By hand: slope 1.99, s = sqrt(0.107/3), t(0.975, 3) = 3.182."""
-    found = fit([1, 2, 3, 4, 5], [2.1, 3.9, 6.2, 7.8, 10.1])
-    assert found is not None
-    assert found[0] == pytest.approx(1.99)
-    assert found[2] == pytest.approx(3.1824 * math.sqrt(0.107 / 3 / 10), rel=1e-3)
+def test_what_is_behind_each_cost() -> None:
+    c = costs_of(a_run(100_000, hold_s=10.0))
+    assert set(c.fits) == {*TRUTH, "kernel_queued"}
+    for name, fit in c.fits.items():
+        cost = getattr(c, name)
+        assert fit.cost == cost
+        assert len(fit.n) == len(fit.bytes) == cost.points
+        assert len(fit.seconds_n) == len(fit.seconds_bytes) > 100
+        assert fit.n[0] == 0.0
+        line = [cost.fixed_bytes + cost.bytes_per_connection * n for n in fit.n]
+        assert fit.residuals() == pytest.approx([y - at for y, at in zip(fit.bytes, line, strict=True)], abs=0.01)
+        low, high = fit.band(50_000.0)
+        assert low < cost.fixed_bytes + cost.bytes_per_connection * 50_000 < high
+        assert high - low < fit.band(200_000.0)[1] - fit.band(200_000.0)[0]
+    # Of one end, as the cost is.
+    assert c.fits["kernel"].bytes[-1] == pytest.approx((FIXED["kernel"] / 2 + KERNEL_END * 100_000), rel=0.03)
 
 
-def test_points_that_follow_each_other_count_for_less() -> None:
-    alternating = [1.0, -1.0] * 10
-    blocks = [1.0] * 10 + [-1.0] * 10
-    assert effective_points(alternating) == 20
-    assert effective_points(blocks) == 3
-    assert effective_points([0.0] * 5) == 5
+def test_what_stays_behind() -> None:
+    run = a_run(30_000, hold_s=10.0, noise=0.0)
+    drained = run.phases[-1].start_s
+    for sample in run.samples:
+        if sample.t_s > drained:
+            sample.values["server.pss_bytes"] += 5e6
+            sample.values["kernel.socket_bytes"] += 2e6
+            sample.values["host.used_bytes"] += 9e6
+    left = costs_of(run).residue
+    assert (left.server_user, left.kernel, left.host_total) == (pytest.approx(5e6), pytest.approx(2e6), pytest.approx(9e6))
+    assert left.after_s == pytest.approx(run.samples[-1].t_s - drained)
+    for sample in run.samples:
+        sample.values.pop("kernel.socket_bytes")
+    assert costs_of(run).residue.kernel is None
+    run.phases = run.phases[:-1]
+    assert costs_of(run).residue == Residue()
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 1e7), st.floats(-1e13, 1e13)).map(lambda pair: (round(pair[0]), pair[1])),
-        min_size=0,
-        max_size=25,
-    )
-)
-def test_never_a_nan(points: list[tuple[int, float]]) -> None:
-    found = fit([n for n, _ in points], [y for _, y in points])
-    assert found is None or all(map(math.isfinite, found))
+def test_inodes_of_proc_are_left_out_of_the_host_and_its_residue() -> None:
+    """Another program lists descriptors: 1,800 B a connection, which stay."""
+    run = a_run(60_000, hold_s=10.0, noise=0.1)
+    held, drained = 0.0, run.phases[-1].start_s
+    for sample in run.samples:
+        held = max(held, sample.values.get("status.active", 1.0) - 1.0)
+        sample.values["kernel.listing_bytes"] = 2e6 + 1800.0 * held
+        sample.values["host.used_bytes"] += 1800.0 * held
+        if sample.t_s > drained:
+            sample.values["host.used_bytes"] += 9e6
+    c = costs_of(run)
+    (finding,) = c.findings
+    assert finding.code == "descriptors_listed"
+    assert c.host_total is not None
+    assert c.host_total.bytes_per_connection == pytest.approx(HOST, rel=0.01)
+    assert "less inodes of /proc" in c.host_total.method
+    assert c.residue.host_total == pytest.approx(9e6, abs=2e6)
+
+
+def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
+    def ladder(lag_s: float) -> Costs:
+        run = a_run(20_000, hold_s=5.0, plateaus=5, plateau_s=10.0, noise=0.1)
+        behind = 0.0
+        for before, sample in pairwise(run.samples):
+            n = sample.values["status.active"] - 1 if "status.active" in sample.values else 0.0
+            keep = 0.0 if not lag_s else math.exp(-(sample.t_s - before.t_s) / lag_s)
+            behind = keep * behind + (1 - keep) * n
+            sample.values["server.pss_bytes"] += SERVER * (behind - n)
+        return costs_of(run)
+
+    quick, slow = ladder(0.0), ladder(6.0)
+    assert quick.server_user is not None
+    assert slow.server_user is not None
+    assert [one.code for one in quick.findings] == []
+    (finding,) = slow.findings
+    assert (finding.code, finding.severity, finding.remedy) == ("plateau_unsettled", "warning", "rest longer: --plateau-rest 20s")
+    assert "server_user on plateaus 1, 2, 3, 4, 5 (by up to " in finding.evidence
+    assert "of the climb" in finding.evidence
+    assert SETTLED in finding.evidence
+    assert slow.server_user.ci95[0] <= SERVER <= slow.server_user.ci95[1]
+    wide = [high - low for low, high in (quick.server_user.ci95, slow.server_user.ci95)]
+    assert wide[1] > 2 * wide[0]
+    assert slow.fits["server_user"].band(1e4)[0] < slow.fits["server_user"].at(1e4) < slow.fits["server_user"].band(1e4)[1]
+
+
+@pytest.mark.parametrize(("plateaus", "said"), [(1, "1 of 1 plateau was rested on"), (2, "2 of 2 plateaus were")])
+def test_too_few_plateaus_fall_back_to_the_ramp_and_say_so(plateaus: int, said: str) -> None:
+    c = costs_of(a_run(20_000, hold_s=5.0, plateaus=plateaus, plateau_s=10.0))
+    assert c.kernel is not None
+    assert c.kernel.method.startswith("ramp, medians")
+    assert [(one.code, one.remedy, said in one.evidence) for one in c.findings] == [("plateaus_too_few", "--plateaus 5", True)]
+
+
+def cut(run: Run, at_s: float) -> Run:
+    """The run as its file stands when it is killed at ``at_s``."""
+    run.samples = [sample for sample in run.samples if sample.t_s <= at_s]
+    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= at_s]
+    run.phases = [phase for phase in run.phases if phase.start_s <= at_s]
+    run.phases[-1].end_s = None
+    run.complete = False
+    return run
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.5, 3.0, 5.05, 6.2, 9.0, 20.0, 60.0, 106.0, 116.0, 118.5])
+@pytest.mark.parametrize("plateaus", [0, 1, 5])
+def test_a_run_that_is_cut_off_anywhere(at_s: float, plateaus: int) -> None:
+    run = cut(a_run(100_000, hold_s=10.0, plateaus=plateaus, plateau_s=10.0), at_s)
+    c = costs_of(run)
+    assert b"NaN" not in msgspec.json.encode(c)
+    assert b"null" not in msgspec.json.encode({name: cost.ci95 for name in TRUTH if (cost := getattr(c, name)) is not None})
+    known = [name for name in TRUTH if getattr(c, name) is not None]
+    assert known or c.findings
+    if known and at_s < 80:
+        assert "cost_of_a_part" in [one.code for one in c.findings]
+
+
+def test_a_hole_in_the_samples_is_said() -> None:
+    run = a_run(100_000, hold_s=10.0)
+    run.samples = [sample for sample in run.samples if not 40 < sample.t_s < 80]
+    c = costs_of(run)
+    assert c.host_total is not None
+    assert c.host_total.ci95[0] <= HOST <= c.host_total.ci95[1]
+    (finding,) = [one for one in c.findings if one.code == "cost_samples_gap"]
+    assert "host_total from 39 s to 80 s" in finding.evidence or "host_total from 40 s to 80 s" in finding.evidence

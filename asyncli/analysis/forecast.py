@@ -1,0 +1,300 @@
+"""How many connections would fit, and which limit comes first: what was measured, carried on in a straight line.
+
+Memory is the room there was before the first connect, less a reserve, by what one more connection costs; its interval is
+that of the slope, turned over (the room is one reading, and exact beside it). The other ceilings are limits that the
+preflight read, each turned into a number of connections. A queue's length (somaxconn, the SYN backlog) is none: it bounds
+how many arrive at once, not how many stay.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+
+import msgspec
+
+from asyncli.analysis.cost import Cost, Costs
+from asyncli.analysis.series import Ticks, first_connect, held_over_time, series
+from asyncli.plan import Plan
+from asyncli.records import Check, Environment, Finding, Phase, Sample
+from asyncli.units import format_bytes, format_count
+
+#: The share of the host's memory that is to stay free: below it the kernel reclaims in earnest, and a burst of buffers
+#: (every connection queueing a page at once) has nowhere to go.
+RESERVE = 0.10
+# nginx closes idle clients from a sixteenth of free slots on (ngx_connection.c, ngx_drain_connections).
+_REUSE_BELOW = 1 / 16
+# Of the descriptors of an nginx worker: listeners, logs, the channel to the master, epoll (as the preflight reckons).
+_WORKER_DESCRIPTORS = 32
+# The preflight asks for the mean and this many deviations where connections are dealt by a hash.
+_DEVIATIONS = 6.0
+# Limits beyond this are none: file-max on a fresh host is 2**63 - 1.
+_NO_LIMIT = 2**60
+# A line that was measured to N says little of what happens at more than this many times N.
+_FAR = 10.0
+
+
+class Ceiling(msgspec.Struct):
+    """A limit as a number of connections, its 95 % interval where it has one (upper end None: not bounded by what is known).
+
+    ``connections`` is None where the limit is none for this test, or where it is not known; ``how`` says which.
+    """
+
+    name: str
+    connections: float | None
+    ci95: tuple[float, float | None] | None
+    how: str
+
+
+class Forecast(msgspec.Struct):
+    """``memory``: of this host, as in this test. ``server_memory``: a host like this for the server alone.
+
+    ``ceilings``: all that bind in this test, lowest first, those without a number last. ``first``: the name of the lowest.
+    """
+
+    memory: Ceiling | None = None
+    server_memory: Ceiling | None = None
+    ceilings: list[Ceiling] = msgspec.field(default_factory=list)
+    first: str | None = None
+
+
+def forecast(
+    plan: Plan,
+    costs: Costs,
+    samples: Sequence[Sample],
+    checks: Sequence[Check],
+    environment: Environment,
+    phases: Sequence[Phase],
+    ticks: Ticks,
+) -> tuple[Forecast, list[Finding]]:
+    """The forecast of a run, and findings for what is not known of it or goes far beyond what was measured."""
+    found = Forecast()
+    findings: list[Finding] = []
+    local = environment.get("local") is True
+    by_code = {check.code: check for check in checks}
+    room, said, why_not = _room(samples, by_code, environment, phases, ticks)
+    if room is None:
+        findings.append(_unknown("memory", why_not, "see the other findings for why it was not read"))
+    elif local:
+        found.memory = _both_ends(costs, room, said)
+        found.server_memory = _server_alone(costs, room, said)
+    else:
+        found.server_memory = _server_alone(costs, room, said)
+    if room is not None and local and (found.memory is None or found.memory.connections is None):
+        why = found.memory.how if found.memory is not None else "what a connection costs on this host is not known"
+        findings.append(_unknown("memory", why, "ramp more slowly or to more connections, on a quiet host"))
+
+    generator = None if local or room is None else _generator(costs, room, said)
+    known = (found.memory, generator, _slots(by_code), _descriptors(by_code, plan), _ports(by_code, plan, environment))
+    ceilings = [one for one in known if one is not None]
+    ceilings += _of_the_host(by_code, plan, 2 if local else 1)
+    found.ceilings = sorted(ceilings, key=lambda one: math.inf if one.connections is None else one.connections)
+    lowest = found.ceilings[0] if found.ceilings else None
+    found.first = lowest.name if lowest is not None and lowest.connections is not None else None
+    names = {one.name for one in ceilings}
+    if missing := [words for name, words in _SERVERS.items() if name not in names]:
+        remedy = "name its main process with --server-pid, so that its limits and configuration can be read"
+        findings.append(_unknown(" and ".join(missing), "the server's configuration was not read", remedy))
+    findings += _far(found, held_over_time(ticks, phases).values)
+    return found, findings
+
+
+_SERVERS = {"worker_connections": "the server's connection slots", "descriptors": "its descriptors"}
+
+
+def _unknown(what: str, why: str, remedy: str) -> Finding:
+    return Finding("forecast_unknown", "info", f"how many connections would fit is not known by {what}: {why}", remedy)
+
+
+def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
+    """A word of caution where a line is carried on too far."""
+    most = max(held, default=0.0)
+    memory = found.memory or found.server_memory
+    if memory is None or memory.connections is None or most <= 0 or memory.connections <= _FAR * most:
+        return []
+    evidence = (
+        f"the {format_count(memory.connections)} connections that memory would hold are {memory.connections / most:,.0f} times "
+        "what was measured: caches, tables and the server itself may behave otherwise there"
+    )
+    remedy = f"measure nearer to it, with at least -c {_round_up(memory.connections / _FAR)}"
+    return [Finding("forecast_far", "info", evidence, remedy)]
+
+
+# Memory.
+
+
+def _room(
+    samples: Sequence[Sample], checks: Mapping[str, Check], environment: Environment, phases: Sequence[Phase], ticks: Ticks
+) -> tuple[float | None, str, str]:
+    """(bytes for connections, how they were reckoned, why they are not known)."""
+    start = first_connect(phases, ticks)
+    before = series(samples, "host.available_bytes").between(-math.inf, start)
+    if not before.values:
+        return None, "", "the memory available before the first connect was not read"
+    available = statistics.median(before.values)
+    total = environment.get("memory_bytes")
+    of_all = isinstance(total, int | float) and total > 0
+    reserve = RESERVE * (float(total) if of_all and isinstance(total, int | float) else available)
+    room = max(0.0, available - reserve)
+    said = (
+        f"{format_bytes(available)} available before the first connect, less a reserve of {format_bytes(reserve)} "
+        f"({RESERVE:.0%} of {'the memory' if of_all else 'that'})"
+    )
+    cgroup = checks.get("cgroup_memory")
+    if cgroup is not None and cgroup.have is not None and cgroup.have < room:
+        room = cgroup.have
+        said = f"{format_bytes(room)} left in the cgroup, which is less than the host has"
+    return room, said, ""
+
+
+def _both_ends(costs: Costs, room: float, said: str) -> Ceiling | None:
+    total = costs.host_total
+    if total is None:
+        return None
+    each = f"{total.bytes_per_connection:,.0f} B a connection in all"
+    how = f"this host, as in this test (server, asyncli and both ends of each connection on it): {said}, by {each}"
+    if any(one.code == "descriptors_listed" for one in costs.findings):
+        how += ", without the inodes of /proc that another program adds here (see the findings)"
+    return _by_memory("memory", room, total.bytes_per_connection, total.ci95, how)
+
+
+def _server_alone(costs: Costs, room: float, said: str) -> Ceiling | None:
+    """A host like this for the server alone: its own memory and one end of each connection.
+
+    Whose the rest is (what is left over) is not known: the interval reaches from none of it to all of it.
+    """
+    user, kernel, rest = costs.server_user, costs.kernel, costs.residual
+    if user is None or kernel is None:
+        return None
+    value = user.bytes_per_connection + kernel.bytes_per_connection
+    # The two errors may go together, so they are added as they are.
+    half = _half(user) + _half(kernel)
+    left_over = max(0.0, rest.ci95[1]) if rest is not None else 0.0
+    how = (
+        f"a server with as much memory and its clients elsewhere: {said}, by {value:,.0f} B a connection "
+        f"({user.bytes_per_connection:,.0f} in the server, {kernel.bytes_per_connection:,.0f} in the kernel for its end)"
+    )
+    if rest is not None:
+        how += f"; the interval's low end reckons all of what is left over ({rest.bytes_per_connection:,.0f} B) with it"
+    return _by_memory("server_memory", room, value, (value - half, value + half + left_over), how)
+
+
+def _generator(costs: Costs, room: float, said: str) -> Ceiling | None:
+    """The client's host, where the server is on another: it may be what runs out of memory first."""
+    total = costs.host_total
+    if total is None:
+        return None
+    each = f"{total.bytes_per_connection:,.0f} B a connection in all"
+    how = f"this host, with asyncli and its end of each connection: {said}, by {each}"
+    return _by_memory("generator", room, total.bytes_per_connection, total.ci95, how)
+
+
+def _by_memory(name: str, room: float, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
+    """``room`` by ``slope``. The interval is the slope's, turned over: Fieller's, where the numerator has no error."""
+    low, high = ci95
+    if slope <= 0 or high <= 0:
+        return Ceiling(name, None, None, f"{how}: a cost that is not above zero bounds nothing")
+    most = room / low if low > 0 else None
+    return Ceiling(name, math.floor(room / slope), (math.floor(room / high), None if most is None else math.floor(most)), how)
+
+
+def _half(cost: Cost) -> float:
+    return (cost.ci95[1] - cost.ci95[0]) / 2
+
+
+# Limits that the preflight read.
+
+
+def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
+    check = checks.get("nginx_worker_connections")
+    if check is None or check.have is None:
+        return None
+    how = (
+        f"{check.detail.partition(';')[0]} slots of nginx (worker_connections), of which it keeps a sixteenth free by closing "
+        "idle clients; if its workers get equal shares"
+    )
+    return Ceiling("worker_connections", math.floor(check.have * (1 - _REUSE_BELOW)), None, how)
+
+
+def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
+    check = checks.get("nginx_nofile")
+    if check is None or check.have is None or check.need is None:
+        return None
+    workers = _workers(check.need, plan)
+    each = max(0.0, check.have - _WORKER_DESCRIPTORS)
+    how = (
+        f"{workers:,} {'worker' if workers == 1 else 'workers'} of nginx x {format_count(check.have)} descriptors, less "
+        f"{_WORKER_DESCRIPTORS} of its own in each; if they get equal shares"
+    )
+    return Ceiling("descriptors", workers * each, None, how)
+
+
+def _workers(need: float, plan: Plan) -> int:
+    """How many workers the preflight dealt the plan's connections to, from what it said one of them needs.
+
+    It asked for m + 6 root(m) for a mean of m, and for m alone where there is one.
+    """
+    share = need - _WORKER_DESCRIPTORS
+    if share >= plan.connections:
+        return 1
+    mean = (math.sqrt(_DEVIATIONS**2 / 4 + max(0.0, share)) - _DEVIATIONS / 2) ** 2
+    return max(1, round(plan.connections / max(1.0, mean)))
+
+
+def _ports(checks: Mapping[str, Check], plan: Plan, environment: Environment) -> Ceiling | None:
+    check = checks.get("ports")
+    if check is None or check.have is None:
+        return None
+    if _grows_sources(plan, environment):
+        how = f"{check.detail}; no ceiling here: on loopback asyncli takes as many sources as the connections want"
+        return Ceiling("ports", None, None, how)
+    how = f"{check.detail}: one for each pair of addresses and port; more sources (--source) or URLs give more"
+    return Ceiling("ports", check.have, None, how)
+
+
+def _grows_sources(plan: Plan, environment: Environment) -> bool:
+    """Whether the server is on 127.0.0.0/8 alone and no source was given: then each connection may have one of 2^24."""
+    destinations = environment.get("destinations")
+    if plan.sources or not isinstance(destinations, list) or not destinations:
+        return False
+    for one in destinations:
+        try:
+            address = ip_address(str(one).rpartition(":")[0].strip("[]"))
+        except ValueError:
+            return False
+        if address.version != 4 or not address.is_loopback:
+            return False
+    return True
+
+
+def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int) -> list[Ceiling]:
+    """Counts of this host that each connection takes ``ends`` of: open files, epoll watches; tracked connections, one each."""
+    found = []
+    for code, needed, each, words in (
+        ("file_max", ends, ends, "open files of the whole host (fs.file-max; root is let past it)"),
+        # The preflight counts both ends as one user's, as they may be: whether they are it cannot tell.
+        (
+            "epoll_watches",
+            ends,
+            1,
+            "epoll watches of a user (fs.epoll.max_user_watches; half as many if both ends are one user's)",
+        ),
+        ("conntrack", 1, 1, "tracked connections (nf_conntrack_max), if a rule makes the kernel track these"),
+    ):
+        check = checks.get(code)
+        # Without a need the limit does not apply; see the preflight.
+        if check is None or check.have is None or check.need is None or check.have >= _NO_LIMIT:
+            continue
+        taken = max(0.0, check.need - needed * plan.connections)
+        how = f"{format_count(check.have)} {words}" + (f", {format_count(taken)} of them for other things" if taken else "")
+        how += f", {each} for each connection"
+        found.append(Ceiling(code, math.floor(max(0.0, check.have - taken) / each), None, how))
+    return found
+
+
+def _round_up(number: float) -> int:
+    """To two leading digits: a value one would write by hand."""
+    step = int(10 ** max(0, len(str(math.ceil(number))) - 2))
+    return math.ceil(number / step) * step

@@ -1,0 +1,220 @@
+"""How often the interval of a cost holds the true cost, and how wide it is: counted on runs that never were.
+
+    python bench/coverage.py [--runs 400] [--seed 1]
+
+Each run is 100,000 connections of 1,000 bytes, sampled once a second, on a metric that also moves by itself in one of
+the ways below; it goes through asyncli's own analysis. Beside it, from the same points, are the intervals of other rules:
+independent errors; an effective number of points (Santer et al. 2000); Bartlett's kernel over all lags, with the critical
+value that such points have under white noise (Kiefer and Vogelsang 2002). A cell: intervals of 100 that hold the truth, and
+half of the median interval's width in percent of the cost. 95 is right, less is a promise not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from common import command, machine
+from scipy import stats
+
+from asyncli.analysis.cost import Fit, costs
+from asyncli.core.ramp import Ramp
+from asyncli.plan import Plan
+from asyncli.records import Phase, Sample, Tick
+
+CONNECTIONS, COST = 100_000, 1000.0
+BASELINE_S, HOLD_S = 5.0, 8.0
+MB = 1e6
+
+
+class Design(NamedTuple):
+    """A ramp or a ladder: its plan, its phases, and N at each second."""
+
+    name: str
+    plan: Plan
+    phases: list[Phase]
+    ticks: list[tuple[float, Tick]]
+    n: np.ndarray
+
+
+def design(seconds: float, plateaus: int = 0) -> Design:
+    plan = Plan(
+        urls=("http://127.0.0.1:1/",), connections=CONNECTIONS, batch=100, interval_s=seconds / (CONNECTIONS / 100),
+        plateaus=plateaus, hold_s=HOLD_S,
+    )  # fmt: skip
+    ramp = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s)
+    dues = np.array([ramp.due_s(j) for j in range(ramp.batches)])
+    end = BASELINE_S + math.ceil(ramp.end_s)
+    t_s = np.arange(1.0, end + HOLD_S)
+    n = plan.batch * np.searchsorted(dues, t_s - BASELINE_S, side="left").astype(float)
+    phases = [Phase("baseline", 0.0, BASELINE_S), Phase("ramp", BASELINE_S, end), Phase("hold", end, end + HOLD_S)]
+    ticks = [(float(t), Tick(held=int(held))) for t, held in zip(t_s, n, strict=True) if t > BASELINE_S]
+    return Design(f"ladder of {plateaus}" if plateaus else f"ramp of {seconds:g} s", plan, phases, ticks, n)
+
+
+# How memory moves: N at each second and a source of chance -> bytes.
+Metric = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+
+def wander(phi: float, deviation: float = 1 * MB) -> Metric:
+    """AR(1) about the line, neighbours one second apart correlated by ``phi``."""
+
+    def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+        fresh = chance.normal(0, deviation, len(n))
+        noise = np.empty(len(n))
+        noise[0] = fresh[0]
+        for t in range(1, len(n)):
+            noise[t] = phi * noise[t - 1] + math.sqrt(1 - phi**2) * fresh[t]
+        return COST * n + noise
+
+    return make
+
+
+def walk(step: float, white: float = 0.0) -> Metric:
+    """A random walk of ``step`` bytes a second, and noise of ``white`` bytes on each reading."""
+
+    def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+        return COST * n + np.cumsum(chance.normal(0, step, len(n))) + chance.normal(0, white, len(n))
+
+    return make
+
+
+def arenas(size: float) -> Metric:
+    """Memory that is taken ``size`` bytes at a time, some of the first one used up at the start."""
+
+    def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+        return size * np.floor(COST * n / size + chance.random()) + chance.normal(0, 0.02 * MB, len(n))
+
+    return make
+
+
+def lagging(seconds: float, metric: Metric) -> Metric:
+    """Memory that comes after N: of what is due, a part e^-1 is still missing after ``seconds``."""
+
+    def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+        behind, keep = n.copy(), math.exp(-1 / seconds)
+        for t in range(1, len(n)):
+            behind[t] = keep * behind[t - 1] + (1 - keep) * n[t]
+        return metric(behind, chance)
+
+    return make
+
+
+def visited(metric: Metric) -> Metric:
+    """Another program takes 3 MB in the middle of it, and keeps them for a while."""
+
+    def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+        value, length = metric(n, chance), max(3, len(n) // 6)
+        begin = int(chance.integers(0, len(n) - length))
+        value[begin : begin + length] += 3 * MB
+        return value
+
+    return make
+
+
+def first_use(metric: Metric) -> Metric:
+    """The first connections touch 5 MB once and for all."""
+    return lambda n, chance: metric(n, chance) + 5 * MB * (n > 0)
+
+
+METRICS: dict[str, Metric] = {
+    "noise, phi 0": wander(0.0), "noise, phi 0.5": wander(0.5), "noise, phi 0.9": wander(0.9), "noise, phi 0.95": wander(0.95),
+    "noise, phi 0.98": wander(0.98), "random walk": walk(0.2 * MB), "random walk and white": walk(0.1 * MB, 1 * MB),
+    "arenas of 1 MB": arenas(1 * MB), "arenas of 8 MB": arenas(8 * MB), "lag 1 s, phi 0.5": lagging(1.0, wander(0.5)),
+    "lag 3 s, phi 0.9": lagging(3.0, wander(0.9)), "a visitor, phi 0.5": visited(wander(0.5)), "first use, phi 0.5": first_use(wander(0.5)), "first use, phi 0.95": first_use(wander(0.95)),
+}  # fmt: skip
+
+
+def fitted(plan: Design, values: np.ndarray) -> Fit:
+    samples = [Sample(float(t + 1), {"host.used_bytes": 1e9 + float(value)}) for t, value in enumerate(values)]
+    return costs(plan.plan, plan.phases, plan.ticks, samples, {}).fits["host_total"]
+
+
+# The other rules: points -> slope and half of its interval.
+
+
+def plain(n: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """(slope, residuals, N about its mean) of least squares."""
+    x = n - n.mean()
+    slope = float(x @ y / (x @ x))
+    return slope, y - y.mean() - slope * x, x
+
+
+def independent(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    slope, rest, x = plain(n, y)
+    return slope, float(stats.t.ppf(0.975, len(n) - 2)) * math.sqrt(rest @ rest / (len(n) - 2) / (x @ x))
+
+
+def santer(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    slope, rest, x = plain(n, y)
+    m = len(n)
+    r1 = sum(a * b for a, b in pairwise(rest)) / float(rest @ rest)
+    r = min(0.99, (r1 + 2 / m) / (1 - 4 / m)) if m > 4 else r1
+    worth = m if r <= 0 else min(float(m), max(3.0, m * (1 - r) / (1 + r)))
+    return slope, float(stats.t.ppf(0.975, worth - 2)) * math.sqrt(rest @ rest / (worth - 2) / (x @ x))
+
+
+def bartlett(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """(slope, standard error) with Bartlett's kernel over all lags."""
+    slope, rest, x = plain(n, y)
+    sums = np.cumsum(x * rest)
+    return slope, math.sqrt(2 * float(sums @ sums) / len(n)) / float(x @ x)
+
+
+def critical(n: np.ndarray, chance: np.random.Generator) -> float:
+    """The 95 % point of slope by Bartlett's error for white noise on these N."""
+    ratios = []
+    for _ in range(4000):
+        slope, error = bartlett(n, chance.normal(size=len(n)))
+        ratios.append(abs(slope) / error if error else math.inf)
+    return float(np.quantile(ratios, 0.95))
+
+
+def cell(slopes: Sequence[tuple[float, float]]) -> str:
+    inside = sum(abs(slope - COST) <= half for slope, half in slopes)
+    return f"{100 * inside / len(slopes):.0f} ({100 * statistics.median(half for _, half in slopes) / COST:.2g})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--designs", type=int, nargs="+", default=list(range(6)), help="which of the six")
+    parser.add_argument("--metrics", nargs="+", default=list(METRICS))
+    options = parser.parse_args()
+    designs = [design(20), design(100), design(1000), design(100, 3), design(100, 5), design(100, 8)]
+    print(f"$ {command()}\n{machine()}\n")
+    for plan in (designs[place] for place in options.designs):
+        points = None
+        print(f"{plan.name:24} {'asyncli':>14} {'independent':>14} {'Santer':>14} {'fixed-b':>14} {'unsettled':>10}")
+        for name, metric in ((name, METRICS[name]) for name in options.metrics):
+            chance = np.random.default_rng([options.seed, len(plan.n), plan.plan.plateaus])
+            rows: list[list[tuple[float, float]]] = [[], [], [], []]
+            moving = 0
+            for _ in range(options.runs):
+                fit = fitted(plan, metric(plan.n, chance))
+                low, high = fit.cost.ci95
+                slope = fit.cost.bytes_per_connection
+                moving += high - low > 2.000001 * fit.line.half
+                # An interval that is longer on one side counts by what it holds.
+                rows[0].append((slope, high - slope if slope < COST else slope - low))
+                n, y = np.array(fit.n), np.array(fit.bytes)
+                points = points or critical(n, chance)
+                rows[1].append(independent(n, y))
+                rows[2].append(santer(n, y))
+                slope, error = bartlett(n, y)
+                rows[3].append((slope, points * error))
+            print(
+                f"{name:24} " + " ".join(f"{cell(row):>14}" for row in rows) + f" {100 * moving / options.runs:>8.0f} %",
+                flush=True,
+            )
+        print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""The line and its interval, in themselves: known lines, known noise, and how often the truth lies inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncli.analysis.cost import ramp_points, unsettled
+from asyncli.analysis.regression import Line, Point, regress
+from asyncli.analysis.series import Series
+
+SLOPE, MB = 1000.0, 1e6
+
+
+def line_of(n: list[float], y: list[float]) -> Line | None:
+    return regress([Point(float(t), a, b) for t, (a, b) in enumerate(zip(n, y, strict=True))])
+
+
+def test_a_line_is_found_exactly() -> None:
+    line = line_of([0, 1, 2, 3, 4], [5, 7, 9, 11, 13])
+    assert line is not None
+    assert (line.slope, line.intercept, line.half, line.r2) == (
+        pytest.approx(2),
+        pytest.approx(5),
+        pytest.approx(0, abs=1e-9),
+        1.0,
+    )
+    assert line.half_at(3) == 0.0
+    assert line_of([0, 1], [1, 2]) is None
+    assert line_of([3, 3, 3], [1, 2, 3]) is None
+    flat = line_of([0, 1, 2, 3], [4, 4, 4, 4])
+    assert flat is not None
+    assert (flat.slope, flat.intercept, flat.half, flat.r2) == (0.0, 4.0, 0.0, None)
+
+
+def test_with_independent_noise_it_is_least_squares_and_never_surer_of_itself() -> None:
+    """By hand: slope 1.99, s = sqrt(0.107/3), Student's t(0.975, 3) = 3.182."""
+    line = line_of([1, 2, 3, 4, 5], [2.1, 3.9, 6.2, 7.8, 10.1])
+    assert line is not None
+    by_hand = 3.1824 * math.sqrt(0.107 / 3 / 10)
+    assert line.slope == pytest.approx(1.99, abs=0.02)
+    assert 0.9 * by_hand < line.half < 2.5 * by_hand
+    assert line.r2 == pytest.approx(1 - 0.107 / 39.708, abs=1e-3)
+
+
+def test_the_units_do_not_matter() -> None:
+    chance = np.random.default_rng(4)
+    n, y = np.arange(20.0), np.arange(20.0) + chance.normal(size=20)
+    small, large = line_of([*n], [*y]), line_of([*(1e5 * n)], [*(3e12 + 1e9 * y)])
+    assert small is not None
+    assert large is not None
+    assert large.slope == pytest.approx(1e4 * small.slope, rel=1e-6)
+    assert large.half == pytest.approx(1e4 * small.half, rel=1e-6)
+    assert large.half_at(1e6) == pytest.approx(1e9 * small.half_at(10.0), rel=1e-6)
+
+
+def test_what_wanders_is_worth_less_than_what_scatters() -> None:
+    """The same residuals, in another order."""
+    chance = np.random.default_rng(7)
+    n = np.arange(40.0)
+    wave = np.cos(2 * np.pi * n / 20) + 0.1 * chance.normal(size=40)
+    wandering, scattered = line_of([*n], [*(n + wave)]), line_of([*n], [*(n + chance.permutation(wave))])
+    assert wandering is not None
+    assert scattered is not None
+    assert wandering.half > 1.5 * scattered.half
+
+
+def test_the_band_is_narrowest_where_the_points_are() -> None:
+    chance = np.random.default_rng(2)
+    n = np.arange(30.0)
+    line = line_of([*n], [*(n + chance.normal(size=30))])
+    assert line is not None
+    assert line.half_at(15) < line.half_at(0) < line.half_at(-30)
+    assert line.half_at(15) < line.half_at(29) < line.half_at(60)
+    # Far out the slope's own error is all there is.
+    assert line.half_at(1e6) == pytest.approx(1e6 * line.half, rel=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e7), st.floats(-1e13, 1e13)).map(lambda pair: (float(round(pair[0])), pair[1])),
+        min_size=0,
+        max_size=25,
+    )
+)
+def test_never_a_nan(points: list[tuple[float, float]]) -> None:
+    line = line_of([n for n, _ in points], [y for _, y in points])
+    assert line is None or all(map(math.isfinite, (line.slope, line.intercept, line.half, line.half_at(0), line.half_at(1e7))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Point,
+            st.floats(0, 1000),
+            st.floats(0, 1e6),
+            st.floats(0, 1e10),
+            st.integers(0, 50),
+            st.floats(0, 2000),
+            st.booleans(),
+        ),
+        min_size=3,
+        max_size=20,
+    )
+)
+def test_stretches_that_overlap_are_no_trouble(points: list[Point]) -> None:
+    line = regress(points)
+    assert line is None or all(map(math.isfinite, (line.slope, line.intercept, line.half, line.half_at(5e5))))
+
+
+def test_what_is_not_a_number_is_no_point() -> None:
+    assert line_of([0, 1, 2, 3], [1, 2, math.nan, 4]) is None
+    assert line_of([0, 1, math.inf, 3], [1, 2, 3, 4]) is None
+
+
+def test_what_the_first_connections_take_once_is_a_fixed_cost() -> None:
+    chance = np.random.default_rng(3)
+    n = [float(k) for k in range(0, 30_000, 1000)]
+
+    def line_with(first_use: float) -> Line:
+        points = [
+            Point(k, x, 5e7 + 100 * x + first_use * (x > 0) + 3e4 * chance.normal(), baseline=x == 0) for k, x in enumerate(n)
+        ]
+        line = regress(points)
+        assert line is not None
+        return line
+
+    without, jump = line_with(0.0), line_with(5e6)
+    for line in (without, jump):
+        assert abs(line.slope - 100) <= line.half < 6
+        assert line.r2 is not None
+        assert line.r2 > 0.99
+    assert without.intercept == pytest.approx(5e7, abs=1e5)
+    assert jump.intercept == pytest.approx(5.5e7, abs=1e5)
+    # Not knowing that there may be such a step, one is far less sure, or wrong.
+    plain = regress([Point(float(k), x, 5e7 + 100 * x + 5e6 * (x > 0) + 3e4 * chance.normal()) for k, x in enumerate(n)])
+    assert plain is not None
+    assert plain.half > 10 * jump.half
+
+
+# Coverage: the test that counts. Each kind of noise is a metric of 1,000 bytes a connection, read once a second through
+# a baseline of 5 s, a ramp to 100,000 and 5 s of hold.
+
+Noise = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+
+def wander(phi: float) -> Noise:
+    def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+        fresh, noise = chance.normal(0, MB, len(n)), np.empty(len(n))
+        noise[0] = fresh[0]
+        for t in range(1, len(n)):
+            noise[t] = phi * noise[t - 1] + math.sqrt(1 - phi**2) * fresh[t]
+        return SLOPE * n + noise
+
+    return make
+
+
+def walk(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+    return SLOPE * n + np.cumsum(chance.normal(0, 0.2 * MB, len(n)))
+
+
+def arenas(size: float) -> Noise:
+    """Taken ``size`` bytes at a time, from a random fill on."""
+    return lambda n, chance: size * np.floor(SLOPE * n / size + chance.random()) + chance.normal(0, 0.02 * MB, len(n))
+
+
+def lagging(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+    """Half of what is due comes within two seconds of N."""
+    behind = n.copy()
+    for t in range(1, len(n)):
+        behind[t] = math.exp(-1 / 3) * behind[t - 1] + (1 - math.exp(-1 / 3)) * n[t]
+    return wander(0.5)(behind, chance)
+
+
+def first_use(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+    """The first connections take 5 MB once and for all."""
+    return wander(0.9)(n, chance) + 5 * MB * (n > 0)
+
+
+def held_by(noise: Noise, ramp_s: int, runs: int = 100) -> tuple[int, float]:
+    """(Intervals of ``runs`` that hold the truth, the median half width in percent of it)."""
+    chance = np.random.default_rng(ramp_s)
+    t_s = np.arange(1.0, 5 + ramp_s + 6)
+    n = 100_000 * np.clip((t_s - 5) / ramp_s, 0, 1)
+    held, inside, halves = Series([5.0, *t_s[5:]], [0.0, *n[5:]]), 0, []
+    for _ in range(runs):
+        metric = Series([*map(float, t_s)], [*map(float, 1e9 + noise(n, chance))])
+        line = regress(ramp_points(metric, held, 5.0, float(t_s[-1])))
+        assert line is not None
+        inside += abs(line.slope - SLOPE) <= line.half
+        halves.append(line.half)
+    return inside, float(np.median(halves)) / SLOPE * 100
+
+
+# 88 of 100 and more: were the coverage 95 %, fewer would come in one draw of six hundred, and the draws are fixed. Half widths
+# in percent of the cost: an interval that held everything would be no answer. With errors taken for independent, 8 to 65
+# of 100 hold the truth in the rows from phi 0.9 on to the walk (bench/coverage.py).
+@pytest.mark.parametrize(
+    ("noise", "ramp_s", "widest"),
+    [
+        (wander(0.0), 20, 4.0), (wander(0.0), 100, 2.5), (wander(0.0), 1000, 1.0),
+        (wander(0.5), 100, 3.5), (wander(0.9), 20, 4.0), (wander(0.9), 100, 8.0), (wander(0.9), 1000, 3.0),
+        (wander(0.95), 100, 7.0), (wander(0.98), 100, 5.0), (wander(0.98), 1000, 8.0), (walk, 100, 5.0),
+        (arenas(1 * MB), 100, 0.3), (arenas(8 * MB), 100, 5.0), (lagging, 100, 7.0), (first_use, 20, 7.0), (first_use, 100, 8.0),
+    ],
+)  # fmt: skip
+def test_the_interval_holds_the_truth_in_about_95_of_100(noise: Noise, ramp_s: int, widest: float) -> None:
+    inside, half = held_by(noise, ramp_s)
+    assert inside >= 88
+    assert half <= widest
+
+
+# Little can be learnt of a walk from nine points, or where it goes on for a thousand seconds from a baseline of five.
+@pytest.mark.parametrize(("noise", "ramp_s"), [(wander(0.95), 20), (wander(0.98), 20), (walk, 20), (walk, 1000)])
+def test_slow_wander_in_a_short_ramp_holds_it_in_about_85(noise: Noise, ramp_s: int) -> None:
+    inside, _ = held_by(noise, ramp_s)
+    assert inside >= 75
+
+
+# Whether a plateau has settled.
+
+
+def rest(level: float, *, moves: float = 0.0, noise: float = 0.0, phi: float = 0.0, seconds: int = 5, seed: int = 0) -> Series:
+    chance = np.random.default_rng(seed)
+    wandering = (wander(phi)(np.zeros(seconds), chance) / MB) * noise
+    return Series(
+        [float(t) for t in range(seconds)], [level + moves * t / (seconds - 1) + float(w) for t, w in enumerate(wandering)]
+    )
+
+
+def test_a_plateau_at_rest_has_settled() -> None:
+    assert unsettled([rest(1e7), rest(2e7), rest(3e7)], [1e7] * 3) == [0.0, 0.0, 0.0]
+    # Half a percent of the climb is nothing.
+    assert unsettled([rest(1e7, moves=5e4), rest(2e7, moves=5e4)], [1e7] * 2) == [0.0, 0.0]
+
+
+def test_a_plateau_that_still_climbs_says_by_how_much() -> None:
+    first, second, third = unsettled([rest(1e7), rest(2e7, moves=1e6), rest(3e7, moves=-1e6)], [1e7] * 3)
+    assert first == 0.0
+    assert second == pytest.approx(6e5, rel=0.3)
+    assert third == -second
+
+
+def test_noise_is_not_taken_for_a_climb() -> None:
+    """Ladders of five whose metric scatters or wanders by a tenth of each climb: few false alarms."""
+    alarms = 0
+    for seed in range(200):
+        for phi in (0.0, 0.5, 0.95):
+            rests = [rest(k * 1e7, noise=1e6, phi=phi, seed=seed * 100 + k) for k in range(1, 6)]
+            alarms += sum(by != 0 for by in unsettled(rests, [1e7] * 5))
+    assert alarms <= 0.03 * 200 * 3 * 5
+
+
+def test_a_climb_is_seen_through_noise() -> None:
+    rests = [rest(k * 1e7, moves=2e6, noise=1e5, seed=k) for k in range(1, 6)]
+    assert all(by > 0 for by in unsettled(rests, [1e7] * 5))
+
+
+def test_a_rest_that_was_hardly_sampled_is_let_pass() -> None:
+    assert unsettled([Series(), Series([1.0], [5.0]), Series([1.0, 2.0], [5.0, 9.0])], [1.0, 1.0, 1.0]) == [0.0, 0.0, 4.0]

@@ -1,0 +1,204 @@
+"""How many would fit: arithmetic on known numbers, and words where a number is not known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run
+
+from asyncli.analysis.cost import Cost, Costs, costs
+from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, forecast
+from asyncli.plan import Plan
+from asyncli.preflight.nginx import nginx_checks
+from asyncli.preflight.nginx_config import NginxConfig, read_nginx
+from asyncli.records import Check, Environment, Finding, Phase, Sample
+from asyncli.store.reader import Run
+
+HOST = SERVER + 2 * KERNEL_END + GENERATOR + REST
+MEMORY = 25e9
+ROOM = AVAILABLE - FIXED["server"] - FIXED["kernel"] - FIXED["generator"] - RESERVE * MEMORY
+
+
+def forecast_of(run: Run, checks: list[Check] | None = None) -> tuple[Forecast, list[Finding]]:
+    found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    return forecast(run.plan, found, run.samples, checks or run.checks, run.environment, run.phases, run.ticks)
+
+
+def by_name(found: Forecast) -> dict[str, Ceiling]:
+    return {one.name: one for one in found.ceilings}
+
+
+def slots(have: float) -> Check:
+    return Check("nginx_worker_connections", "slots", "ok", have, 110_000, "slots", "6 x 20,480; with a sixteenth or less free")
+
+
+def descriptors(have: float, need: float) -> Check:
+    return Check("nginx_nofile", "descriptors", "ok", have, need, "descriptors")
+
+
+def test_memory_is_room_by_slope() -> None:
+    found, _ = forecast_of(a_run(100_000, hold_s=10.0))
+    assert found.memory is not None
+    assert found.memory.connections == pytest.approx(ROOM / HOST, rel=0.03)
+    assert found.memory.ci95 is not None
+    low, high = found.memory.ci95
+    assert high is not None
+    assert low < found.memory.connections < high
+    assert low <= ROOM / HOST <= high
+    assert "less a reserve of 2.5 GB (10% of the memory)" in found.memory.how
+    assert "both ends" in found.memory.how
+    assert (found.first, found.ceilings) == ("memory", [found.memory])
+
+
+def test_a_server_with_its_clients_elsewhere_holds_more() -> None:
+    found, _ = forecast_of(a_run(100_000, hold_s=10.0))
+    assert found.memory is not None
+    assert found.server_memory is not None
+    assert found.server_memory.connections == pytest.approx(ROOM / (SERVER + KERNEL_END), rel=0.03)
+    assert found.server_memory.ci95 is not None
+    # All that is left over may be the server's.
+    assert found.server_memory.ci95[0] < ROOM / (SERVER + KERNEL_END + REST)
+    assert "its clients elsewhere" in found.server_memory.how
+    # It is another host's: no limit of this test.
+    assert found.server_memory not in found.ceilings
+
+
+def known(slope: float, low: float, high: float) -> Costs:
+    return Costs(host_total=Cost(slope, (low, high), 0.0, "by hand", 21))
+
+
+def before(available: float | None) -> list[Sample]:
+    return [] if available is None else [Sample(float(t), {"host.available_bytes": available}) for t in range(5)]
+
+
+PHASES = [Phase("baseline", 0.0, 5.0), Phase("ramp", 5.0, 105.0)]
+PLAN = a_run(1000).plan
+LOCAL: Environment = {"local": True, "memory_bytes": 10e9}
+
+
+@pytest.mark.parametrize(
+    ("slope", "low", "high", "connections", "ci95"),
+    [
+        (10_000.0, 8_000.0, 12_500.0, 200_000, (160_000, 250_000)),
+        (10_000.0, 0.0, 20_000.0, 200_000, (100_000, None)),
+        (10_000.0, -5_000.0, 25_000.0, 200_000, (80_000, None)),
+        (-10.0, -500.0, 480.0, None, None),
+        (0.0, 0.0, 0.0, None, None),
+    ],
+)
+def test_the_interval_is_the_slopes_turned_over(slope: float, low: float, high: float, connections: Any, ci95: Any) -> None:
+    found, findings = forecast(PLAN, known(slope, low, high), before(3e9), [], LOCAL, PHASES, [])
+    assert found.memory is not None
+    assert (found.memory.connections, found.memory.ci95) == (connections, ci95)
+    assert ("forecast_unknown" in [one.code for one in findings if "memory" in one.evidence]) is (connections is None)
+    assert found.first == (None if connections is None else "memory")
+
+
+def test_no_room_is_no_connections() -> None:
+    found, _ = forecast(PLAN, known(1e4, 9e3, 1.1e4), before(0.5e9), [], LOCAL, PHASES, [])
+    assert found.memory is not None
+    assert (found.memory.connections, found.memory.ci95) == (0, (0, 0))
+
+
+def test_a_cgroup_that_is_smaller_counts_instead() -> None:
+    small = Check("cgroup_memory", "memory left in the cgroup", "ok", 1e9, 1e8, "bytes")
+    found, _ = forecast(PLAN, known(1e4, 9e3, 1.1e4), before(8e9), [small], LOCAL, PHASES, [])
+    assert found.memory is not None
+    assert found.memory.connections == 100_000
+    assert "cgroup" in found.memory.how
+
+
+@pytest.mark.parametrize(("costs", "samples"), [(Costs(), before(3e9)), (known(1e4, 9e3, 1.1e4), before(None)), (Costs(), [])])
+def test_what_was_not_read_is_said(costs: Costs, samples: list[Sample]) -> None:
+    found, findings = forecast(PLAN, costs, samples, [], LOCAL, PHASES, [])
+    assert found.memory is None or found.memory.connections is None
+    assert found.first is None
+    assert any(one.code == "forecast_unknown" and "by memory" in one.evidence for one in findings)
+    assert all(one.remedy for one in findings)
+
+
+def test_a_run_that_never_began() -> None:
+    found, findings = forecast(PLAN, Costs(), [], [], {}, [], [])
+    assert (found.memory, found.server_memory, found.ceilings, found.first) == (None, None, [], None)
+    assert {one.code for one in findings} == {"forecast_unknown"}
+
+
+def test_the_lowest_limit_comes_first() -> None:
+    run = a_run(100_000, hold_s=10.0)
+    checks = [
+        slots(6 * 20_480), descriptors(20_000, math.ceil(100_000 / 6 + 6 * math.sqrt(100_000 / 6)) + 32),
+        Check("ports", "local ports", "ok", 1_016_352, 100_000, "ports", "36 sources x 1 destination x 28,232 ports = 1,016,352"),
+        Check("file_max", "open files", "ok", 1_000_000, 201_640, "files"),
+        Check("epoll_watches", "watches", "ok", 5_000_000, 200_000, "watches"),
+        Check("conntrack", "tracked", "ok", 262_144, None, "entries"),  # nothing is tracked here
+        Check("somaxconn", "queue", "ok", 100, 1000, "connections"),
+    ]  # fmt: skip
+    run.environment["destinations"] = ["10.0.0.7:80"]
+    found, findings = forecast_of(run, checks)
+    assert found.first == "worker_connections"
+    assert [one.name for one in found.ceilings[:3]] == ["worker_connections", "descriptors", "file_max"]
+    ceilings = by_name(found)
+    assert ceilings["worker_connections"].connections == 6 * 20_480 * 15 / 16
+    assert ceilings["worker_connections"].how.startswith("6 x 20,480 slots of nginx")
+    assert ceilings["descriptors"].connections == 6 * (20_000 - 32)
+    assert ceilings["ports"].connections == 1_016_352
+    # 1,640 are open for other things, and each connection takes two.
+    assert ceilings["file_max"].connections == (1_000_000 - 1_640) // 2
+    assert ceilings["epoll_watches"].connections == 5_000_000
+    assert set(ceilings) == {"memory", "worker_connections", "descriptors", "ports", "file_max", "epoll_watches"}
+    numbers = [one.connections for one in found.ceilings]
+    assert numbers == sorted(numbers, key=lambda one: one or 0)
+    assert "forecast_unknown" not in [one.code for one in findings]
+
+
+def test_on_loopback_ports_are_no_ceiling_and_come_last() -> None:
+    run = a_run(100_000, hold_s=10.0)
+    run.environment["destinations"] = ["127.0.0.1:8080"]
+    ports = Check("ports", "local ports", "ok", 1_016_352, 100_000, "ports", "36 sources")
+    found, _ = forecast_of(run, [ports])
+    assert (found.ceilings[-1].name, found.ceilings[-1].connections) == ("ports", None)
+    assert "no ceiling" in found.ceilings[-1].how
+    assert found.first == "memory"
+    run.environment["destinations"] = ["[::1]:8080"]
+    found, _ = forecast_of(run, [ports])
+    assert by_name(found)["ports"].connections == 1_016_352
+
+
+@pytest.mark.parametrize(
+    ("workers", "connections"), [(1, 500), (1, 100_000), (2, 1_000), (6, 100_000), (60, 1_000_000), (7, 100)]
+)
+def test_the_servers_workers_are_read_back_from_what_the_preflight_needs(tmp_path: Path, workers: int, connections: int) -> None:
+    """By the preflight itself, so that the two cannot drift apart."""
+    path = tmp_path / "nginx.conf"
+    path.write_text(
+        f"worker_processes {workers}; worker_rlimit_nofile 20000; events {{ worker_connections 20480; }} "
+        "http { server { listen 8080; } }"
+    )
+    config = read_nginx(None, path)
+    assert isinstance(config, NginxConfig)
+    plan = Plan(urls=("http://127.0.0.1:8080/",), connections=connections)
+    found, _ = forecast(plan, Costs(), [], nginx_checks(config, plan), {"local": True}, [], [])
+    assert by_name(found)["descriptors"].connections == workers * (20_000 - 32)
+    assert by_name(found)["worker_connections"].connections == math.floor(workers * 20_480 * 15 / 16)
+
+
+def test_a_client_on_another_host_has_its_own_ceiling() -> None:
+    run = a_run(50_000, hold_s=10.0, local=False, server=False)
+    found, _ = forecast_of(run)
+    assert (found.memory, found.server_memory) == (None, None)
+    generator = by_name(found)["generator"]
+    assert generator.connections == pytest.approx((ROOM + FIXED["server"]) / (KERNEL_END + GENERATOR + REST), rel=0.05)
+    assert "this host, with asyncli" in generator.how
+
+
+def test_a_line_that_is_carried_on_too_far_says_so() -> None:
+    _, findings = forecast_of(a_run(100_000, hold_s=10.0))
+    (far,) = [one for one in findings if one.code == "forecast_far"]
+    assert "times what was measured" in far.evidence
+    found, findings = forecast(PLAN, known(1e4, 9e3, 1.1e4), before(1.1e9), [], LOCAL, PHASES, a_run(1000).ticks)
+    assert found.memory is not None
+    assert found.memory.connections == 10_000
+    assert "forecast_far" not in [one.code for one in findings]
