@@ -1,26 +1,62 @@
-"""The same connections counted by the client and by the server: do they agree?"""
+"""The same connections counted by the client and by the server: do they agree, and if not, since when and by how much?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 
-from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, phase, series
+from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, held_over_time, phase, series
 from asyncli.analysis.totals import Totals
+from asyncli.core.ramp import Ramp
+from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
+from asyncli.units import format_count
 
 RULE = (
     "held by the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
     "accepts; requests = answers and polls: equal but for what was in flight, on a server that only we use"
 )
+RULE_OF_TIME = (
+    "two counts part where they differ on three status pages running, or up to the last one, by more than was in flight: what "
+    "was opened, lost, sent or answered within a second of the page, connects pending and heartbeats unanswered then"
+)
+Pair = Literal["asked", "held", "accepts", "handled", "requests"]
+
 # nginx ends a kept connection after keepalive_requests (100 before 1.19.10) polls, and our poller then opens another.
 _POLLS_PER_CONNECTION = 100
 # Failures after which the server may have accepted a connection that the client never counted as opened.
 _PERHAPS_ACCEPTED = ("connect_timeout", "refused", "other")
 # A status page older than this at the drain speaks of another moment.
 _STALE_S = 10.0
+# A tick is a second long, so a page and a tick are up to a second apart.
+_APART_S = 1.0
+# One page, or two, may have been caught between two halves of what they count.
+_PAGES_THAT_TELL = 3
+# Of a pair that parts and meets all night, these are kept: the widest.
+_MOST_DIVERGENCES = 20
+# Where no page speaks for longer than this, the ticks stand in for the pages' instants.
+_SILENCE_S = 2.5
+
+
+class Divergence(msgspec.Struct):
+    """A stretch in which two counts differed by more than was in flight.
+
+    ``from_s`` is the first instant at which they did, ``to_s`` the first at which they no longer did, or the last one
+    known where they never met again (not ``closed``). ``most`` is the widest difference and ``at_s`` its instant,
+    ``last`` the difference at the end. Differences are the second of the pair less the first: active less held, accepts
+    less opened, handled less accepts, requests less answers and polls, held less asked.
+    """
+
+    pair: Pair
+    from_s: float
+    to_s: float
+    most: int
+    at_s: float
+    last: int
+    closed: bool
 
 
 class Reconciliation(msgspec.Struct):
@@ -33,54 +69,315 @@ class Reconciliation(msgspec.Struct):
     handled_delta: int | None = None
     requests_delta: int | None = None
     agrees: bool | None = None
+    #: Where the counts parted, by time; those that met again too.
+    divergences: list[Divergence] = msgspec.field(default_factory=list)
+
+
+class CountsOverTime(msgspec.Struct):
+    """The counts at the same instants (s on the run's clock), for a picture; None where one is not known.
+
+    ``asked``: the ramp's schedule, then the plan's number, then 0. ``held``: by the client. ``server_active``: less our
+    poller. ``opened``, ``accepts``, ``handled``: since the start, our poller's apart. ``answers`` (polls too) and
+    ``requests``: since the first page.
+    """
+
+    t_s: list[float]
+    asked: list[float | None]
+    held: list[float | None]
+    server_active: list[float | None]
+    opened: list[float | None]
+    accepts: list[float | None]
+    handled: list[float | None]
+    answers: list[float | None]
+    requests: list[float | None]
 
 
 def reconcile(
-    totals: Totals, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample]
+    totals: Totals, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], plan: Plan | None = None
 ) -> tuple[Reconciliation, list[Finding]]:
-    """The counts, and a finding for each pair that disagrees, or for why nothing is known.
+    """The counts, and a finding for each pair that disagrees or did for a while, or for why nothing is known.
 
     The deltas run from the first page (our poller's connection is in it already) to the last of the run: in the
-    residue, where nothing is in flight. In a run without one the pairs may differ by what was in flight then.
+    residue, where nothing is in flight. In a run without one the pairs may differ by what was in flight then. Without
+    ``plan``, what was asked is not compared.
     """
     result = Reconciliation(client_held=totals.held)
-    pages = {name: series(samples, f"status.{name}") for name in ("active", "accepts", "handled", "requests", "polls")}
     start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
-    if any(not page.t_s or page.t_s[0] > start for page in pages.values()):
+    client, pages = _Client(ticks, phases, plan), _Pages(samples)
+    if plan is not None:
+        result.divergences += client.behind_asked(start, stop)
+    if not len(pages) or pages.t_s[0] > start:
         remedy = "name its stub_status page with --status-url, and keep a --baseline"
-        return result, [_unknown("no status page from before the ramp", remedy)]
-    accepts, handled, requests, polls = (_delta(pages[name]) for name in ("accepts", "handled", "requests", "polls"))
-    # A server that ends connections after some requests ends our poller's too: its new ones are accepts, but not the soak's.
-    connects = series(samples, "status.connects")
-    reconnects = _delta(connects) if connects.t_s else 0
-    accepts, handled = accepts - reconnects, handled - reconnects
-    result.accepts_delta, result.handled_delta, result.requests_delta = accepts, handled, requests
-    active = pages["active"].last(until_s=stop, since_s=max(start, stop - _STALE_S))
+        unknown = _unknown("no status page from before the ramp", remedy)
+        return result, [unknown, *_parted(result.divergences)]
+    result.accepts_delta, result.handled_delta, result.requests_delta = (
+        round(float(counts[-1])) for counts in (pages.accepts, pages.handled, pages.requests)
+    )
+    result.divergences += _through_time(client, pages, start, stop)
+    result.divergences.sort(key=lambda one: one.from_s)
+    restarted = _restarted(pages)
+    active = Series(list(map(float, pages.t_s)), list(map(float, pages.active))).last(stop, max(start, stop - _STALE_S))
     if active is None:
-        return result, [_unknown("the status page was silent at the hold's end", "see the other findings for why")]
-    result.server_active = round(active) - 1
+        unknown = _unknown("the status page was silent at the hold's end", "see the other findings for why")
+        return result, [unknown, *restarted, *_parted(result.divergences)]
+    result.server_active = round(active)
 
-    whole, flight = totals.whole, _in_flight(phases, ticks, pages["accepts"].t_s[-1])
+    accepts, handled, requests = result.accepts_delta, result.handled_delta, result.requests_delta
+    polls, poller = round(float(pages.polls[-1])), round(float(pages.perhaps_reconnected[-1]))
+    whole, flight = totals.whole, _in_flight(phases, ticks, float(pages.t_s[-1]))
+    unseen_opened, unseen_sent = (round(float(missed[-1])) for missed in pages.unseen(client))
     churn = _churn(ticks, stop)
-    poller = 0 if connects.t_s else math.ceil(polls / _POLLS_PER_CONNECTION)
     unsure = sum(whole.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
     answers, unanswered = whole.answered + polls, whole.sent - whole.answered
     held, server, opened = totals.held, result.server_active, whole.opened
+    since = {one.pair: _since(one) for one in result.divergences if not one.closed}
     findings = [
-        _held_differ(held, server) if abs(held - server) > churn else None,
-        _accepts_differ(opened, accepts) if not -flight.opened <= accepts - opened <= unsure + poller + flight.opened else None,
-        _handled_differ(accepts, handled) if handled != accepts else None,
-        _requests_differ(answers, requests)
-        if not -flight.answered - poller <= requests - answers <= unanswered + flight.sent
+        _held_differ(held, server, since.get("held", "")) if abs(held - server) > churn else None,
+        _accepts_differ(opened, accepts, since.get("accepts", ""))
+        if not -flight.opened - unseen_opened <= accepts - opened <= unsure + poller + flight.opened
+        else None,
+        _handled_differ(accepts, handled, since.get("handled", "")) if handled != accepts else None,
+        _requests_differ(answers, requests, since.get("requests", ""))
+        if not -flight.answered - poller - unseen_sent <= requests - answers <= unanswered + flight.sent
         else None,
     ]
     disagreements = [finding for finding in findings if finding is not None]
     result.agrees = not disagreements
-    return result, disagreements
+    return result, [*disagreements, *restarted, *_parted(result.divergences)]
 
 
-def _delta(page: Series) -> int:
-    return round(page.values[-1] - page.values[0])
+def counts_over_time(
+    phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], plan: Plan | None = None
+) -> CountsOverTime:
+    """Every count at the instants of the status pages, and of the ticks where no page spoke; ``asked`` needs the plan."""
+    import numpy as np
+
+    client, pages = _Client(ticks, phases, plan), _Pages(samples)
+    start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
+    alone = client.t_s[1:]
+    if len(pages):
+        after = np.searchsorted(pages.t_s, alone)
+        before_s = alone - pages.t_s[np.maximum(after - 1, 0)]
+        after_s = pages.t_s[np.minimum(after, len(pages) - 1)] - alone
+        alone = alone[np.minimum(np.abs(before_s), np.abs(after_s)) > _SILENCE_S]
+    t_s = np.union1d(pages.t_s, alone)
+    place = np.searchsorted(t_s, pages.t_s)
+
+    def of_pages(counts: Any) -> list[float | None]:
+        found: list[float | None] = [None] * len(t_s)
+        for at, count in zip(place.tolist(), counts.tolist(), strict=True):
+            found[at] = count
+        return found
+
+    nothing: list[float | None] = [None] * len(t_s)
+    # Counts since the start of a server that was there before us, only where a page tells what it had counted by then.
+    since_start = len(pages) > 0 and bool(pages.t_s[0] <= start)
+    polls = np.interp(t_s, pages.t_s, pages.polls) if len(pages) else 0.0
+    return CountsOverTime(
+        t_s=t_s.tolist(),
+        asked=nothing if plan is None else np.where(t_s < stop, client.asked(t_s), 0.0).tolist(),
+        held=client.held(t_s).tolist(),
+        server_active=of_pages(pages.active),
+        opened=client.at("opened", t_s).tolist(),
+        accepts=of_pages(pages.accepts) if since_start else nothing,
+        handled=of_pages(pages.handled) if since_start else nothing,
+        answers=(client.at("answered", t_s) + polls).tolist(),
+        requests=of_pages(pages.requests) if since_start else nothing,
+    )
+
+
+class _Client:
+    """The client's counts at any instant, from its ticks: lines between them."""
+
+    def __init__(self, ticks: Ticks, phases: Sequence[Phase], plan: Plan | None) -> None:
+        import numpy as np
+
+        held = held_over_time(ticks, phases)
+        self.t_s, self._held = np.array(held.t_s), np.array(held.values)
+        self._start = first_connect(phases, ticks)
+        self._schedule = None if plan is None else _schedule(plan)
+        rows = [(t_s, tick) for t_s, tick in ticks if t_s > held.t_s[0]]
+        self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
+        columns = {
+            "opened": [tick.opened for _, tick in rows],
+            "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
+            "sent": [tick.sent for _, tick in rows],
+            "answered": [tick.answered for _, tick in rows],
+            "unsure": [sum(map(tick.failures.get, _PERHAPS_ACCEPTED, (0, 0, 0))) if tick.failures else 0 for _, tick in rows],
+        }
+        self._whole = {name: np.cumsum(np.array([0.0, *column])) for name, column in columns.items()}
+        self._connecting = np.array([0.0, *(float(tick.connecting) for _, tick in rows)])
+
+    def at(self, name: str, t_s: Any) -> Any:
+        """The count since the start at each of ``t_s``."""
+        import numpy as np
+
+        return np.interp(t_s, self._tick_s, self._whole[name])
+
+    def within(self, name: str, low: Any, high: Any) -> Any:
+        """What was counted from ``low`` to ``high``."""
+        return self.at(name, high) - self.at(name, low)
+
+    def held(self, t_s: Any, until_s: float = math.inf) -> Any:
+        """Held at each of ``t_s``; from the last tick before ``until_s`` on, as many as then."""
+        import numpy as np
+
+        known = max(1, int(np.searchsorted(self.t_s, until_s, "right")))
+        return np.interp(t_s, self.t_s[:known], self._held[:known])
+
+    def connecting(self, t_s: Any) -> Any:
+        """The most connects that were pending at the tick before or after."""
+        import numpy as np
+
+        after = np.searchsorted(self._tick_s, t_s)
+        last = len(self._tick_s) - 1
+        return np.maximum(self._connecting[np.clip(after - 1, 0, last)], self._connecting[np.clip(after, 0, last)])
+
+    def asked(self, t_s: Any) -> Any:
+        """Connections that the schedule had asked for at each of ``t_s``."""
+        import numpy as np
+
+        if self._schedule is None or not math.isfinite(self._start):
+            return np.zeros(len(t_s))
+        schedule, dues = self._schedule
+        return np.minimum(np.searchsorted(dues, t_s - self._start, "right") * float(schedule.batch), schedule.connections)
+
+    def behind_asked(self, start: float, stop: float) -> list[Divergence]:
+        """Where fewer were held than had been asked for a second before."""
+        there = (self.t_s > start) & (self.t_s <= stop)
+        t_s, held = self.t_s[there], self._held[there]
+        asked = self.asked(t_s)
+        return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, 0.0 * t_s)
+
+
+def _schedule(plan: Plan) -> tuple[Ramp, Any]:
+    import numpy as np
+
+    schedule = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s)
+    # Plain arithmetic, which an array does as well as one number: a million connections are 100,000 batches.
+    every: Any = np.arange(schedule.batches)
+    return schedule, np.asarray(schedule.due_s(every))
+
+
+class _Pages:
+    """The status pages as arrays: counts since the first page, our poller's connections taken out of all but the polls.
+
+    A server that is started anew counts from 0 again: what it had counted by the page before is added from there on.
+    """
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        import numpy as np
+
+        names = ("active", "accepts", "handled", "requests", "polls")
+        columns = {name: series(samples, f"status.{name}") for name in names}
+        instants = columns["active"].t_s
+        if any(column.t_s != instants for column in columns.values()):
+            common = set(instants).intersection(*(column.t_s for column in columns.values()))
+            instants = sorted(common)
+        page = {name: np.array(_where(column, instants)) for name, column in columns.items()}
+        connects = _where(series(samples, "status.connects"), instants)
+        took = _where(series(samples, "probe.status"), instants)
+        self.t_s = np.array(instants)
+        #: The page spoke of a moment since then: it may have come a round later than it was asked for.
+        self.asked_s = self.t_s - (np.maximum(took, _APART_S) if len(took) == len(instants) else _APART_S)
+        #: Places of the first page after each restart, and accepts on the page before and on it.
+        self.restarts = [int(at) + 1 for at in np.flatnonzero(np.diff(page["accepts"]) < 0)]
+        self.around = [(float(page["accepts"][at - 1]), float(page["accepts"][at])) for at in self.restarts]
+        for name in ("accepts", "handled", "requests"):
+            for at in self.restarts:
+                page[name][at:] += page[name][at - 1]
+        known = len(connects) == len(instants)
+        reconnects = np.array(connects) - connects[0] if known and connects else np.zeros(len(instants))
+        self.polls = _since_first(page["polls"])
+        #: Where the collector did not count its own connections: how many it may have needed.
+        self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / _POLLS_PER_CONNECTION)
+        self.active = page["active"] - 1
+        # A server that ends connections after some requests ends our poller's too: its new ones are accepts, not the soak's.
+        self.accepts = _since_first(page["accepts"]) - reconnects
+        self.handled = _since_first(page["handled"]) - reconnects
+        self.requests = _since_first(page["requests"])
+
+    def __len__(self) -> int:
+        return len(self.t_s)
+
+    def unseen(self, client: _Client) -> tuple[Any, Any]:
+        """What a server that ended may have counted after its last page: connections and requests, up to each page."""
+        import numpy as np
+
+        opened, requests = np.zeros(len(self.t_s)), np.zeros(len(self.t_s))
+        for at in self.restarts:
+            low, high = self.asked_s[at - 1], self.t_s[at] + _APART_S
+            polls = self.polls[at] - self.polls[at - 1]
+            opened[at:] += client.within("opened", low, high) + polls
+            requests[at:] += client.within("sent", low, high) + polls
+        return opened, requests
+
+
+def _where(column: Series, instants: list[float]) -> list[float]:
+    """The values at ``instants``; empty where one of them is missing."""
+    if column.t_s == instants:
+        return column.values
+    known = dict(zip(column.t_s, column.values, strict=True))
+    return [known[t_s] for t_s in instants] if all(t_s in known for t_s in instants) else []
+
+
+def _since_first(counts: Any) -> Any:
+    return counts - counts[0] if len(counts) else counts
+
+
+def _through_time(client: _Client, pages: _Pages, start: float, stop: float) -> list[Divergence]:
+    """Where the server's counts and ours parted. ``held`` up to the drain, in which both sides close."""
+    t_s, since, until = pages.t_s, pages.asked_s, pages.t_s + _APART_S
+    opened, sent = client.within("opened", since, until), client.within("sent", since, until)
+    lost, answered = client.within("lost", since, until), client.within("answered", since, until)
+    unseen_opened, unseen_sent = pages.unseen(client)
+    perhaps = pages.perhaps_reconnected
+    before = (t_s >= start) & (t_s <= stop)
+    churn = (opened + lost)[before]
+    found = _divergences("held", t_s[before], (pages.active - client.held(t_s, stop))[before], -churn, churn)
+    found += _divergences(
+        "accepts", t_s, pages.accepts - client.at("opened", t_s), -opened - unseen_opened,
+        opened + client.connecting(t_s) + client.at("unsure", until) + perhaps,
+    )  # fmt: skip
+    found += _divergences("handled", t_s, pages.handled - pages.accepts, 0.0 * t_s, 0.0 * t_s)
+    unanswered = client.at("sent", t_s) - client.at("answered", t_s)
+    found += _divergences(
+        "requests", t_s, pages.requests - client.at("answered", t_s) - pages.polls, -answered - perhaps - unseen_sent,
+        unanswered + sent,
+    )  # fmt: skip
+    return found
+
+
+def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> list[Divergence]:
+    """The stretches in which ``difference`` is outside ``[low, high]``, by the rule of time; the widest of many."""
+    import numpy as np
+
+    # Halves of a connection come from the lines between ticks.
+    apart = (np.round(difference) < np.floor(low)) | (np.round(difference) > np.ceil(high))
+    if not apart.any():
+        return []
+    turns = np.flatnonzero(np.diff(np.concatenate(([0], apart.astype(np.int8), [0]))))
+    found: list[tuple[int, int]] = []
+    for first, after in turns.reshape(-1, 2).tolist():
+        if after - first < _PAGES_THAT_TELL and after < len(t_s):
+            continue
+        if found and first - found[-1][1] < _PAGES_THAT_TELL:
+            found[-1] = (found[-1][0], after)
+        else:
+            found.append((first, after))
+    result = []
+    for first, after in found:
+        widest = first + int(np.argmax(np.where(apart[first:after], np.abs(difference[first:after]), -1.0)))
+        closed = after < len(t_s)
+        result.append(
+            Divergence(
+                pair=pair, from_s=float(t_s[first]), to_s=float(t_s[after if closed else -1]),
+                most=round(float(difference[widest])), at_s=float(t_s[widest]),
+                last=round(float(difference[after - 1])), closed=closed,
+            )
+        )  # fmt: skip
+    result = sorted(result, key=lambda one: abs(one.most), reverse=True)[:_MOST_DIVERGENCES]
+    return sorted(result, key=lambda one: one.from_s)
 
 
 def _in_flight(phases: Sequence[Phase], ticks: Ticks, page_s: float) -> Tick:
@@ -101,15 +398,89 @@ def _churn(ticks: Ticks, stop_s: float) -> int:
     return sum(tick.opened + tick.lost for t_s, tick in ticks if stop_s - 2.0 <= t_s <= stop_s + 1.0)
 
 
+# Saying it.
+
+_ONLY_OURS = "run against a server that only we use"
+#: What is behind, and what it is behind of.
+_NAMES: dict[Pair, tuple[str, str]] = {
+    "asked": ("the connections held", "those asked for"),
+    "held": ("the server's active count", "ours"),
+    "accepts": ("the server's count of accepts", "the connections we opened"),
+    "handled": ("the server's count of handled connections", "its accepts"),
+    "requests": ("the server's count of requests", "our answers and polls"),
+}
+_REMEDY_BEHIND: dict[Pair, str] = {
+    "asked": "see the deaths, the failures and the ramp's lateness for why",
+    "held": "connections that we believed in were gone: see the server's error log, and middle boxes for silent drops",
+    "accepts": "they waited in its listen queue: see its error log for 'too many open files', raise worker_rlimit_nofile",
+    "handled": "raise worker_connections in nginx.conf",
+    "requests": "see whether the server was restarted",
+}
+
+
+def _clock(t_s: float) -> str:
+    """The run's clock, as the log of a run writes it: ``0:03:12``."""
+    minutes, seconds = divmod(max(0, math.floor(t_s)), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def in_words(divergence: Divergence) -> str:
+    """Who fell behind whom when, by how much, and when they met again."""
+    behind, of = _NAMES[divergence.pair]
+    how = "fell behind" if divergence.most < 0 else "ran ahead of"
+    when = f"{behind} {how} {of} at {_clock(divergence.from_s)} by up to {_count(divergence.most)} (at {_clock(divergence.at_s)})"
+    return f"{when}, and met it again at {_clock(divergence.to_s)}" if divergence.closed else f"{when}, to the end"
+
+
+def _count(difference: int) -> str:
+    return format_count(abs(difference))
+
+
+def _since(divergence: Divergence) -> str:
+    """When what disagrees at the end began to."""
+    most, at = _count(divergence.most), _clock(divergence.at_s)
+    return f" (apart since {_clock(divergence.from_s)}, by {most} at most, at {at})"
+
+
+def _parted(divergences: Sequence[Divergence]) -> list[Finding]:
+    """A finding for each pair that parted and met again, or fell behind what was asked; the widest time speaks for all."""
+    found = []
+    for pair in _NAMES:
+        times = [one for one in divergences if one.pair == pair and (one.closed or pair == "asked")]
+        if not times:
+            continue
+        widest = max(times, key=lambda one: abs(one.most))
+        others = f"; and {_many(len(times) - 1)} more" if len(times) > 1 else ""
+        behind = widest.most < 0
+        severity: Literal["info", "warning"] = "warning" if behind and pair not in ("asked", "requests") else "info"
+        remedy = _REMEDY_BEHIND[pair] if behind else f"someone else used this server: {_ONLY_OURS}"
+        found.append(Finding(f"parted_{pair}", severity, in_words(widest) + others, remedy))
+    return found
+
+
+def _many(times: int) -> str:
+    return "once" if times == 1 else f"{times} times"
+
+
+def _restarted(pages: _Pages) -> list[Finding]:
+    if not pages.restarts:
+        return []
+    when = ", ".join(_clock(float(pages.t_s[at])) for at in pages.restarts[:3])
+    before, after = pages.around[0]
+    more = f" and {len(pages.restarts) - 3} more times" if len(pages.restarts) > 3 else ""
+    evidence = (
+        f"the server's counters began anew at {when}{more} (accepts fell from {format_count(before)} to {format_count(after)}): "
+        "it was restarted, or another answers; its counts before and after are added, less what came after its last page"
+    )
+    return [Finding("counters_restarted", "warning", evidence, "see the server's log for why it was restarted")]
+
+
 def _unknown(why: str, remedy: str) -> Finding:
     return Finding("reconciliation_unknown", "info", f"the server's own counts are not known: {why}", remedy)
 
 
-_ONLY_OURS = "run against a server that only we use"
-
-
-def _held_differ(held: int, active: int) -> Finding:
-    evidence = f"the client holds {held:,} connections, the server {active:,}"
+def _held_differ(held: int, active: int, since: str) -> Finding:
+    evidence = f"the client holds {held:,} connections, the server {active:,}{since}"
     if active > held:
         return Finding("reconcile_held", "warning", evidence, f"someone else uses this server: {_ONLY_OURS}")
     remedy = (
@@ -119,20 +490,20 @@ def _held_differ(held: int, active: int) -> Finding:
     return Finding("reconcile_held", "error", evidence, remedy)
 
 
-def _accepts_differ(opened: int, accepts: int) -> Finding:
-    evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}"
+def _accepts_differ(opened: int, accepts: int, since: str) -> Finding:
+    evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}{since}"
     if accepts > opened:
         return Finding("reconcile_accepts", "warning", evidence, f"someone else uses this server: {_ONLY_OURS}")
     remedy = "they wait in its listen queue: see its error log for 'too many open files', and raise worker_rlimit_nofile"
     return Finding("reconcile_accepts", "error", evidence, remedy)
 
 
-def _handled_differ(accepts: int, handled: int) -> Finding:
-    evidence = f"the server accepted {accepts:,} connections and handled {handled:,}: it had no free slot for the rest"
+def _handled_differ(accepts: int, handled: int, since: str) -> Finding:
+    evidence = f"the server accepted {accepts:,} connections and handled {handled:,}: it had no free slot for the rest{since}"
     return Finding("reconcile_handled", "error", evidence, "raise worker_connections in nginx.conf")
 
 
-def _requests_differ(answers: int, requests: int) -> Finding:
-    evidence = f"the client counts {answers:,} answers and polls, the server {requests:,} requests"
+def _requests_differ(answers: int, requests: int, since: str) -> Finding:
+    evidence = f"the client counts {answers:,} answers and polls, the server {requests:,} requests{since}"
     remedy = f"someone else uses this server: {_ONLY_OURS}" if requests > answers else "see whether the server was restarted"
     return Finding("reconcile_requests", "warning", evidence, remedy)

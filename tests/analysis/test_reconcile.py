@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
-from synthetic_run import a_run
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
 
-from asyncli.analysis.reconcile import Reconciliation, reconcile
+import pytest
+import synthetic_run
+
+from asyncli.analysis.reconcile import CountsOverTime, Divergence, Reconciliation, counts_over_time, in_words, reconcile
 from asyncli.analysis.totals import fold
-from asyncli.records import Deaths
+from asyncli.core.ramp import Ramp
+from asyncli.plan import Plan
+from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.store.reader import Run
 
 
+def a_run(connections: int = 100_000, **options: Any) -> Run:
+    """A run that went well, whose server counts each request in the second in which it was answered."""
+    run = synthetic_run.a_run(connections, **options)
+    for sample in run.samples:
+        if "status.requests" in sample.values:
+            answered = sum(tick.answered for t_s, tick in run.ticks if t_s <= sample.t_s)
+            sample.values["status.requests"] = 5000.0 + answered + sample.values["status.polls"]
+    return run
+
+
 def reconciled(run: Run) -> tuple[Reconciliation, list[str]]:
-    result, findings = reconcile(fold(run.ticks, run.phases), run.phases, run.ticks, run.samples)
-    assert all(finding.remedy for finding in findings)
+    result, findings = look(run)
     return result, [finding.code for finding in findings]
 
 
-def shift(run: Run, metric: str, by: float, since_s: float = 40.0) -> None:
+def look(run: Run, plan: Plan | None = None) -> tuple[Reconciliation, list[Finding]]:
+    result, findings = reconcile(fold(run.ticks, run.phases), run.phases, run.ticks, run.samples, plan)
+    assert all(finding.remedy for finding in findings)
+    return result, findings
+
+
+def shift(run: Run, metric: str, by: float, since_s: float = 40.0, until_s: float = math.inf) -> None:
     for sample in run.samples:
-        if sample.t_s >= since_s and metric in sample.values:
+        if since_s <= sample.t_s < until_s and metric in sample.values:
             sample.values[metric] += by
+
+
+def cap(run: Run, metric: str, most: float) -> None:
+    for sample in run.samples:
+        if metric in sample.values:
+            sample.values[metric] = min(sample.values[metric], most)
 
 
 def test_a_good_run_agrees_to_the_connection() -> None:
@@ -41,9 +71,16 @@ def test_one_connection_too_many_or_too_few_is_seen() -> None:
 def test_a_listen_queue_that_nobody_empties() -> None:
     """EMFILE on the server: the kernel opens for the client, and the server never accepts."""
     run = a_run(20_000)
-    for metric in ("status.active", "status.accepts", "status.handled"):
-        shift(run, metric, -300.0)
-    assert reconciled(run)[1] == ["reconcile_held", "reconcile_accepts"]
+    for metric, before in (("status.active", 1.0), ("status.accepts", 1001.0), ("status.handled", 1001.0)):
+        cap(run, metric, before + 19_700)
+    result, findings = look(run)
+    assert [one.code for one in findings] == ["reconcile_held", "reconcile_accepts"]
+    # The ramp ends at 25.1 s; until a second after, what was opened last is in flight.
+    assert [(one.pair, one.most, one.last, one.closed) for one in result.divergences] == [
+        ("held", -300, -300, False), ("accepts", -300, -300, False),
+    ]  # fmt: skip
+    assert all(25 < one.from_s < 28 for one in result.divergences)
+    assert all("(apart since 0:00:2" in one.evidence and "by 300 at most" in one.evidence for one in findings)
 
 
 def test_no_free_slots() -> None:
@@ -118,3 +155,271 @@ def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
     assert "reconcile_held" not in codes
     assert "reconcile_accepts" not in codes
     assert result.client_held == run.ticks[-1][1].held
+
+
+# Through time.
+
+
+def parted(run: Run, plan: Plan | None = None) -> tuple[list[Divergence], list[Finding]]:
+    """What parted, and the findings about what met again."""
+    result, findings = look(run, plan)
+    return result.divergences, [one for one in findings if one.code.startswith("parted_")]
+
+
+@pytest.mark.parametrize("options", [{}, {"plateaus": 4, "plateau_s": 5.0}, {"hold_s": 4.0}])
+def test_a_good_run_never_parts(options: dict[str, Any]) -> None:
+    run = a_run(20_000, **options)
+    assert parted(run, run.plan) == ([], [])
+
+
+def test_the_servers_active_count_that_fell_behind_and_came_back() -> None:
+    run = a_run(20_000)
+    shift(run, "status.active", -500.0, since_s=50.0, until_s=60.0)
+    shift(run, "status.active", -312.0, since_s=53.0, until_s=54.0)
+    result, findings = look(run)
+    (one,) = result.divergences
+    assert (one.pair, one.most, one.last, one.closed) == ("held", -812, -500, True)
+    assert (one.from_s, one.at_s, one.to_s) == pytest.approx((50.3, 53.3, 60.3))
+    assert result.agrees is True
+    (finding,) = findings
+    assert (finding.code, finding.severity) == ("parted_held", "warning")
+    assert finding.evidence == (
+        "the server's active count fell behind ours at 0:00:50 by up to 812 (at 0:00:53), and met it again at 0:01:00"
+    )
+    assert finding.evidence == in_words(one)
+
+
+def test_two_pages_tell_nothing_and_three_do() -> None:
+    for pages, count in ((2, 0), (3, 1)):
+        run = a_run(20_000)
+        shift(run, "status.active", -500.0, since_s=50.0, until_s=50.0 + pages)
+        assert len(parted(run)[0]) == count
+
+
+def test_what_meets_for_a_page_is_one_divergence_and_what_parts_twice_is_two() -> None:
+    run = a_run(20_000)
+    for since, until in ((40.0, 44.0), (45.0, 50.0), (60.0, 64.0)):
+        shift(run, "status.active", 7.0, since, until)
+    divergences, (finding,) = parted(run)
+    assert [(one.from_s, one.to_s) for one in divergences] == [pytest.approx((40.3, 50.3)), pytest.approx((60.3, 64.3))]
+    assert finding.severity == "info"
+    assert finding.evidence.startswith("the server's active count ran ahead of ours at 0:00:40 by up to 7 ")
+    assert finding.evidence.endswith("; and once more")
+
+
+def test_a_pair_that_parts_all_night_keeps_the_widest_times() -> None:
+    run = a_run(1000, hold_s=600.0)
+    for place in range(50):
+        shift(run, "status.active", -1.0 - place, 20.0 + 10 * place, 24.0 + 10 * place)
+    divergences, findings = parted(run)
+    assert [one.most for one in divergences] == list(range(-31, -51, -1))
+    assert "; and 19 times more" in findings[0].evidence
+
+
+def test_what_parts_for_good_says_since_when() -> None:
+    run = a_run(20_000)
+    shift(run, "status.active", -1.0, since_s=50.0)
+    result, (finding,) = look(run)
+    assert [(one.from_s, one.to_s, one.closed) for one in result.divergences] == [
+        (pytest.approx(50.3), pytest.approx(84.3), False)
+    ]
+    assert finding.code == "reconcile_held"
+    assert (
+        finding.evidence
+        == "the client holds 20,000 connections, the server 19,999 (apart since 0:00:50, by 1 at most, at 0:00:50)"
+    )
+
+
+def test_each_pair_says_who_fell_behind_whom() -> None:
+    for metrics, pair, words in (
+        (("accepts", "handled"), "accepts", "the server's count of accepts ran ahead of the connections we opened"),
+        (("handled",), "handled", "the server's count of handled connections fell behind its accepts"),
+        (("requests",), "requests", "the server's count of requests ran ahead of our answers and polls"),
+    ):
+        # 650 requests a second are in flight for two.
+        by = {"handled": -5.0, "accepts": 5.0, "requests": 5000.0}[pair]
+        run = a_run(20_000)
+        for metric in metrics:
+            shift(run, f"status.{metric}", by, since_s=50.0)
+        (one,), _ = parted(run)
+        assert (one.pair, one.most, one.closed) == (pair, by, False)
+        assert one.from_s == pytest.approx(50.3)
+        assert in_words(one).startswith(words)
+        assert in_words(one).endswith(", to the end")
+
+
+def test_what_was_in_flight_does_not_part() -> None:
+    """Connections come and go all the time, and the server hears of each a little earlier or later than we do."""
+    run = a_run(20_000)
+    for _, tick in run.ticks[30:70]:
+        tick.opened, tick.reopened, tick.deaths = 40, 40, {"reset": Deaths(count=40)}
+    behind = random.Random(1)
+    for sample in run.samples:
+        accepts = 40 * sum(1 for t_s, _ in run.ticks[30:70] if t_s <= sample.t_s)
+        for name, change in (("active", behind.choice((-30, 0, 30))), ("accepts", accepts), ("handled", accepts)):
+            if sample.t_s > 36 and sample.t_s < 74 and f"status.{name}" in sample.values:
+                sample.values[f"status.{name}"] += change
+            elif f"status.{name}" in sample.values and name != "active":
+                sample.values[f"status.{name}"] += accepts
+    assert [one for one in parted(run)[0] if one.pair in ("held", "accepts", "handled")] == []
+
+
+def test_a_server_that_was_restarted() -> None:
+    run = a_run(20_000)
+    for sample in run.samples:
+        if sample.t_s > 50 and "status.accepts" in sample.values:
+            for name in ("accepts", "handled"):
+                sample.values[f"status.{name}"] -= 21_001 - 3
+            sample.values["status.requests"] -= next(
+                one.values["status.requests"] for one in reversed(run.samples) if one.t_s < 50 and "status.requests" in one.values
+            )
+    result, findings = look(run)
+    (finding,) = [one for one in findings if one.code == "counters_restarted"]
+    assert finding.evidence.startswith("the server's counters began anew at 0:00:50 (accepts fell from 21,001 to 3)")
+    # Three connects of others since the restart are all that is too much; what it had counted before is not lost.
+    assert (result.accepts_delta, result.handled_delta) == (20_003, 20_003)
+    assert [one.pair for one in result.divergences] == ["accepts"]
+
+
+def test_a_ramp_that_fell_behind_what_was_asked() -> None:
+    run = a_run(20_000)
+    for t_s, tick in run.ticks:
+        if 10 < t_s <= 16:  # nothing opens for six seconds, and all of it after
+            tick.held = run.ticks[4][1].held
+    divergences, findings = parted(run, run.plan)
+    (one,), (finding,) = (
+        [one for one in divergences if one.pair == "asked"],
+        [one for one in findings if one.code == "parted_asked"],
+    )
+    assert one.closed
+    assert (one.from_s, one.to_s, one.at_s) == pytest.approx((12.1, 16.1, 15.1), abs=1.01)
+    assert -7000 < one.most < -4000
+    assert (finding.code, finding.severity) == ("parted_asked", "info")
+    assert finding.evidence.startswith("the connections held fell behind those asked for at 0:00:1")
+    assert all(one.pair != "asked" for one in parted(run)[0])
+
+
+def test_connections_that_nobody_replaced_stay_behind_what_was_asked() -> None:
+    run = a_run(20_000)
+    for t_s, tick in run.ticks:
+        if 50 < t_s <= run.phases[3].start_s:
+            tick.held -= 3
+    divergences, findings = parted(run, run.plan)
+    (finding,) = [one for one in findings if one.code == "parted_asked"]
+    assert [(one.pair, one.most, one.closed) for one in divergences if one.pair == "asked"] == [("asked", -3, False)]
+    assert finding.evidence.endswith("by up to 3 (at 0:00:50), to the end")
+
+
+def test_without_a_page_only_what_was_asked_is_compared() -> None:
+    run = a_run(5000, status=False)
+    for t_s, tick in run.ticks:
+        if 50 < t_s <= run.phases[3].start_s:
+            tick.held -= 3
+    result, findings = look(run, run.plan)
+    assert [one.pair for one in result.divergences] == ["asked"]
+    assert [one.code for one in findings] == ["reconciliation_unknown", "parted_asked"]
+
+
+# A server and a client simulated connection by connection, each read at its own instants.
+
+
+def simulated(seed: int, vanish: int = 0) -> Run:
+    """A minute in which connections come and go at random; ``vanish`` of them are gone for the server from 30 to 36 s.
+
+    The server hears of an opening or a close up to 20 ms before or after the client, and of a request up to 20 ms before
+    its answer; pages are read up to half a second after their second, and ticks are closed on theirs.
+    """
+    noise = random.Random(seed)
+    t0, stop = 5.1, 65.0
+    opens = sorted([t0 + noise.uniform(0, 20) for _ in range(noise.choice((200, 2000)))])
+    closes = sorted(noise.uniform(26, stop) for _ in range(noise.choice((0, 5, 300))))
+    opens = sorted([*opens, *(at + noise.uniform(0.05, 1.0) for at in closes)])
+    beats = sorted(noise.uniform(t0, stop) for _ in range(3000))
+
+    def heard(instants: Sequence[float]) -> list[float]:
+        return sorted(at + noise.uniform(-0.02, 0.02) for at in instants)
+
+    served = sorted(at - noise.uniform(0, 0.02) for at in beats)
+    accepted, closed = heard(opens), heard(closes)
+    ticks = []
+    for second in range(1, 62):
+        t_s = t0 + second
+        before = t_s - 1
+        counted = {
+            name: bisect_right(all_, t_s) - bisect_right(all_, before)
+            for name, all_ in (("opened", opens), ("lost", closes), ("beats", beats))
+        }
+        tick = Tick(
+            second=second, held=bisect_right(opens, t_s) - bisect_right(closes, t_s), opened=counted["opened"],
+            sent=counted["beats"], answered=counted["beats"], deaths={"reset": Deaths(count=counted["lost"])} if counted["lost"] else {},
+        )  # fmt: skip
+        ticks.append((t_s, tick))
+    samples = []
+    for second in range(67):
+        t_s = float(second)
+        read = t_s + noise.uniform(0, 0.5)
+        gone = vanish if 30 <= t_s < 36 else 0
+        accepts = 77.0 + bisect_right(accepted, read)
+        samples.append(
+            Sample(t_s, {
+                "status.active": 1.0 + bisect_right(accepted, read) - bisect_right(closed, read) - gone,
+                "status.accepts": accepts, "status.handled": accepts, "status.polls": float(second + 1), "status.connects": 1.0,
+                "status.requests": 900.0 + bisect_right(served, read) + second + 1,
+            })
+        )  # fmt: skip
+    phases = [Phase("baseline", 0, t0), Phase("ramp", t0, 25.2), Phase("hold", 25.2, stop), Phase("drain", stop, 66.0)]
+    plan = Plan(urls=("http://127.0.0.1/",), connections=1)
+    return Run("", "", plan, {}, phases, ticks, samples, [], [], complete=False)
+
+
+def test_no_false_alarm_in_a_hundred_runs_and_none_missed() -> None:
+    for seed in range(100):
+        assert parted(simulated(seed))[0] == [], seed
+        # More than can come and go within two seconds.
+        (one,) = parted(simulated(seed, vanish=60))[0]
+        assert (one.pair, one.closed) == ("held", True)
+        assert (one.from_s, one.to_s) == (30.0, 36.0)
+        assert abs(one.most + 60) <= 12
+
+
+# For a picture.
+
+
+def test_all_counts_at_the_instants_of_the_pages() -> None:
+    run = a_run(20_000, plateaus=3, plateau_s=4.0)
+    counts = counts_over_time(run.phases, run.ticks, run.samples, run.plan)
+    assert all(len(getattr(counts, name)) == len(counts.t_s) for name in CountsOverTime.__struct_fields__)
+    assert counts.t_s == sorted(set(counts.t_s))
+    schedule = Ramp(20_000, run.plan.batch, run.plan.interval_s, 3, 4.0)
+    start, stop = run.phases[1].start_s, run.phases[3].start_s
+    for t_s, asked in zip(counts.t_s, counts.asked, strict=True):
+        due = sum(schedule.size(j) for j in range(schedule.batches) if schedule.due_s(j) <= t_s - start)
+        assert asked == (due if t_s < stop else 0)
+    middle = min(range(len(counts.t_s)), key=lambda place: abs(counts.t_s[place] - (stop - 5)))
+    for name in ("asked", "held", "server_active", "opened", "accepts", "handled"):
+        assert getattr(counts, name)[middle] == 20_000, name
+    assert counts.answers[-1] == counts.requests[-1]
+    assert counts_over_time(run.phases, run.ticks, run.samples).asked == [None] * len(counts.t_s)
+
+
+def test_ticks_stand_in_where_no_page_spoke() -> None:
+    run = a_run(5000)
+    for sample in run.samples:
+        if 20 < sample.t_s < 40:
+            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("status.")}
+    counts = counts_over_time(run.phases, run.ticks, run.samples, run.plan)
+    silent = [place for place, t_s in enumerate(counts.t_s) if 23 < t_s < 37]
+    assert len(silent) == 14
+    assert all(counts.server_active[place] is None and counts.held[place] == 5000 for place in silent)
+    assert max(b - a for a, b in zip(counts.t_s, counts.t_s[1:], strict=False)) < 4
+
+
+def test_counts_without_pages_and_without_anything() -> None:
+    run = a_run(5000, status=False)
+    counts = counts_over_time(run.phases, run.ticks, run.samples, run.plan)
+    assert len(counts.t_s) == len(run.ticks)
+    assert set(counts.server_active) | set(counts.accepts) | set(counts.requests) == {None}
+    assert max(one for one in counts.held if one is not None) == 5000
+    nothing = counts_over_time([], [], [])
+    assert nothing.t_s == []
+    assert nothing.held == []

@@ -1,0 +1,452 @@
+"""Growth over the hold: found where it is, not found where it is not, and said to be unknown where the hold cannot tell."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from asyncli.analysis.drift import (
+    BIN_S,
+    FEWEST_POINTS,
+    MOST_POINTS,
+    RULE,
+    Drift,
+    MetricName,
+    drifts,
+    in_words,
+    trend,
+)
+from asyncli.plan import Plan
+from asyncli.records import Finding, Phase, Sample, Tick
+
+MB = 1e6
+Memory = Callable[[float], float]
+
+
+def still(level: float, deviation: float = 20e3, seed: int = 1) -> Memory:
+    """Memory that stays, but for white noise; ``t`` is seconds into the hold, and does not matter."""
+    noise = random.Random(seed)
+    return lambda t: level + noise.gauss(0, deviation)
+
+
+def growing(level: float, per_hour: float, deviation: float = 20e3, seed: int = 1) -> Memory:
+    noise = random.Random(seed)
+    return lambda t: level + per_hour * t / 3600 + noise.gauss(0, deviation)
+
+
+class Soak:
+    """A run whose metrics are functions of the time into the hold; 100 connections held, 50 answers a second."""
+
+    def __init__(self, hold_s: float = 1800.0, *, keepalive_s: float = 60.0, period_s: float = 1.0, **metrics: Memory) -> None:
+        self.plan = Plan(urls=("http://127.0.0.1/",), connections=100, keepalive_s=keepalive_s, hold_s=hold_s)
+        self.start, self.end = 20.0, 20.0 + hold_s
+        self.phases = [
+            Phase("baseline", 0.0, 5.0), Phase("ramp", 5.0, 20.0), Phase("hold", 20.0, self.end),
+            Phase("drain", self.end, self.end + 2), Phase("residue", self.end + 2, self.end + 7),
+        ]  # fmt: skip
+        self.ticks: list[tuple[float, Tick]] = []
+        for second in range(1, int(hold_s + 17)):
+            t_s = 5.0 + second
+            held = 0 if t_s > self.end else min(100, second * 10)
+            self.ticks.append((t_s, Tick(second=second, held=held, opened=10 if second <= 10 else 0, answered=50, sent=50)))
+        self.samples: list[Sample] = []
+        t_s = 0.2
+        while t_s < self.end + 7:
+            self.samples.append(
+                Sample(t_s, {name.replace("__", "."): memory(t_s - self.start) for name, memory in metrics.items()})
+            )
+            t_s += period_s
+
+    def drifts(self) -> tuple[dict[MetricName, Drift], list[Finding]]:
+        found, findings = drifts(self.plan, self.phases, self.ticks, self.samples, {"local": True})
+        for number in (value for one in found.values() for value in numbers(one)):
+            assert math.isfinite(number)
+        return found, findings
+
+    def server(self) -> Drift:
+        return self.drifts()[0]["server_user"]
+
+
+def numbers(drift: Drift) -> Iterator[float]:
+    for name in Drift.__struct_fields__:
+        value: Any = getattr(drift, name)
+        yield from (one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, int | float))
+
+
+# The trend itself.
+
+
+def wander(count: int, phi: float, noise: random.Random, white: float = 0.0) -> list[float]:
+    """``count`` values of variance 1 whose neighbours are correlated by ``phi``, of which ``white`` is noise on top."""
+    value, values = noise.gauss(0, 1), []
+    for _ in range(count):
+        values.append(math.sqrt(1 - white) * value + math.sqrt(white) * noise.gauss(0, 1))
+        value = phi * value + math.sqrt(1 - phi * phi) * noise.gauss(0, 1)
+    return values
+
+
+def test_the_slope_is_theil_and_sens() -> None:
+    from scipy.stats import theilslopes
+
+    noise = random.Random(3)
+    for count in (10, 37, 120):
+        x = sorted(noise.uniform(0, 10) for _ in range(count))
+        y = [3 * one + noise.gauss(0, 2) for one in x]
+        found = trend(x, y)
+        assert found is not None
+        assert found.slope == pytest.approx(theilslopes(y, x).slope)
+        assert found.low < found.slope < found.high
+
+
+def test_the_trend_follows_its_units_and_signs() -> None:
+    noise = random.Random(4)
+    x = [float(minute) for minute in range(40)]
+    y = [0.05 * one + noise.gauss(0, 1) for one in x]
+    plain = trend(x, y)
+    assert plain is not None
+    for factor, shift in ((-1.0, 0.0), (1e9, 7e9), (-1e-3, 5.0)):
+        other = trend(x, [factor * one + shift for one in y])
+        assert other is not None
+        assert other.p_value == pytest.approx(plain.p_value)
+        ends = sorted(factor * end for end in (plain.low, plain.high))
+        assert (other.slope, other.low, other.high) == pytest.approx((factor * plain.slope, *ends), rel=1e-6)
+    slower = trend([one / 60 for one in x], y)
+    assert slower is not None
+    assert slower.slope == pytest.approx(60 * plain.slope)
+
+
+def test_a_reading_far_off_moves_nothing() -> None:
+    noise = random.Random(5)
+    x = [float(minute) for minute in range(40)]
+    y = [one + noise.gauss(0, 1) for one in x]
+    before = trend(x, y)
+    y[7] += 1e9
+    after = trend(x, y)
+    assert before is not None
+    assert after is not None
+    assert after.slope == pytest.approx(before.slope, rel=0.05)
+    assert after.high < 2 * before.high
+    assert after.p_value < 0.01
+
+
+def test_what_does_not_move_has_no_trend_and_what_lies_on_a_line_has() -> None:
+    x = [float(minute) for minute in range(20)]
+    constant, line = trend(x, [5.0] * 20), trend(x, [3 * one + 1 for one in x])
+    assert constant is not None
+    assert (constant.slope, constant.low, constant.high, constant.p_value) == (0.0, 0.0, 0.0, 1.0)
+    assert line is not None
+    assert (line.slope, line.low, line.high) == pytest.approx((3.0, 3.0, 3.0))
+    assert line.p_value < 1e-4
+    assert trend(x[:9], x[:9]) is None
+
+
+RUNS = 200
+# Correlation of neighbouring points, share of white noise on top, points. The last of each size wander as slowly as the hold
+# is long, and no method can tell that from a trend but by doubting all trends.
+NOISES = [
+    (phi, white, count)
+    for count in (10, 20, 60)
+    for phi, white in (
+        (0.0, 0.0),
+        (0.3, 0.0),
+        (0.6, 0.0),
+        (0.8, 0.0),
+        (0.9, 0.0),
+        (0.95, 0.0),
+        (0.8, 0.5),
+        (0.95, 0.5),
+        (0.99, 0.5),
+    )
+]
+
+
+@pytest.mark.parametrize(("phi", "white", "count"), NOISES)
+def test_noise_that_wanders_is_said_to_grow_in_no_more_than_five_of_a_hundred_runs(phi: float, white: float, count: int) -> None:
+    noise = random.Random(f"{phi} {white} {count}")
+    x = [minute / 60 for minute in range(count)]
+    found = [one for _ in range(RUNS) if (one := trend(x, wander(count, phi, noise, white))) is not None]
+    assert len(found) == RUNS
+    assert sum(one.p_value < 0.05 and one.low > 0 for one in found) <= 0.05 * RUNS
+    assert sum(one.p_value < 0.05 and one.high < 0 for one in found) <= 0.05 * RUNS
+    # The truth is 0: three standard errors of a count of 95 % below.
+    assert sum(one.low <= 0 <= one.high for one in found) >= (0.95 - 3 * math.sqrt(0.95 * 0.05 / RUNS)) * RUNS
+
+
+def test_a_trend_of_known_slope_lies_in_the_interval_and_a_clear_one_is_found() -> None:
+    noise = random.Random(9)
+    for count, rise, share in ((20, 8.0, 0.85), (60, 4.0, 0.95), (240, 2.0, 0.9)):
+        runs = 40
+        x = [place / count for place in range(count)]
+        found = [
+            one
+            for _ in range(runs)
+            if (one := trend(x, [rise * a + b for a, b in zip(x, wander(count, 0.0, noise), strict=True)])) is not None
+        ]
+        assert sum(one.low <= rise <= one.high for one in found) >= 0.95 * runs
+        assert sum(one.p_value < 0.05 and one.low > 0 for one in found) >= share * runs
+
+
+def test_a_step_is_no_trend() -> None:
+    """Something took memory once, in the middle: half of all pairs rise, and the plain test is sure of growth."""
+    noise = random.Random(11)
+    sure = 0
+    for _ in range(100):
+        count = noise.choice((20, 60))
+        at = noise.uniform(0.2, 0.8) * count
+        found = trend([float(x) for x in range(count)], [(x > at) * 10 + noise.gauss(0, 1) for x in range(count)])
+        assert found is not None
+        sure += found.p_value < 0.05
+    assert sure <= 5
+
+
+# The drift of a run.
+
+
+def test_growth_is_found_with_its_rate_and_what_each_request_costs() -> None:
+    # 50 answers a second are 180,000 an hour; at 100 B each they leave 18 MB.
+    found, findings = Soak(server__pss_bytes=growing(100 * MB, 18 * MB), host__available_bytes=still(9e9, 0)).drifts()
+    drift = found["server_user"]
+    assert drift.verdict == "grows"
+    assert drift.bytes_per_hour == pytest.approx(18 * MB, rel=0.02)
+    assert drift.ci95 is not None
+    assert drift.ci95[0] < 18 * MB < drift.ci95[1]
+    assert drift.bytes_per_request == pytest.approx(100, rel=0.02)
+    assert drift.p_value is not None
+    assert drift.p_value < 0.01
+    # Half an hour less the first minute, in minutes.
+    assert (drift.minutes, drift.points, drift.bin_s) == (29, 29, BIN_S)
+    (finding,) = findings
+    assert (finding.code, finding.severity) == ("drift_grows", "warning")
+    assert finding.evidence.startswith("the server's memory grows by 18.0 MB an hour (")
+    assert "100 B for each heartbeat" in finding.evidence
+    # 9 GB at 18 MB an hour are 500 hours.
+    assert "the 9.0 GB still available on this host is used up in 21 days" in finding.evidence
+    assert finding.remedy
+
+
+def test_memory_that_stays_is_flat_within_a_rate_that_holds() -> None:
+    found, findings = Soak(server__pss_bytes=still(100 * MB), kernel__socket_bytes=still(800 * MB)).drifts()
+    assert [found[name].verdict for name in ("server_user", "kernel")] == ["flat", "flat"]
+    within = found["server_user"].within_bytes_per_hour
+    assert within is not None
+    assert 0 < within < 1 * MB
+    assert in_words(found["server_user"]).startswith("flat within ")
+    assert findings == []
+
+
+def test_shrinking_is_said_and_is_no_finding() -> None:
+    found, findings = Soak(server__pss_bytes=growing(100 * MB, -18 * MB)).drifts()
+    drift = found["server_user"]
+    assert drift.verdict == "shrinks"
+    assert drift.bytes_per_hour == pytest.approx(-18 * MB, rel=0.02)
+    assert in_words(drift).startswith("shrinks by 18.0 MB an hour (1")
+    assert findings == []
+
+
+def test_a_constant_is_not_known_better_than_to_a_page() -> None:
+    drift = Soak(hold_s=900.0, server__pss_bytes=lambda t: 100 * MB).server()
+    assert (drift.verdict, drift.bytes_per_hour, drift.ci95) == ("flat", 0.0, (0.0, 0.0))
+    assert drift.within_bytes_per_hour == pytest.approx(4096 / (840 / 3600))
+
+
+def test_certain_but_meaningless_growth_is_flat() -> None:
+    # 0.05 % an hour: certain after six hours, and no reason to do anything.
+    drift = Soak(hold_s=6 * 3600, period_s=5, server__pss_bytes=growing(100 * MB, 0.05 * MB, deviation=2e3)).server()
+    assert drift.p_value is not None
+    assert drift.p_value < 0.01
+    assert drift.verdict == "flat"
+    assert drift.within_bytes_per_hour == pytest.approx(0.05 * MB, rel=0.2)
+    assert "an hour (up by 50.0 kB: certain, and below 0.1% of it)" in in_words(drift)
+    assert (
+        Soak(hold_s=6 * 3600, period_s=5, server__pss_bytes=growing(100 * MB, 0.2 * MB, deviation=2e3)).server().verdict
+        == "grows"
+    )
+    assert "0.1 %" in RULE
+
+
+def test_garbage_that_is_collected_now_and_then_is_no_growth_and_hides_none() -> None:
+    for leak, verdicts in ((0.0, {"flat", "too_short"}), (60 * MB, {"grows"})):
+        for phase in range(6):
+            noise = random.Random(phase)
+
+            def heap(t: float, leak: float = leak, phase: int = phase, noise: random.Random = noise) -> float:
+                garbage = (t + 15 * phase) % 90 / 90 * 5 * MB
+                return 100 * MB + leak * t / 3600 + garbage + noise.gauss(0, 20e3)
+
+            assert Soak(period_s=2.0, server__uss_bytes=heap).server().verdict in verdicts
+
+
+def test_noise_that_hides_growth_is_too_short_a_hold() -> None:
+    drift = Soak(hold_s=600.0, server__pss_bytes=still(100 * MB, 20 * MB)).server()
+    assert drift.verdict == "too_short"
+    assert drift.within_bytes_per_hour is not None
+    assert drift.within_bytes_per_hour > 6 * MB
+    assert in_words(drift).startswith("too short to say: anything within ")
+
+
+def test_a_hold_of_a_few_samples_is_too_short() -> None:
+    assert Soak(hold_s=0.0, server__pss_bytes=still(100 * MB)).drifts() == ({}, [])
+    for hold_s in (0.5, 6.0):
+        found, findings = Soak(hold_s=hold_s, server__pss_bytes=still(100 * MB)).drifts()
+        drift = found["server_user"]
+        assert (drift.verdict, drift.bytes_per_hour, drift.ci95, drift.p_value) == ("too_short", None, None, None)
+        assert drift.points < FEWEST_POINTS
+        assert [(one.code, one.severity) for one in findings] == [("drift_unknown", "info")]
+        assert findings[0].evidence.endswith(f"({drift.points} points of the {FEWEST_POINTS} that it takes): server_user")
+        assert in_words(drift) == f"too short to say: {drift.points} points of the {FEWEST_POINTS} that it takes"
+
+
+def test_a_compressed_run_is_judged_in_shorter_bins() -> None:
+    # A leak of 40 kB a second, as of 400 requests of 100 B.
+    leaking = Soak(hold_s=30.0, keepalive_s=2.0, server__pss_bytes=growing(20 * MB, 144 * MB, 4e3)).server()
+    sound = Soak(hold_s=30.0, keepalive_s=2.0, server__pss_bytes=still(20 * MB, 4e3)).server()
+    assert (leaking.verdict, sound.verdict) == ("grows", "flat")
+    assert leaking.bytes_per_hour == pytest.approx(144 * MB, rel=0.05)
+    assert (leaking.points, leaking.bin_s, leaking.minutes) == (20, pytest.approx(1.4), 0)
+
+
+def test_bins_are_never_shorter_than_the_time_between_samples() -> None:
+    drift = Soak(hold_s=300.0, period_s=20.0, server__pss_bytes=still(100 * MB)).server()
+    assert (drift.bin_s, drift.points) == (pytest.approx(20.0), 12)
+
+
+def test_a_hold_of_days_has_longer_bins() -> None:
+    drift = Soak(hold_s=30 * 3600, period_s=30.0, server__pss_bytes=growing(100 * MB, 1 * MB)).server()
+    assert (drift.bin_s, drift.verdict) == (180.0, "grows")
+    assert drift.points <= MOST_POINTS
+
+
+def test_settling_at_the_holds_beginning_is_left_out() -> None:
+    noise = random.Random(2)
+
+    def settling(t: float) -> float:
+        return 100 * MB - (5 * MB * math.exp(-max(t, 0.0) / 10)) + noise.gauss(0, 20e3)
+
+    drift = Soak(hold_s=1200.0, server__pss_bytes=settling).server()
+    assert (drift.verdict, drift.from_s) == ("flat", 80.0)
+    # With a keepalive of an hour, a quarter of the hold is all that is given up.
+    assert Soak(hold_s=1200.0, keepalive_s=3600.0, server__pss_bytes=settling).server().from_s == 320.0
+
+
+def losing(soak: Soak, lost: float) -> Soak:
+    """The same soak, but ``lost`` of its connections go one after the other over the hold."""
+    length = soak.end - soak.start
+    for t_s, tick in soak.ticks:
+        if soak.start < t_s <= soak.end:
+            tick.held = round(100 - lost * (t_s - soak.start) / length)
+    return soak
+
+
+def test_kernel_memory_that_follows_the_connections_does_not_drift() -> None:
+    base = still(0.0, 500.0)
+    soak = losing(Soak(kernel__socket_bytes=lambda t: 0.0), 8)
+    held = {t_s: tick.held for t_s, tick in soak.ticks}
+    for sample in soak.samples:
+        n = held.get(round(sample.t_s), 0)
+        sample.values["kernel.socket_bytes"] = 3 * MB + 8000 * n + base(0)
+    drift = soak.drifts()[0]["kernel"]
+    assert drift.verdict == "flat"
+    # As they were read they fell by 64 kB of 3.8 MB in half an hour.
+    assert drift.within_bytes_per_hour is not None
+    assert drift.within_bytes_per_hour < 30e3
+
+
+def test_growth_must_show_whether_or_not_memory_follows_the_connections() -> None:
+    # It stayed while connections went: growth, if what they took was given back and something else took it; none, if not.
+    kept = losing(Soak(server__pss_bytes=lambda t: 1 * MB + (3 * MB if t > -10 else 0) + still(0, 2e3)(0)), 8).server()
+    assert kept.verdict in ("flat", "too_short")
+    assert kept.ci95 is not None
+    assert kept.ci95[0] <= 0 < kept.ci95[1]
+    noise = random.Random(6)
+    leaking = losing(Soak(server__pss_bytes=lambda t: 1 * MB + (3 * MB + 1000 * t if t > -10 else 0) + noise.gauss(0, 2e3)), 8)
+    assert leaking.server().verdict == "grows"
+    assert leaking.server().bytes_per_hour == pytest.approx(3.6 * MB, rel=0.05)
+
+
+def test_minutes_in_which_connections_were_gone_are_not_of_the_hold() -> None:
+    soak = Soak(server__pss_bytes=lambda t: (50 if 600 < t < 900 else 100) * MB)
+    for t_s, tick in soak.ticks:
+        if 600 < t_s - soak.start < 900:
+            tick.held = 0
+    drift = soak.server()
+    assert (drift.verdict, drift.bytes_per_hour) == ("flat", 0.0)
+    assert 22 <= drift.points <= 25
+
+
+def test_a_server_that_was_started_anew_is_judged_by_its_longest_life() -> None:
+    soak = Soak(server__pss_bytes=lambda t: (100 if t < 500 else 60) * MB, status__accepts=lambda t: 200.0 if t < 500 else 101.0)
+    drift = soak.server()
+    assert drift.verdict == "flat"
+    assert drift.from_s == pytest.approx(soak.start + 500, abs=1.5)
+
+
+def test_the_whole_host_is_a_finding_only_where_its_parts_do_not_explain_it() -> None:
+    server, host = growing(100 * MB, 18 * MB), growing(4e9, 20 * MB, 50e3)
+    explained, findings = Soak(server__pss_bytes=server, host__used_bytes=host).drifts()
+    assert [explained[name].verdict for name in ("server_user", "host_total")] == ["grows", "grows"]
+    assert [one.evidence.split(" grows")[0] for one in findings] == ["the server's memory"]
+    _, findings = Soak(server__pss_bytes=still(100 * MB), host__used_bytes=host).drifts()
+    assert [one.evidence.split(" grows")[0] for one in findings] == ["the memory in use on this host"]
+    assert "heartbeat" not in findings[0].evidence
+
+
+def test_inodes_that_another_program_leaves_are_not_the_hosts_drift() -> None:
+    def listing(t: float) -> float:
+        return 10 * MB + max(t, 0.0) * 100e3
+
+    for period in (1.0, 3.0):  # read with it, and in another second
+        soak = Soak(host__used_bytes=lambda t: 1e9 + listing(t))
+        for place, sample in enumerate(soak.samples):
+            if place % period == 0:
+                sample.values["kernel.listing_bytes"] = listing(sample.t_s - soak.start)
+        assert soak.drifts()[0]["host_total"].verdict == "flat"
+    assert Soak(host__used_bytes=lambda t: 1e9 + listing(t)).drifts()[0]["host_total"].verdict == "grows"
+
+
+def test_private_memory_counts_before_what_other_programs_move() -> None:
+    def shared(t: float) -> float:
+        return 120 * MB - (0.23 * MB if t > 300 else 0)
+
+    soak = Soak(hold_s=600.0, server__pss_bytes=shared, server__uss_bytes=lambda t: 100 * MB)
+    assert (soak.server().verdict, soak.server().level_bytes) == ("flat", 100 * MB)
+
+
+def test_rss_stands_in_for_pss_and_what_was_not_sampled_is_not_there() -> None:
+    found, _ = Soak(server__rss_bytes=still(100 * MB)).drifts()
+    assert set(found) == {"server_user"}
+    assert Soak().drifts() == ({}, [])
+
+
+def test_without_answers_nothing_is_said_of_requests() -> None:
+    soak = Soak(server__pss_bytes=growing(100 * MB, 18 * MB))
+    for _, tick in soak.ticks:
+        tick.answered = 0
+    found, (finding,) = soak.drifts()
+    assert (found["server_user"].verdict, found["server_user"].bytes_per_request) == ("grows", None)
+    assert "heartbeat" not in finding.evidence
+
+
+def test_a_run_without_a_hold_and_one_whose_hold_has_no_end() -> None:
+    soak = Soak(server__pss_bytes=growing(100 * MB, 18 * MB))
+    soak.phases = soak.phases[:3]
+    soak.phases[2].end_s = None
+    soak.ticks = [one for one in soak.ticks if one[0] < 1200]
+    soak.samples = [one for one in soak.samples if one.t_s < 1200]
+    drift = soak.server()
+    assert (drift.verdict, drift.to_s) == ("grows", pytest.approx(1200, abs=1.1))
+    soak.phases = soak.phases[:2]
+    assert soak.drifts() == ({}, [])
+    soak.phases, soak.ticks, soak.samples = [], [], []
+    assert soak.drifts() == ({}, [])
+
+
+def test_a_hold_with_gaps() -> None:
+    soak = Soak(server__pss_bytes=growing(100 * MB, 18 * MB))
+    soak.samples = [one for one in soak.samples if not 400 < one.t_s < 900]
+    drift = soak.server()
+    assert (drift.verdict, drift.bytes_per_hour) == ("grows", pytest.approx(18 * MB, rel=0.02))
+    assert drift.points < drift.minutes
