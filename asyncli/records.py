@@ -149,6 +149,7 @@ METRICS: dict[str, str] = {
     "status.connects": "connections our polls have made: the server counts each as one accept",
     "server.processes": "processes of the server",
     "server.threads": "threads of the server",
+    "server.ended": "processes of the server that ended since our start: a reload ends all workers, a crash one",
     "server.pss_bytes": "proportional set size, summed over the server's processes",
     "server.uss_bytes": "private memory, summed over the server's processes",
     "server.rss_bytes": "resident set size, summed (counts shared pages many times)",

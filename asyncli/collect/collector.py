@@ -306,6 +306,7 @@ def _not_found(found: Found) -> Finding:
 
 
 def _with_restarts(reading: Reading, tree: ServerTree) -> Reading:
+    reading.values["server.ended"] = float(tree.ended)
     if tree.restarts:
         evidence = f"all processes of the server ended and others took their place (root now {tree.roots[0]})"
         remedy = "see the server's log; memory before and after is of different processes"

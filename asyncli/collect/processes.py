@@ -143,6 +143,9 @@ class ServerTree:
         self.roots: tuple[int, ...] = tuple(roots)
         #: Times that ``relocate`` found the server again.
         self.restarts = 0
+        #: Processes of it that were seen alive and have ended since.
+        self.ended = 0
+        self._living: set[tuple[int, int]] = set()
         self._relocate = relocate
         self._proc = proc
         self._known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid, proc)) is not None}
@@ -153,6 +156,9 @@ class ServerTree:
         if not any(not stat.ended for stat in found.values()):
             self._find_again()
             found = self._walk(self._survivors())
+        living = {(pid, stat.start_ticks) for pid, stat in found.items() if not stat.ended}
+        self.ended += len(self._living - living)
+        self._living = living
         self._known = {pid: stat.start_ticks for pid, stat in found.items()}
         return list(found.values())
 

@@ -152,14 +152,14 @@ def dead(count: int, age: range, idle: range, requests: range) -> Deaths:
 
 WIDE = range(10, 400)
 CASES = [
-    ("closed_idle", dead(100, WIDE, range(75, 76), WIDE), "after 1 min 15 s idle (nginx's default keepalive_timeout?)"),
-    ("closed_idle", dead(100, WIDE, range(30, 31), WIDE), "after 30 s idle (its keep-alive timeout?)"),
+    ("closed_idle", dead(100, WIDE, range(75, 76), WIDE), "75 s after their last answer: looks like nginx keepalive_timeout (75 s by default)"),
+    ("closed_idle", dead(100, WIDE, range(30, 31), WIDE), "30 s after their last answer: looks like an idle timeout of the server or of a box"),
     ("closed_idle", dead(100, WIDE, WIDE, WIDE), "median age"),
     ("closed_idle", dead(2, WIDE, range(75, 76), WIDE), "median age"),
-    ("closed_announced", dead(100, range(3600, 3602), WIDE, WIDE), "at the age of 1 h (keepalive_time?)"),
-    ("closed_announced", dead(100, WIDE, WIDE, range(1000, 1001)), "after 1,000 requests each (keepalive_requests?)"),
-    ("closed_announced", dead(100, range(1), range(1), range(1, 2)), "at the age of 0 ms"),
-    ("closed_announced", dead(100, WIDE, WIDE, WIDE), "Connection: close"),
+    ("closed_announced", dead(100, range(3600, 3602), range(1), WIDE), "at age 3600-3601 s, at their next heartbeat: looks like nginx keepalive_time"),
+    ("closed_announced", dead(100, WIDE, range(1), range(1000, 1001)), "after 1,000 requests each, at age 10-109 s: looks like nginx keepalive_requests"),
+    ("closed_announced", dead(100, range(1), range(1), range(1, 2)), "after their first request each: keep-alive is off"),
+    ("closed_announced", dead(100, WIDE, range(1), WIDE), "Connection: close"),
     ("reset", dead(3, WIDE, WIDE, WIDE), "reset by the server"),
     ("generator_lost", Deaths(count=9), "worker of the generator"),
 ]

@@ -204,10 +204,12 @@ def test_a_real_tree_is_followed_through_a_reload(tree: Tree, listing: str, monk
     before = group.scan().values
     assert before["server.processes"] == 4
     assert group.memory().values["server.pss_bytes"] > 0
+    assert server.ended == 0
     replaced = tree.reload()
     assert {one.pid for one in server()} == {tree.master.pid, replaced, tree.workers[1], tree.grandchild}
     after = group.scan().values
     assert after["server.processes"] == 4
+    assert server.ended == 1
     assert after["server.cpu_s"] >= before["server.cpu_s"]
 
 

@@ -1,0 +1,112 @@
+"""What ended the connections: every death of a run under one diagnosis, in words, or said to fit none.
+
+Each mechanism that is known leaves its mark on the ages, idle times and request numbers of the dead (timers.py), or on when
+they died and on what the server says of itself meanwhile (moments.py). They are asked in turn, what is borne out by the
+server's own configuration, counts or processes first; what one has explained is gone for the next. Each of them is provoked
+on a real nginx in tests/integration/test_diagnoses.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from asyncli.analysis import moments, timers
+from asyncli.analysis.mortality import FEWEST, Case, Share, Words, befell, left
+from asyncli.analysis.series import Ticks
+from asyncli.analysis.totals import Totals
+from asyncli.analysis.witness import Witness
+from asyncli.plan import Plan
+from asyncli.records import Check, Environment, Phase, Sample
+
+#: What to do where no mechanism fits, by cause.
+REMEDIES = {
+    "reset": "see the server's error log, and firewalls between",
+    "closed_idle": "see the server's idle timeout, and its free slots",
+    "closed_awaiting": "see its error log; a reload or a crash of a worker does this",
+    "closed_announced": "raise its request and age limits (nginx: keepalive_requests, keepalive_time)",
+    "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections without a word",
+    "other": "see the kernel's log",
+}
+
+# In the order in which they are asked.
+_MECHANISMS = (
+    timers.ours,
+    timers.errors,
+    timers.keepalive_off,
+    timers.client_header_timeout,
+    timers.keepalive_timeout,
+    moments.idle_reuse,
+    moments.certain_bursts,
+    moments.unlucky_reuse,
+    timers.keepalive_requests,
+    timers.keepalive_time,
+    timers.idle_timeout,
+    moments.likely_reuse,
+    timers.closed_at_once,
+    moments.likely_bursts,
+    timers.forgotten,
+    timers.lifetime,
+    moments.silences,
+)
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """``count`` deaths of one cause that one mechanism explains; code "unexplained" or "too_few" for what none does.
+
+    ``certain``: the server's own configuration, counts or processes bear it out; else it is a likelihood, and worded as one.
+    ``from_s`` and ``to_s``: the seconds of the run in which the first and the last of them died; None where not recorded.
+    """
+
+    cause: str
+    code: str
+    count: int
+    evidence: str
+    remedy: str
+    certain: bool
+    from_s: float | None = None
+    to_s: float | None = None
+
+
+def diagnose(
+    totals: Totals,
+    ticks: Ticks,
+    phases: Sequence[Phase],
+    samples: Sequence[Sample],
+    checks: Sequence[Check],
+    environment: Environment,
+    plan: Plan | None,
+) -> list[Diagnosis]:
+    """Every death of the run under one diagnosis: the counts of a cause's diagnoses add up to its deaths.
+
+    Without ``ticks`` (totals alone) it is not known when they died; without ``plan``, nor how far apart heartbeats were. The
+    most frequent cause comes first, and within it the most frequent diagnosis.
+    """
+    if not totals.whole.deaths:
+        return []
+    case = Case(totals, ticks, plan, Witness(phases, ticks, samples, checks, environment))
+    for mechanism in _MECHANISMS:
+        mechanism(case)
+    _unexplained(case)
+    found = []
+    of_cause: dict[str, int] = {}
+    for (cause, code, _), (share, words, certain) in case.shares.items():
+        evidence, remedy = words(share)
+        found.append(Diagnosis(cause, code, share.count, evidence, remedy, certain, share.from_s, share.to_s))
+        of_cause[cause] = of_cause.get(cause, 0) + share.count
+    return sorted(found, key=lambda one: (-of_cause[one.cause], one.cause, -one.count, one.from_s or 0.0))
+
+
+def _unexplained(case: Case) -> None:
+    for cause in dict.fromkeys(cell.cause for cell in case.cells if cell.left):
+        code = "too_few" if left(case.of(cause)) < FEWEST else "unexplained"
+        why = "too few to tell why" if code == "too_few" else "this fits nothing that asyncli knows"
+        case.take_rest(cause, code, _unknown(cause, why))
+
+
+def _unknown(cause: str, why: str) -> Words:
+    def words(share: Share) -> tuple[str, str]:
+        return f"{befell(cause, share.count)}{share.medians()}{share.when()}: {why}", REMEDIES.get(cause, REMEDIES["other"])
+
+    return words

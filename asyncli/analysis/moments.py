@@ -1,0 +1,408 @@
+"""What ends many connections at one moment, or for want of room, or by silence: told by when they died and by what the server's
+status page and processes say of that moment; the ages and idle times of the dead are then any.
+
+Sources: ngx_drain_connections (idle reuse), ngx_close_idle_connections (a worker that shuts down) and the shared counters of
+ngx_event_core_module (a worker that is killed never counts its connections down) of nginx 1.22.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, Words, befell, clock, left, tells
+from asyncli.analysis.mortality import mode as mode_of
+from asyncli.analysis.timers import idle_edge, known_idle
+from asyncli.analysis.witness import Testimony
+from asyncli.core.histogram import Histogram
+from asyncli.records import Tick
+from asyncli.units import format_count, format_duration
+
+# The causes by which a server that goes, or a part of it, ends connections.
+_ENDED = ("closed_idle", "closed_awaiting", "closed_announced", "reset")
+# Seconds next to the highest belong to the same burst while they hold a tenth of its dead.
+_PART_OF_BURST = 0.1
+# A burst is over within 2 s, and longer by what it takes to close and to hear of so many.
+_BURST_S, _CLOSES_PER_S = 2.0, 10_000
+# It stands out by this factor over the seconds around it, and takes this share of what was held or more.
+_TIMES_AROUND, _AROUND_S, _LEAST_SHARE = 5.0, 10.0, 0.01
+# A moment that nothing explains is worth a word from this share on, and while there are few of them.
+_WORTH_A_WORD, _MOST_UNKNOWN = 0.05, 10
+# With a sixteenth or less of its slots free an nginx worker closes idle connections to make room for a new one.
+_REUSE_ABOVE = 15 / 16
+# A worker's share by the kernel's hash is binomial: seldom more than this many deviations off the mean.
+_DEVIATIONS = 3.0
+# Nearly all; as good as full; clearly not all that was asked for; and the share from which it counts as the most.
+_NEARLY_ALL, _FULL, _NOT_ALL, _HALF = 0.9, 0.75, 0.8, 0.5
+
+_ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
+
+
+# -- idle reuse
+
+
+def idle_reuse(case: Case) -> None:
+    """nginx closes idle connections for new ones when its slots run out: more were asked for than nginx.conf has room for.
+
+    Asked before bursts, because a short ramp is one too.
+    """
+    slots = case.configured("worker_connections") or 0.0
+    if case.plan is not None and case.plan.connections >= _REUSE_ABOVE * slots:
+        _reuse(case, slots, lambda most, _: most >= _FULL * slots, True)
+
+
+def unlucky_reuse(case: Case) -> None:
+    """The same in one worker of several, to which the kernel may have dealt more than its share."""
+
+    def may_be_full(most: float, workers: int) -> bool:
+        share = most / workers
+        return share + _DEVIATIONS * math.sqrt(share) >= _REUSE_ABOVE * slots / workers
+
+    slots = case.configured("worker_connections") or 0.0
+    _reuse(case, slots, may_be_full, False)
+
+
+def _reuse(case: Case, slots: float, is_full: Callable[[float, int], bool], certain: bool) -> None:
+    """``is_full`` is told the most that were held, and by how many workers."""
+    # A close for room needs an opening; and it never takes the half of what was there at one moment.
+    cells = [
+        cell
+        for cell in case.of("closed_idle")
+        if cell.tick.opened and cell.from_s is not None and not 0 < _HALF * case.witness.held(cell.from_s) < cell.left
+    ]
+    dead = left(cells)
+    if slots <= 0 or not dead or dead < _HALF * left(case.of("closed_idle")) or case.plan is None:
+        return
+    first = min(cell.from_s for cell in cells if cell.from_s is not None)
+    last = max(cell.to_s for cell in cells if cell.to_s is not None)
+    most = max(*(cell.tick.held for cell in cells), case.witness.most_active(first, last) or 0.0)
+    if not is_full(most, case.witness.workers(last) or 1):
+        return
+    certain = certain and dead >= FEWEST
+    asked = format_count(case.plan.connections)
+
+    def words(share: Share) -> tuple[str, str]:
+        verb = "nginx ran out of free slots and closed" if certain else "looks like nginx ran short of free slots and closed"
+        return (
+            f"{befell('closed_idle', share.count)}, {share.idles()} after their last answer, while others opened: {verb} idle "
+            f"connections to reuse theirs ('worker_connections are not enough, reusing connections' in its error log; nginx.conf "
+            f"gives {format_count(slots)} in all, {asked} were asked for){share.when()}",
+            _ROOM,
+        )
+
+    for cell in cells:
+        case.take(cell, cell.left, "idle_reuse", words, certain)
+    instants = {cell.to_s for cell in cells}
+    for cell in case.of("closed_awaiting", "reset"):
+        if cell.to_s in instants and cell.left <= dead:
+            case.take(cell, cell.left, "idle_reuse", _crossed(cell.cause, "nginx closed it to reuse its slot", _ROOM), certain)
+
+
+def likely_reuse(case: Case) -> None:
+    """The same where the number of slots is not known: it never holds what was asked for, and closes as many as it accepts."""
+    cells = [cell for cell in case.of("closed_idle") if cell.tick.opened and cell.to_s is not None]
+    dead = left(cells)
+    if case.plan is None or dead < FEWEST or dead < _NEARLY_ALL * left(case.of("closed_idle")):
+        return
+    first, last = min(cell.to_s or 0.0 for cell in cells), max(cell.to_s or 0.0 for cell in cells)
+    meanwhile = [tick for _, tick in _between(case, first - 0.5, last)]
+    most = max(tick.held for _, tick in case.ticks)
+    opened = sum(tick.opened for tick in meanwhile)
+    # Each close makes room for some; and a fleet that lives for seconds may miss its mark a little by that alone.
+    held = sorted(tick.held for tick in meanwhile)
+    full = held[len(held) // 5] >= _FULL * most and most <= _NOT_ALL * case.plan.connections
+    if not full or opened < _HALF * dead:
+        return
+    asked = format_count(case.plan.connections)
+
+    def words(share: Share) -> tuple[str, str]:
+        return (
+            f"{befell('closed_idle', share.count)}, {share.idles()} after their last answer, while others opened: looks like the "
+            f"server has no room for more and closes idle connections to make some (it never held more than {format_count(most)} "
+            f"of the {asked} asked for; nginx: 'worker_connections are not enough, reusing connections' in its error log)"
+            f"{share.when()}",
+            _ROOM,
+        )
+
+    for cell in cells:
+        case.take(cell, cell.left, "idle_reuse", words, False)
+
+
+def _crossed(cause: str, said: str, remedy: str) -> Words:
+    return lambda share: (f"{befell(cause, share.count)}, in the moment in which {said}{share.when()}", remedy)
+
+
+# -- bursts
+
+
+class _Burst(msgspec.Struct):
+    """Many that died within seconds."""
+
+    cells: list[Cell]
+    from_s: float
+    to_s: float
+    count: int
+    held: float
+
+    @property
+    def share(self) -> float:
+        """Of what was held before."""
+        return self.count / max(self.held, self.count, 1.0)
+
+    def of(self, cause: str) -> int:
+        return sum(cell.left for cell in self.cells if cell.cause == cause)
+
+
+def certain_bursts(case: Case) -> None:
+    """Moments of which the server's own counts or processes say what happened."""
+    _bursts(case, only_certain=True)
+
+
+def likely_bursts(case: Case) -> None:
+    """Moments of which only the share of the dead says what may have happened."""
+    _bursts(case, only_certain=False)
+
+
+def _bursts(case: Case, *, only_certain: bool) -> None:
+    """Explain the bursts; those of one kind, a daily reload, under one diagnosis."""
+    alike: dict[tuple[str, bool], list[tuple[_Burst, str, str]]] = {}
+    for burst in _find(case):
+        said = case.witness.about(burst.from_s, burst.to_s, burst.count)
+        code, why, remedy, certain = _what_happened(case, burst, said)
+        if (only_certain and not certain) or (code == "burst" and burst.share < _WORTH_A_WORD):
+            continue
+        pooled = case.pool(cell for cell in burst.cells if cell.cause in ("closed_idle", "reset"))
+        # One idle time for nearly all says more than the moment: they were opened at one moment, too.
+        if (code == "box_reset" or (code != "burst" and not certain)) and _timed(case, pooled.idle_s):
+            continue
+        alike.setdefault((code, certain), []).append((burst, why, remedy))
+    for (code, certain), ones in alike.items():
+        # Where moments that nothing explains come by the dozen, they are no moments but how it goes.
+        if code == "burst" and len(ones) > _MOST_UNKNOWN:
+            continue
+        for burst, _, _ in ones:
+            for cell in burst.cells:
+                case.take(cell, cell.left, code, _at_moments(cell.cause, ones), certain)
+
+
+def _timed(case: Case, idle_s: Histogram) -> bool:
+    found = mode_of(idle_s)
+    return found is not None and found[1] >= 2 and tells(case.gap_s, idle_s, *found)
+
+
+def _find(case: Case) -> list[_Burst]:
+    """The bursts among what is left, the first first."""
+    by_second: dict[float, list[Cell]] = {}
+    for cell in case.of(*_ENDED):
+        if cell.to_s is not None:
+            by_second.setdefault(cell.to_s, []).append(cell)
+    instants = sorted(by_second)
+    counts = [left(by_second[t_s]) for t_s in instants]
+    taken: set[int] = set()
+    bursts = []
+    for peak in sorted(range(len(instants)), key=lambda one: -counts[one]):
+        if counts[peak] < FEWEST:
+            break
+        if peak in taken:
+            continue
+        low, high = _extent(instants, counts, peak, taken)
+        taken.update(range(low, high + 1))
+        dead = sum(counts[low : high + 1])
+        from_s, to_s = instants[low] - 1.0, instants[high]
+        if to_s - from_s > _BURST_S + dead / _CLOSES_PER_S:
+            continue
+        near = slice(bisect.bisect_right(instants, from_s - _AROUND_S), bisect.bisect_right(instants, to_s + _AROUND_S))
+        around = sum(counts[near]) - dead
+        # Those that something else ended in these seconds could not be ended by this.
+        others = sum(t.lost for t_s, t in _between(case, from_s, to_s)) - dead
+        held = max(case.witness.held(from_s), case.witness.held(from_s - 1.0)) - others
+        if dead < _TIMES_AROUND * around * (to_s - from_s) / (2 * _AROUND_S) or dead < _LEAST_SHARE * held:
+            continue
+        cells = [cell for t_s in instants[low : high + 1] for cell in by_second[t_s]]
+        bursts.append(_Burst(cells, from_s, to_s, dead, held))
+    return sorted(bursts, key=lambda burst: burst.from_s)
+
+
+def _between(case: Case, from_s: float, to_s: float) -> Sequence[tuple[float, Tick]]:
+    """The ticks that close in ``(from_s, to_s]``."""
+    low = bisect.bisect_right(case.ticks, from_s, key=_instant)
+    return case.ticks[low : bisect.bisect_right(case.ticks, to_s, key=_instant)]
+
+
+def _instant(row: tuple[float, Tick]) -> float:
+    return row[0]
+
+
+def _extent(instants: Sequence[float], counts: Sequence[int], peak: int, taken: set[int]) -> tuple[int, int]:
+    """The first and the last second of the burst around a peak."""
+    low = high = peak
+    least = _PART_OF_BURST * counts[peak]
+    while low > 0 and low - 1 not in taken and instants[low] - instants[low - 1] < 1.6 and counts[low - 1] >= least:
+        low -= 1
+    while (
+        high + 1 < len(instants)
+        and high + 1 not in taken
+        and instants[high + 1] - instants[high] < 1.6
+        and counts[high + 1] >= least
+    ):
+        high += 1
+    return low, high
+
+
+def _what_happened(case: Case, burst: _Burst, said: Testimony) -> tuple[str, str, str, bool]:
+    """Code, words, remedy, and whether the server itself bears it out."""
+    name = "nginx" if case.witness.is_nginx else "the server"
+    all_of_them = burst.share >= _NEARLY_ALL
+    workers = case.witness.workers(burst.from_s)
+    if said.gone:
+        remedy = "see its error log and the kernel's for who ended it"
+        return "server_ended", f"{name} ended or was killed: none of its processes was left", remedy, True
+    if said.restarted:
+        why = f"{name} was restarted: other processes took the place of those that were there"
+        return "server_restarted", why, "see its log and the service manager's for who restarted it", True
+    # Still on its count, though gone from ours.
+    kept = min(said.excess or 0, burst.count)
+    counted = f"{name}'s own count of connections still holds {format_count(kept)} of them"
+    perhaps = "" if case.witness.direct else "looks like "
+    if kept >= _HALF * burst.count and burst.count >= FEWEST and not burst.of("closed_announced"):
+        resets = [cell for cell in burst.cells if cell.cause == "reset"]
+        # The kernel ends what a killed process held by FIN, and by RST only where a request was not read yet.
+        if left(resets) >= _HALF * burst.count and case.asked(resets) < _HALF and not said.ended:
+            return "box_reset", f"{counted}: a box on the way reset them, and did not tell it", _BOX, True
+        if said.ended != 0 and (not all_of_them or workers in (None, 1)):
+            of = f", one of {workers}" if workers and workers > 1 else ""
+            return "worker_crash", f"{counted}: {perhaps}a worker of it crashed or was killed{of}", _CRASH, not perhaps
+    # The one worker of a server ends by a crash as well.
+    if said.ended and workers and 1 < workers <= said.ended and all_of_them:
+        why = f"{name} was reloaded: {said.ended} of its processes ended and others took their place"
+        return "reload", why, _NO_RELOAD, True
+    if all_of_them and _refused_after(case, burst):
+        return "server_ended", f"looks like {name} ended: connects were refused from then on", "see its error log", False
+    if all_of_them and (burst.of("closed_idle") >= _HALF * burst.count or burst.of("closed_announced")):
+        if said.reconnected and said.excess is not None:
+            what = f"looks like a reload of {name}" if perhaps else f"{name} was reloaded"
+            why = f"{what}: it went on counting, let go of them all in good order, and ended our status connection with them"
+            return "reload", why, _NO_RELOAD, not perhaps
+        return "reload", f"looks like a reload of {name}, which lets old workers close what they hold", _NO_RELOAD, False
+    if workers and workers > 1 and (said.ended or (said.ended is None and _one_of(workers, burst))):
+        ended = said.ended is not None
+        which = f"{format_count(said.ended or 1)} of {workers} workers of {name}"
+        if said.excess is not None:
+            why = f"{'' if ended else 'looks like '}{which} shut down and let go of its connections in good order"
+            return "worker_ended", why, "see its error log for who ended it", ended
+        why = f"{'' if ended else 'looks like '}{which} ended with its connections: a crash, or it was killed"
+        return "worker_crash", why, _CRASH, ended
+    if burst.of("reset") >= _HALF * burst.count and all_of_them:
+        why = "looks like a box on the way that was restarted or lost its table of connections"
+        return "box_reset", why, _BOX, False
+    return "burst", "what ended them all at one moment, nothing here says", "see the server's log of that moment", False
+
+
+_CRASH = "see its error log ('worker process ... exited on signal') and the kernel's"
+_BOX = "see firewalls and load balancers between here and the server"
+_NO_RELOAD = "do not reload it while you measure; or see who did"
+
+
+def _one_of(workers: int, burst: _Burst) -> bool:
+    mean = burst.held / workers
+    return abs(burst.count - mean) <= _DEVIATIONS * math.sqrt(max(mean, 1.0)) + 0.1 * mean
+
+
+def _refused_after(case: Case, burst: _Burst) -> bool:
+    """Whether connects were refused in the seconds after it, and none succeeded."""
+    after = [tick for _, tick in _between(case, burst.to_s - 1.0, burst.to_s + 3.0)]
+    refused = sum(tick.failures.get("refused", 0) for tick in after)
+    return refused >= FEWEST and sum(tick.opened for tick in after[1:]) == 0
+
+
+def _at_moments(cause: str, ones: list[tuple[_Burst, str, str]]) -> Words:
+    def words(share: Share) -> tuple[str, str]:
+        largest, why, remedy = max(ones, key=lambda one: one[0].count)
+        all_ = f"{format_count(largest.count)} of {format_count(max(largest.held, largest.count))} held"
+        if len(ones) == 1:
+            lasted = format_duration(max(1.0, largest.to_s - largest.from_s))
+            when = f"at {clock(largest.from_s)} within {lasted} ({all_}; of ages {share.ages()})"
+        else:
+            first = ", ".join(clock(burst.from_s) for burst, _, _ in ones[:3])
+            more = f" and {len(ones) - 3} more" if len(ones) > 3 else ""
+            when = f"at {len(ones)} moments ({first}{more}; of ages {share.ages()}), {all_} in the largest, of which"
+        return f"{befell(cause, share.count)} {when}: {why}", remedy
+
+    return words
+
+
+# -- silence
+
+
+def silences(case: Case) -> None:
+    """Heartbeats without an answer: the server stands still, or is slow, or a box on the way drops connections silently."""
+    for place, cells in enumerate(_stretches(case)):
+        code, said, remedy, certain = _why_silent(case, cells)
+        if code == "":
+            continue
+
+        def words(share: Share, said: str = said, remedy: str = remedy) -> tuple[str, str]:
+            return f"{befell('heartbeat_timeout', share.count)} ({format_duration(case.timeout_s)}): {said}{share.when()}", remedy
+
+        for cell in cells:
+            case.take(cell, cell.left, code, words, certain, place=place)
+
+
+def _stretches(case: Case) -> list[list[Cell]]:
+    """The silent deaths, parted where none died for longer than a heartbeat and its patience take."""
+    parted: list[list[Cell]] = []
+    pause = case.timeout_s + (case.gap_s or 0.0) + 3.0
+    for cell in sorted((one for one in case.of("heartbeat_timeout") if one.to_s is not None), key=lambda one: one.to_s or 0.0):
+        last = parted[-1][-1].to_s if parted else None
+        if last is None or cell.to_s is None or cell.to_s - last > pause:
+            parted.append([])
+        parted[-1].append(cell)
+    return parted
+
+
+def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
+    """Code, words, remedy, and whether the server itself bears it out; code "" where nothing fits."""
+    count = left(cells)
+    from_s, to_s = cells[0].from_s or 0.0, cells[-1].to_s or 0.0
+    # When the first of those heartbeats went out, to the last death.
+    asked_s = from_s - case.timeout_s + 1.0
+    meanwhile = [tick for _, tick in _between(case, asked_s + 0.9, to_s)]
+    answered = sum(tick.answered for tick in meanwhile)
+    name = "nginx" if case.witness.is_nginx else "the server"
+    said = case.witness.about(max(asked_s, 0.0), to_s, count)
+    if answered < 0.05 * count:
+        if said.silent and said.still:
+            why = f"{name} stood still: it answered nobody, its status page neither, and its processes used no CPU"
+            return "server_stalled", why, "see who stopped it (SIGSTOP, a debugger, a frozen cgroup)", count >= FEWEST
+        if said.silent is False:
+            why = "nobody was answered, though its status page was: looks like the way to the server was cut"
+            return "path_cut", why, "see routes and firewalls between here and the server", False
+        if count >= FEWEST:
+            why = f"nobody was answered meanwhile: looks like {name} stood still, or the way to it was cut"
+            return "server_stalled", why, "see whether it runs, and routes and firewalls between", False
+        return "", "", "", False
+    edge = idle_edge(case, case.pool(cells).idle_s, count, waited_s=case.timeout_s)
+    if edge is not None:
+        whose = known_idle(edge, edge + 1)
+        holds = said.excess is not None and said.excess >= _HALF * count
+        counts = f", and {name} still counts {format_count(min(said.excess or 0, count))} of them as open" if holds else ""
+        why = (
+            f"all of them had been idle for {format_duration(edge)} or longer, while others were answered{counts}: "
+            f"{'' if holds else 'looks like '}a box on the way drops idle connections without a word"
+            f"{f' ({whose})' if whose else ''}"
+        )
+        return "silent_drop", why, "beat more often than that (--keepalive below twice that time), or raise its timeout", holds
+    slow = max((tick.latency_us.quantile(0.99) or 0.0 for tick in meanwhile), default=0.0) / 1e6
+    if slow >= _HALF * case.timeout_s and count >= FEWEST:
+        why = f"others were answered late, up to {format_duration(slow)}: looks like {name} or the way to it is overloaded"
+        return "server_slow", why, "ask less of it (--connections, --keepalive), or wait longer (--timeout)", False
+    workers = case.witness.workers(from_s)
+    held = case.witness.held(asked_s)
+    burst = _Burst(cells, from_s, to_s, count, held)
+    if workers and workers > 1 and count >= FEWEST and _one_of(workers, burst) and to_s - from_s <= (case.gap_s or 0.0) + 3.0:
+        why = f"others were answered: looks like a worker of {name}, one of {workers}, stands still with its connections"
+        return "worker_stalled", why, "see what its workers do (ps, its error log)", False
+    return "", "", "", False

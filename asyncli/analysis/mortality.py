@@ -1,0 +1,385 @@
+"""The dead of a run as a table to be explained: cells of one cause and one second, and who has explained which of them.
+
+The records hold marginals: per second and cause how old, how long idle, after how many requests, but not which went with
+which. So a mechanism takes those that lie in its stretch of one of the three, and what it took is gone from that one alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+from asyncli.analysis.series import Ticks
+from asyncli.analysis.totals import Totals
+from asyncli.analysis.witness import Witness
+from asyncli.core.histogram import Histogram, bounds
+from asyncli.plan import Plan
+from asyncli.records import Deaths, Tick
+from asyncli.units import format_count, format_duration
+
+# Fewer dead than this agree by chance.
+FEWEST = 5
+# A timer is exact to itself and to our whole seconds: what it ended lies this close together (s, and share of its value).
+NARROW, NARROW_SHARE = 1.0, 0.04
+# A mode stands out with so large a share of all, or when it is so many times what lies beside it.
+_SHARE_OF_ALL, _TIMES_BESIDE = 0.2, 1.5
+# An idle time says something only where it is this much more frequent than random moments would show it.
+_LEAST_SURPRISE = 0.3
+# ... and where so many would show it by accident less often than this: many a stretch of idle times is looked at.
+_NO_ACCIDENT = 1e-4
+
+Field = Literal["age_s", "idle_s", "requests"]
+
+# Causes that end a connection only while a heartbeat waits.
+_WAITING = ("closed_awaiting", "heartbeat_timeout", "protocol_error")
+
+#: What befell them, by cause.
+BEFELL = {
+    "reset": "were reset by the server or on the way",
+    "closed_idle": "were closed by the server while idle",
+    "closed_awaiting": "were closed by the server while a heartbeat waited for its answer",
+    "closed_announced": "were ended by the server with 'Connection: close'",
+    "heartbeat_timeout": "fell silent: a heartbeat was not answered in time",
+    "protocol_error": "answered with what is not HTTP",
+    "generator_lost": "were lost with a worker of the generator",
+    "other": "ended for a reason without a name",
+}
+
+
+class Cell:
+    """The dead of one cause in one second; ``left`` of them no mechanism has explained yet."""
+
+    __slots__ = ("cause", "dead", "from_s", "left", "tick", "to_s")
+
+    def __init__(self, cause: str, dead: Deaths, tick: Tick, t_s: float | None) -> None:
+        self.cause, self.dead, self.tick = cause, dead, tick
+        self.left = dead.count
+        self.to_s = t_s
+        self.from_s = None if t_s is None else t_s - 1.0
+
+
+class Share:
+    """What one mechanism explains of one cause: how many, when they died, and between which ages and so on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.from_s: float | None = None
+        self.to_s: float | None = None
+        #: All of it as one, where it is the whole of what is left of a cause.
+        self.whole: Deaths | None = None
+        self._parts: list[tuple[Cell, Field | None, float, float]] = []
+
+    def add(self, cell: Cell, count: int, by: Field | None, low: float, high: float) -> None:
+        self.count += count
+        self._parts.append((cell, by, low, high))
+        if cell.from_s is not None and cell.to_s is not None:
+            if self.from_s is None or cell.from_s < self.from_s:
+                self.from_s = cell.from_s
+            if self.to_s is None or cell.to_s > self.to_s:
+                self.to_s = cell.to_s
+
+    def span(self, field: Field) -> tuple[float, float]:
+        """Least and greatest age, idle time or request number among them; of a cell that was parted by another, all of it."""
+        lows, highs = [], []
+        for cell, by, low, high in self._parts:
+            histogram: Histogram = getattr(cell.dead, field)
+            if histogram:
+                lows.append(max(float(histogram.least), low if by == field else 0.0))
+                highs.append(min(float(histogram.greatest), high if by == field else math.inf))
+        return (min(lows), max(highs)) if lows else (0.0, 0.0)
+
+    def ages(self) -> str:
+        return in_seconds(*self.span("age_s"))
+
+    def idles(self) -> str:
+        return in_seconds(*self.span("idle_s"))
+
+    def when(self) -> str:
+        """``, at 0:01:05`` on the run's clock, or from when to when; "" where it is not known."""
+        if self.from_s is None or self.to_s is None:
+            return ""
+        if self.to_s - self.from_s <= 3.0:
+            return f", at {clock(self.from_s)}"
+        return f", from {clock(self.from_s)} to {clock(self.to_s)}"
+
+    def medians(self) -> str:
+        whole = self.whole if self.whole is not None else pool(cell for cell, *_ in self._parts)
+        age, idle = whole.age_s.quantile(0.5), whole.idle_s.quantile(0.5)
+        if age is None or idle is None:
+            return ""
+        return f"; median age {format_duration(age)}, idle for {format_duration(idle)}"
+
+
+#: Evidence and remedy of a share.
+Words = Callable[[Share], tuple[str, str]]
+
+
+class Case:
+    """The dead of a run, what else is known of it, and what has been explained."""
+
+    def __init__(self, totals: Totals, ticks: Ticks, plan: Plan | None, witness: Witness) -> None:
+        self.witness, self.plan, self.ticks = witness, plan, ticks
+        timed: Sequence[tuple[float | None, Tick]] = [(t_s, tick) for t_s, tick in ticks if tick.deaths]
+        self.cells = [
+            Cell(cause, dead, tick, t_s)
+            for t_s, tick in timed or [(None, totals.whole)]
+            for cause, dead in tick.deaths.items()
+            if dead.count
+        ]
+        #: The longest gap between two heartbeats (s), None where unknown; and how long one waits for its answer.
+        self.gap_s = plan.keepalive_s / 2 if plan is not None else None
+        self.timeout_s = plan.timeout_s if plan is not None else 0.0
+        self.shares: dict[tuple[str, str, int], tuple[Share, Words, bool]] = {}
+        self._totals = totals
+        # By cause: how often something was taken from it, and what was left of it then.
+        self._taken: dict[str, int] = {}
+        self._pools: dict[str, tuple[int, Deaths]] = {}
+        # What is left of a cell of which a part was taken.
+        self._rests: dict[Cell, Deaths] = {}
+
+    def of(self, *causes: str) -> list[Cell]:
+        """The cells of these causes of which something is left."""
+        return [cell for cell in self.cells if cell.left and cell.cause in causes]
+
+    def rest(self, cell: Cell) -> Deaths:
+        """What is left of a cell, as far as marginals tell."""
+        return self._rests.get(cell, cell.dead)
+
+    def all_of(self, cause: str) -> Deaths:
+        """What is left of a cause, as one."""
+        taken = self._taken.get(cause, 0)
+        if not taken:
+            return self._totals.whole.deaths.get(cause, Deaths())
+        known = self._pools.get(cause)
+        if known is None or known[0] != taken:
+            known = self._pools[cause] = (taken, self.pool(self.of(cause)))
+        return known[1]
+
+    def pool(self, cells: Iterable[Cell]) -> Deaths:
+        """What is left of these, as one."""
+        whole = Deaths()
+        for cell in cells:
+            whole.merge(self.rest(cell))
+        return whole
+
+    def take(self, cell: Cell, count: int, code: str, words: Words, certain: bool, place: int = 0) -> None:
+        """Explain ``count`` of a cell. ``place`` tells apart what happened more than once."""
+        self._take(cell, count, code, words, certain, place, None, 0.0, 0.0)
+
+    def take_rest(self, cause: str, code: str, words: Words) -> None:
+        """Put all that is left of a cause under one likelihood."""
+        whole, cells = self.all_of(cause), self.of(cause)
+        for cell in cells:
+            self.take(cell, cell.left, code, words, False)
+        self.shares[cause, code, 0][0].whole = whole
+
+    def take_by(
+        self, cell: Cell, field: Field, low: float, high: float, code: str, words: Words, certain: bool, place: int = 0
+    ) -> None:
+        """Explain those of a cell of which ``field`` lies in ``[low, high]``."""
+        histogram = getattr(self.rest(cell), field)
+        self._take(cell, within(histogram, low, high), code, words, certain, place, field, low, high)
+
+    def _take(
+        self,
+        cell: Cell,
+        count: int,
+        code: str,
+        words: Words,
+        certain: bool,
+        place: int,
+        by: Field | None,
+        low: float,
+        high: float,
+    ) -> None:
+        count = min(count, cell.left)
+        if count <= 0:
+            return
+        cell.left -= count
+        self._taken[cell.cause] = self._taken.get(cell.cause, 0) + 1
+        if cell.left and by is not None:
+            rest = self._rests.setdefault(cell, Deaths(cell.dead.count, cell.dead.age_s, cell.dead.idle_s, cell.dead.requests))
+            setattr(rest, by, without(getattr(rest, by), low, high))
+        share, _, _ = self.shares.setdefault((cell.cause, code, place), (Share(), words, certain))
+        share.add(cell, count, by, low, high)
+
+    def asked(self, cells: Iterable[Cell]) -> float:
+        """The share of these that ended while a heartbeat waited for its answer, from 0 to 1.
+
+        A second's failed beats are those of all causes; of the causes that end idle connections too, what is over.
+        """
+        waiting = total = 0
+        for cell in cells:
+            others = sum(dead.count for cause, dead in cell.tick.deaths.items() if cause in _WAITING)
+            waiting += min(cell.dead.count, max(0, cell.tick.beats_failed - others))
+            total += cell.dead.count
+        return waiting / total if total else 0.0
+
+    def configured(self, directive: str) -> float | None:
+        """What nginx.conf says, in seconds or as a number; None where it was not read."""
+        return self.witness.configured.get(f"nginx_{directive}")
+
+
+def left(cells: Iterable[Cell]) -> int:
+    """How many of them are not explained yet."""
+    return sum(cell.left for cell in cells)
+
+
+def pool(cells: Iterable[Cell]) -> Deaths:
+    """All of these cells' dead as one."""
+    deaths = Deaths()
+    for cell in cells:
+        deaths.merge(cell.dead)
+    return deaths
+
+
+# -- how many lie where
+
+
+def within(histogram: Histogram, low: float, high: float) -> int:
+    """How many records lie in ``[low, high]``; a bucket that touches it counts whole (it is 1/64 of its value wide)."""
+    if not histogram.counts or histogram.greatest < low or histogram.least > high:
+        return 0
+    if low <= histogram.least and histogram.greatest <= high:
+        return histogram.count
+    return sum(count for key, count in histogram.counts.items() if _touches(histogram, key, low, high))
+
+
+def without(histogram: Histogram, low: float, high: float) -> Histogram:
+    """The histogram less what :func:`within` counts."""
+    kept = {key: count for key, count in histogram.counts.items() if not _touches(histogram, key, low, high)}
+    if not kept:
+        return Histogram()
+    least, greatest = bounds(min(kept))[0], bounds(max(kept))[1]
+    return Histogram(kept, max(least, histogram.least), min(greatest, histogram.greatest))
+
+
+def _touches(histogram: Histogram, key: int, low: float, high: float) -> bool:
+    first, last = bounds(key)
+    return max(first, histogram.least) <= high and min(last, histogram.greatest) >= low
+
+
+def narrow(histogram: Histogram, width: float | None = None) -> tuple[float, float] | None:
+    """Between what values the middle 80 % lie, if that is as narrow as a timer leaves it (or ``width``); else None.
+
+    None for too few as well.
+    """
+    low, middle, high = (histogram.quantile(q) for q in (0.1, 0.5, 0.9))
+    if low is None or middle is None or high is None or histogram.count < FEWEST:
+        return None
+    allowed = max(NARROW, NARROW_SHARE * middle) if width is None else width
+    return (low, high) if high - low <= allowed else None
+
+
+def mode(histogram: Histogram) -> tuple[float, float] | None:
+    """The heaviest stretch that is as narrow as a timer leaves it; None where none stands out.
+
+    To stand out it needs a fifth of all, and well more than lies beside it in stretches of its width.
+    """
+    total = histogram.count
+    rows = [(*bounds(key), count) for key, count in histogram.items()]
+    best: tuple[float, float] | None = None
+    most = start = inside = 0
+    for low, high, count in rows:
+        inside += count
+        while low - rows[start][0] > max(NARROW, NARROW_SHARE * rows[start][0]):
+            inside -= rows[start][2]
+            start += 1
+        if inside > most:
+            most = inside
+            best = (float(max(rows[start][0], histogram.least)), float(min(high, histogram.greatest)))
+    if best is None or most < max(FEWEST, _SHARE_OF_ALL * total):
+        return None
+    width = best[1] - best[0] + 1
+    beside = within(histogram, best[0] - width, best[0] - 1) + within(histogram, best[1] + 1, best[1] + width)
+    return best if most >= _TIMES_BESIDE * beside + FEWEST or most >= 0.8 * total else None
+
+
+def timer_window(low_s: float, high_s: float) -> tuple[float, float]:
+    """The whole seconds in which the end by a timer of ``low_s`` to ``high_s`` is recorded.
+
+    The server reckons from the start of its turn, so by our clock its timers end a little early; and late when it is busy.
+    """
+    return math.floor(low_s) - 1.0, math.ceil(high_s) + max(NARROW, NARROW_SHARE * high_s)
+
+
+def is_timer(histogram: Histogram, timer_s: float) -> bool:
+    """Whether these times stand out at a timer of so many seconds, or are all of it."""
+    low, high = timer_window(timer_s, timer_s)
+    inside = within(histogram, low, high)
+    if inside == histogram.count:
+        return inside > 0
+    width = high - low + 1
+    beside = within(histogram, low - width, low - 1) if low > 0 else histogram.count - inside
+    return inside >= 2 * beside + FEWEST
+
+
+def chance_idle(gap_s: float | None, low: float, high: float) -> float:
+    """The chance that a connection, looked at in a random moment, has been idle for ``[low, high]`` whole seconds.
+
+    Gaps are uniform in [1, gap], and a long one is met the more often: the density of x is P(gap > x) / mean gap.
+    """
+    if gap_s is None:
+        return 0.0
+
+    def below(x: float) -> float:
+        x = min(max(x, 0.0), gap_s)
+        if x <= 1.0 or gap_s <= 1.0:
+            return x
+        return 1.0 + ((gap_s - 1.0) ** 2 - (gap_s - x) ** 2) / (2.0 * (gap_s - 1.0))
+
+    return (below(high + 1.0) - below(low)) / max(below(gap_s), 1e-9)
+
+
+def tells(gap_s: float | None, idle_s: Histogram, low: float, high: float, *, named: bool = False) -> bool:
+    """Whether idle times in ``[low, high]``, or in some part of it, are more than random moments would show.
+
+    By a clear margin, and by no accident, unless the configuration had ``named`` the time beforehand. 0 s never is: that is
+    what a heartbeat leaves.
+    """
+    if high < 1 or not idle_s:
+        return False
+    low, high = max(0.0, low), min(high, float(idle_s.greatest))
+    whole = range(int(low), int(high) + 1)
+    parts = [(a, b) for a in whole for b in whole if a <= b and b >= 1] if len(whole) <= 6 else [(low, high)]
+    for a, b in parts:
+        share, chance = within(idle_s, a, b) / idle_s.count, chance_idle(gap_s, a, b)
+        if share - chance >= _LEAST_SURPRISE and (named or _accident(share, chance, idle_s.count) < _NO_ACCIDENT):
+            return True
+    return False
+
+
+def _accident(share: float, chance: float, count: int) -> float:
+    """At most the probability that ``share`` or more of ``count`` fall where each falls by ``chance`` (Chernoff's bound)."""
+    if chance <= 0.0:
+        return 0.0
+    rest = (1 - share) * math.log((1 - share) / (1 - chance)) if share < 1 else 0.0
+    return math.exp(-count * (share * math.log(share / chance) + rest))
+
+
+# -- words
+
+
+def in_seconds(low: float, high: float) -> str:
+    """``75 s``, ``3600-3601 s``."""
+    return f"{low:.0f} s" if round(low) == round(high) else f"{low:.0f}-{high:.0f} s"
+
+
+def clock(t_s: float) -> str:
+    """The run's clock, as the live log prints it: ``0:01:05``."""
+    whole = max(0, int(t_s))
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def befell(cause: str, count: int) -> str:
+    """``49,812 connections were closed by the server while idle``."""
+    words = BEFELL.get(cause, BEFELL["other"])
+    if count == 1:
+        return f"1 connection {words.replace('were ', 'was ', 1) if words.startswith('were ') else words}"
+    return f"{format_count(count)} connections {words}"
+
+
+def as_configured(directive: str, value: str, certain: bool) -> str:
+    """The mechanism, with what nginx.conf says."""
+    return f"{'' if certain else 'looks like '}nginx {directive} (nginx.conf says {value})"

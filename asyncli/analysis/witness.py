@@ -1,0 +1,166 @@
+"""What the server's side says about the moment of a loss: did it live, was it replaced, does it still count what we lost?"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from asyncli.analysis.series import Series, Ticks, end_of_hold, held_over_time, instants, series
+from asyncli.records import Check, Environment, Phase, Sample
+
+# A status page or a scan of processes may miss a second or two; what is missing for longer than this was not there.
+_GAP_S = 2.5
+# How far before and after a moment its witnesses may stand (s).
+_BEFORE_S, _AFTER_S = 5.0, 5.0
+# Less CPU time than this (s) over a whole second or more: the clock of /proc counts in hundredths.
+_STILL_S = 0.015
+
+
+class Testimony(msgspec.Struct):
+    """What the samples around a stretch of the run say of the server; None where they do not say."""
+
+    #: Its processes were there before and are gone since.
+    gone: bool | None = None
+    #: They were gone, and others have come; or its counters began anew.
+    restarted: bool | None = None
+    #: Processes of it that ended meanwhile.
+    ended: int | None = None
+    #: Connections that our poller had to make anew.
+    reconnected: int | None = None
+    #: By how many connections more than before its own count exceeds ours; None too while that goes up and down.
+    excess: int | None = None
+    #: Its status page, which answered before, was silent meanwhile.
+    silent: bool | None = None
+    #: Its processes were there and used no CPU time.
+    still: bool | None = None
+
+
+class Witness:
+    """The samples, the checks and the environment of a run, asked about the server."""
+
+    def __init__(
+        self, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], checks: Sequence[Check], environment: Environment
+    ) -> None:
+        #: What the server's configuration says: the code of a check -> the value that was read.
+        self.configured = {check.code: check.have for check in checks if check.have is not None}
+        server = environment.get("server")
+        label = str(server.get("label") or "") if isinstance(server, dict) else ""
+        #: "nginx", "Apache"; "" where unknown.
+        self.name = re.split(r"[/\s]", label, maxsplit=1)[0]
+        self._behind = any(check.code == "nginx_listen" for check in checks)
+        self._stop = end_of_hold(phases, ticks, samples)
+        # Between the last second of the hold and the first of the drain lies no line: it is held until it is let go.
+        self._held = held_over_time([row for row in ticks if row[0] <= self._stop], phases)
+        # The status page is one probe, the rest are others: a sample without it that has another was taken all the same.
+        self._looks = instants(samples, *_LOCAL)
+        names = ("processes", "ended", "cpu_s")
+        self._server = {name: series(samples, f"server.{name}") for name in names}
+        self._present = frozenset(self._server["processes"].t_s)
+        self._status = {name: series(samples, f"status.{name}") for name in ("active", "accepts", "connects")}
+
+    @property
+    def is_nginx(self) -> bool:
+        """The one that we connect to is known to be an nginx; one that listens elsewhere only stands behind it."""
+        return self.name == "nginx" and not self._behind
+
+    @property
+    def direct(self) -> bool:
+        """It is an nginx of this host, and by its configuration the one that we connect to: nothing stands between."""
+        return "nginx_keepalive_timeout" in self.configured and not self._behind
+
+    def held(self, t_s: float) -> float:
+        """Connections that the client held at ``t_s``."""
+        return self._held.at(t_s) or 0.0
+
+    def workers(self, t_s: float) -> int | None:
+        """Its worker processes before ``t_s``, the master not counted; None where unknown."""
+        processes = _before(self._server["processes"], t_s)
+        return None if processes is None or processes < 2 else round(processes) - 1
+
+    def most_active(self, from_s: float, to_s: float) -> float | None:
+        """The most connections, our poller's included, that it counted in or next to this stretch; None where unknown."""
+        return max(self._status["active"].between(from_s - 1.5, to_s + 1.5).values, default=None)
+
+    def about(self, from_s: float, to_s: float, count: int) -> Testimony:
+        """What it says of the stretch in which ``count`` connections were lost."""
+        said = Testimony()
+        processes, accepts = self._server["processes"], self._status["accepts"]
+        if _before(processes, from_s) is not None:
+            said.gone, said.restarted = self._absence(from_s, to_s)
+            # A process that was named by its number is not looked for again; the page of its successor answers all the same.
+            if said.gone and self._status["active"].between(to_s + 0.5, self._stop):
+                said.gone, said.restarted = False, True
+        counts = accepts.between(from_s - _BEFORE_S, to_s + 2 * _AFTER_S).values
+        if len(counts) > 1:
+            fell = any(later < earlier for earlier, later in itertools.pairwise(counts))
+            said.restarted = fell or bool(said.restarted)
+        said.ended = self._rise(self._server["ended"], from_s, to_s)
+        said.reconnected = self._rise(self._status["connects"], from_s, to_s)
+        said.excess = self._excess(from_s, to_s, count)
+        if _before(self._status["active"], from_s) is not None:
+            said.silent = self._silent(from_s, to_s)
+        used = self._server["cpu_s"].between(from_s, to_s)
+        if len(used) > 1 and used.t_s[-1] - used.t_s[0] >= 0.9:
+            said.still = used.values[-1] - used.values[0] <= _STILL_S
+        return said
+
+    def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
+        """Whether its processes were missing from then on: for good, or until others came."""
+        processes = self._server["processes"]
+        low, high = (
+            bisect.bisect_left(self._looks, from_s - 0.5),
+            bisect.bisect_right(self._looks, min(to_s + _GAP_S, self._stop)),
+        )
+        first = next((place for place in range(low, high) if self._looks[place] not in self._present), None)
+        if first is None:
+            return False, False
+        back = bisect.bisect_left(processes.t_s, self._looks[first])
+        if back == len(processes.t_s):
+            return True, False
+        # One look that misses is a reading that came late.
+        return False, bisect.bisect_left(self._looks, processes.t_s[back]) - first > 1
+
+    def _silent(self, from_s: float, to_s: float) -> bool:
+        """No page in this stretch, though its own samples were taken."""
+        active = self._status["active"]
+        looked = bisect.bisect_right(self._looks, to_s) > bisect.bisect_left(self._looks, from_s)
+        return looked and not active.between(from_s + 0.5, to_s).values
+
+    def _rise(self, counter: Series, from_s: float, to_s: float) -> int | None:
+        before = _before(counter, from_s)
+        after = counter.between(to_s, min(to_s + _GAP_S, self._stop + 0.5)).values
+        if before is None or not after:
+            return None
+        return max(0, round(after[-1] - before))
+
+    def _excess(self, from_s: float, to_s: float, count: int) -> int | None:
+        active = self._status["active"]
+
+        def beyond(low_s: float, high_s: float) -> list[float]:
+            near = active.between(low_s, high_s)
+            return [value - self.held(t_s) for t_s, value in zip(near.t_s, near.values, strict=True)]
+
+        before = beyond(from_s - _BEFORE_S, from_s)
+        # What is replaced comes back within a second: until then a page and a tick speak of different moments.
+        last = min(to_s + 1.0 + _AFTER_S, self._stop + 0.1)
+        after = beyond(min(to_s + 1.0, last - 1.0), last)
+        if not before or not after:
+            return None
+        middles = [statistics.median(side) for side in (before, after)]
+        # Page and tick are up to a second apart: while many come and go they differ by that, now more and now less.
+        off = max(statistics.median(abs(one - m) for one in side) for side, m in zip((before, after), middles, strict=True))
+        return None if off > count / 4 else round(middles[1] - middles[0])
+
+
+_LOCAL = ("generator.", "kernel.", "host.", "session.")
+
+
+def _before(metric: Series, t_s: float) -> float | None:
+    """The latest value up to ``t_s``."""
+    place = bisect.bisect_right(metric.t_s, t_s)
+    return metric.values[place - 1] if place else None

@@ -1,0 +1,616 @@
+"""Diagnoses of runs that never were: each mechanism by itself, several at once, too few to tell, and what fits none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncli.analysis.diagnosis import Diagnosis, diagnose
+from asyncli.analysis.mortality import chance_idle, mode, narrow, within, without
+from asyncli.analysis.totals import Totals, fold
+from asyncli.core.histogram import Histogram
+from asyncli.core.life import DEATHS
+from asyncli.plan import Plan
+from asyncli.records import Check, Deaths, Phase, Sample, Tick
+
+HELD = 1000
+NGINX = {"server": {"label": "nginx/1.22.1"}}
+Draw = Callable[[random.Random], float]
+
+
+def at(value: float) -> Draw:
+    return lambda _: value
+
+
+def between(low: float, high: float) -> Draw:
+    return lambda chance: chance.uniform(low, high)
+
+
+ANY_AGE, ANY_IDLE, ANY_REQUESTS = between(1, 100), between(0, 29), between(1, 90)
+
+
+class Scene:
+    """A hold of ``seconds`` with 1000 connections that beat every 1 to 30 s on an nginx of 2 workers, in which some die."""
+
+    def __init__(self, seconds: int = 120, **options: Any) -> None:
+        self.plan = Plan(
+            **{"urls": ("http://127.0.0.1:1/",), "connections": HELD, "keepalive_s": 60.0, "timeout_s": 10.0, **options}
+        )
+        self.seconds = seconds
+        self.phases = [Phase("baseline", 0.0, 1.0), Phase("ramp", 1.0, 2.0), Phase("hold", 2.0, 1.0 + seconds)]
+        self.ticks = {second: Tick(second=second, workers=2, held=HELD, sent=60, answered=60) for second in range(1, seconds + 1)}
+        self.samples = [
+            Sample(
+                float(t_s),
+                {
+                    "generator.processes": 3.0, "server.processes": 3.0, "server.cpu_s": 0.1 * t_s, "status.active": (HELD if t_s > 1 else 0) + 1.0,
+                    "status.accepts": 5000.0 + t_s, "status.connects": 1.0,
+                },
+            )
+            for t_s in range(seconds + 1)
+        ]  # fmt: skip
+        self.checks: list[Check] = []
+        self.environment: dict[str, Any] = dict(NGINX)
+        self._random = random.Random(3)
+
+    def says(self, **directives: float) -> Scene:
+        """nginx.conf was read, and says this."""
+        self.checks += [Check(f"nginx_{name}", name, "ok", have=value) for name, value in directives.items()]
+        return self
+
+    def die(
+        self, count: int, cause: str, seconds: range | list[int], age: Draw = ANY_AGE, idle: Draw = ANY_IDLE,
+        requests: Draw = ANY_REQUESTS,
+    ) -> Scene:  # fmt: skip
+        """``count`` die, spread evenly over these seconds."""
+        places = list(seconds)
+        for number in range(count):
+            dead = self.ticks[places[number * len(places) // count]].deaths.setdefault(cause, Deaths())
+            dead.count += 1
+            dead.age_s.add(age(self._random))
+            dead.idle_s.add(idle(self._random))
+            dead.requests.add(int(requests(self._random)))
+        return self
+
+    def sampled(self, seconds: range, **values: float | None) -> Scene:
+        """Other values, or None for none, in these seconds' samples; ``status_active`` for status.active."""
+        for t_s in seconds:
+            if t_s < len(self.samples):
+                for name, value in values.items():
+                    key = name.replace("_", ".", 1)
+                    if value is None:
+                        self.samples[t_s].values.pop(key, None)
+                    else:
+                        self.samples[t_s].values[key] = value
+        return self
+
+    def found(self) -> list[Diagnosis]:
+        ticks = [(1.0 + second, tick) for second, tick in self.ticks.items()]
+        totals = fold(ticks, self.phases)
+        found = diagnose(totals, ticks, self.phases, self.samples, self.checks, self.environment, self.plan)
+        counts: dict[str, int] = {}
+        for one in found:
+            counts[one.cause] = counts.get(one.cause, 0) + one.count
+            assert one.count > 0
+            assert one.evidence
+            assert one.remedy
+            assert "nan" not in one.evidence.lower().replace("nginx", "")
+            assert one.from_s is not None
+            assert one.to_s is not None
+            assert one.from_s < one.to_s
+        assert counts == {cause: dead.count for cause, dead in totals.whole.deaths.items()}
+        return found
+
+
+def only(scene: Scene) -> Diagnosis:
+    (one,) = scene.found()
+    return one
+
+
+def by_code(scene: Scene) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for one in scene.found():
+        counts[one.code] = counts.get(one.code, 0) + one.count
+    return counts
+
+
+EVER = range(10, 110)
+
+
+# -- limits and timers
+
+
+def hours(scene: Scene) -> Scene:
+    return scene.die(49_812, "closed_announced", range(5, 35), age=between(3600, 3629.9), idle=at(0), requests=between(200, 260))
+
+
+def test_keepalive_time() -> None:
+    one = only(hours(Scene().says(keepalive_time=3600, keepalive_requests=1e7)))
+    assert (one.code, one.certain, one.count) == ("keepalive_time", True, 49_812)
+    assert one.evidence == (
+        "49,812 connections were closed at age 3600-3629 s, at their next heartbeat: nginx keepalive_time (nginx.conf says 1 h), "
+        "from 0:00:05 to 0:00:35"
+    )
+    likely = only(hours(Scene()))
+    assert (likely.code, likely.certain) == ("keepalive_time", False)
+    assert "looks like nginx keepalive_time (1h by default)" in likely.evidence
+
+
+def test_keepalive_requests() -> None:
+    def scene() -> Scene:
+        return Scene().die(500, "closed_announced", EVER, age=between(700, 1100), idle=at(0), requests=at(1000))
+
+    one = only(scene().says(keepalive_requests=1000, keepalive_time=3600))
+    assert (one.code, one.certain) == ("keepalive_requests", True)
+    assert "after 1,000 requests each, at age 7" in one.evidence
+    assert "nginx keepalive_requests (nginx.conf says 1,000)" in one.evidence
+    likely = only(scene())
+    assert (likely.code, likely.certain) == ("keepalive_requests", False)
+    assert "looks like nginx keepalive_requests (1,000 by default)" in likely.evidence
+    other = only(scene().says(keepalive_requests=5000))
+    assert (other.code, other.certain) == ("keepalive_requests", False)
+    assert "though nginx.conf says 5,000" in other.evidence
+
+
+def test_regular_heartbeats_make_requests_and_age_look_the_same() -> None:
+    def scene() -> Scene:
+        return Scene(keepalive_s=2.0).die(500, "closed_announced", EVER, age=between(100, 101), idle=at(0), requests=at(101))
+
+    assert only(scene()).code == "keepalive_limit"
+    assert "look the same" in only(scene()).evidence
+    # The configuration tells them apart.
+    assert only(scene().says(keepalive_requests=101)).code == "keepalive_requests"
+    assert only(scene().says(keepalive_requests=1e7, keepalive_time=100)).code == "keepalive_time"
+
+
+def test_keepalive_timeout() -> None:
+    def scene() -> Scene:
+        return Scene(keepalive_s=200.0).die(400, "closed_idle", EVER, idle=between(74.995, 75.3))
+
+    one = only(scene().says(keepalive_timeout=75))
+    assert (one.code, one.certain) == ("keepalive_timeout", True)
+    assert "1 min 15 s after their last answer: nginx keepalive_timeout (nginx.conf says 1 min 15 s)" in one.evidence
+    likely = only(scene())
+    assert (likely.code, likely.certain) == ("keepalive_timeout", False)
+    assert "looks like nginx keepalive_timeout (75 s by default)" in likely.evidence
+    other = only(scene().says(keepalive_timeout=3600))
+    assert (other.code, other.certain) == ("box_idle_timeout", False)
+    assert "nginx.conf says keepalive_timeout 1 h, so it looks like a box on the way" in other.evidence
+
+
+@pytest.mark.parametrize(
+    ("label", "idle_s", "code", "words"),
+    [
+        ("Apache/2.4", 5, "idle_timeout", "Apache and Node.js"),
+        ("", 60, "idle_timeout", "AWS's application and classic"),
+        ("", 350, "idle_timeout", "AWS's network"),
+        ("", 75, "keepalive_timeout", "looks like nginx keepalive_timeout (75 s by default)"),
+        ("", 44, "idle_timeout", "an idle timeout of the server or of a box on the way"),
+        ("nginx/1.25", 44, "keepalive_timeout", "looks like nginx keepalive_timeout"),
+    ],
+)
+def test_idle_timeouts_that_somebody_is_known_for(label: str, idle_s: float, code: str, words: str) -> None:
+    scene = Scene(keepalive_s=1000.0).die(400, "closed_idle", EVER, idle=between(idle_s, idle_s + 0.5))
+    scene.environment = {"server": {"label": label}}
+    one = only(scene)
+    assert (one.code, one.certain) == (code, False)
+    assert words in one.evidence
+
+
+def test_heartbeats_that_crossed_with_the_close_belong_to_it() -> None:
+    scene = Scene(keepalive_s=200.0).says(keepalive_timeout=75).die(400, "closed_idle", EVER, idle=at(75))
+    found = scene.die(3, "closed_awaiting", EVER, idle=at(75)).die(2, "reset", EVER, idle=at(75)).found()
+    assert {(one.cause, one.code, one.count) for one in found} == {
+        ("closed_idle", "keepalive_timeout", 400), ("closed_awaiting", "keepalive_timeout", 3), ("reset", "keepalive_timeout", 2),
+    }  # fmt: skip
+    assert "crossed with the close" in next(one.evidence for one in found if one.cause == "reset")
+
+
+def test_idle_times_that_random_moments_would_show_too_say_nothing() -> None:
+    # Beats once a second: whenever something happens, everyone was idle for 0 s.
+    scene = Scene(keepalive_s=2.0).says(keepalive_timeout=1).die(60, "closed_idle", EVER, idle=at(0))
+    assert only(scene).code == "unexplained"
+
+
+def test_a_dozen_idle_times_that_agree_by_accident_say_nothing() -> None:
+    # In gaps of 1 to 5 s half of all random moments find 1 or 2 s.
+    assert only(Scene(keepalive_s=10.0).die(12, "reset", EVER, idle=between(1, 2.9))).code == "unexplained"
+    assert only(Scene(keepalive_s=10.0).die(120, "reset", EVER, idle=between(1, 2.9))).code == "box_reset"
+
+
+def test_client_header_timeout() -> None:
+    scene = Scene(keepalive_s=200.0).die(60, "closed_idle", EVER, age=at(60), idle=at(60), requests=at(0))
+    assert (only(scene).code, only(scene).certain) == ("client_header_timeout", False)
+    scene.says(client_header_timeout=60, keepalive_timeout=60)
+    assert (only(scene).code, only(scene).certain) == ("client_header_timeout", True)
+    assert "before their first request" in only(scene).evidence
+
+
+def test_keepalive_that_is_off() -> None:
+    scene = Scene().die(1000, "closed_announced", [5], age=at(0), idle=at(0), requests=at(1))
+    assert (only(scene).code, only(scene).certain) == ("keepalive_off", False)
+    assert only(scene.says(keepalive_timeout=0)).certain
+
+
+def test_errors_that_end_the_connection() -> None:
+    scene = Scene().die(100, "closed_announced", EVER, idle=at(0))
+    for second in EVER:
+        scene.ticks[second].by_status = {200: 50, 502: 1}
+    assert only(scene).code == "http_error"
+    assert "HTTP 502" in only(scene).evidence
+    # Few beside many closes are no reason, unless they are such as nginx closes after.
+    few = Scene().die(1000, "closed_announced", EVER, idle=at(0))
+    few.ticks[20].by_status = few.ticks[21].by_status = {502: 3}
+    assert only(few).code == "unexplained"
+    few.ticks[20].by_status = few.ticks[21].by_status = {500: 3}
+    assert by_code(few) == {"http_error": 6, "unexplained": 994}
+    # Errors that leave the connection open are no reason.
+    for second in EVER:
+        scene.ticks[second].by_status = {404: 50}
+    assert only(scene).code == "unexplained"
+
+
+def test_closed_at_once_and_at_a_certain_age() -> None:
+    assert only(Scene().die(60, "closed_awaiting", EVER, age=at(0.01), idle=at(0.01), requests=at(0))).code == "closed_at_once"
+    one = only(Scene().die(60, "closed_idle", EVER, age=between(300, 300.9)))
+    assert (one.code, one.certain) == ("lifetime", False)
+    assert "at age 300 s" in one.evidence
+
+
+def test_the_words_of_a_farewell_are_an_idle_timeout() -> None:
+    assert only(Scene().die(60, "closed_announced", EVER, idle=at(20))).code == "idle_timeout"
+
+
+def test_what_its_cause_says_already() -> None:
+    assert [one.code for one in Scene().die(7, "generator_lost", [5]).die(3, "protocol_error", [5]).found()] == [
+        "generator_lost",
+        "not_http",
+    ]
+
+
+# -- room, and moments
+
+
+def test_idle_reuse() -> None:
+    scene = Scene().die(300, "closed_idle", range(2, 12)).die(4, "reset", range(2, 12))
+    for second in range(2, 12):
+        scene.ticks[second].opened = 40
+    assert set(by_code(scene)) == {"unexplained", "too_few"}
+    full = scene.says(worker_connections=1060)
+    found = full.found()
+    assert [(one.cause, one.code, one.certain) for one in found] == [
+        ("closed_idle", "idle_reuse", True),
+        ("reset", "idle_reuse", True),
+    ]
+    assert "worker_connections are not enough, reusing connections" in found[0].evidence
+    # With room for twice as many it is something else.
+    full.checks = []
+    assert "idle_reuse" not in by_code(full.says(worker_connections=2200))
+    # With room for all of them, but perhaps not in the worker that was dealt most.
+    full.checks = []
+    assert {one.certain for one in full.says(worker_connections=1100).found() if one.code == "idle_reuse"} == {False}
+
+
+def test_a_reload_of_a_server_that_is_nearly_full_is_no_idle_reuse() -> None:
+    # What is lost is replaced within the same second.
+    for slots in (1040, 1100):
+        scene = burst().says(worker_connections=slots).sampled(range(61, 121), status_connects=2.0)
+        for second in range(60, 121):
+            scene.ticks[second].held = HELD
+        scene.ticks[60].opened = HELD
+        assert (only(scene).code, only(scene).certain) == ("reload", True)
+
+
+def test_a_server_that_never_holds_what_is_asked_for_and_closes_as_many_as_it_accepts() -> None:
+    scene = Scene(connections=2000).die(300, "closed_idle", range(10, 40))
+    assert only(scene).code == "unexplained"
+    for second in range(10, 40):
+        scene.ticks[second].opened = 12
+    assert (only(scene).code, only(scene).certain) == ("idle_reuse", False)
+    assert "never held more than 1,000 of the 2,000 asked for" in only(scene).evidence
+    # Where all that was asked for is held, what is lost is replaced for another reason.
+    scene.plan = Scene().plan
+    assert only(scene).code == "unexplained"
+
+
+def burst(count: int = HELD, cause: str = "closed_idle", second: int = 60) -> Scene:
+    # Its configuration was read, so it is the one that we connect to.
+    scene = Scene().says(keepalive_timeout=3600, keepalive_requests=1e7, keepalive_time=1e6).die(count, cause, [second])
+    for later in range(second, 121):
+        scene.ticks[later].held = HELD - count
+    return scene
+
+
+def test_a_reload() -> None:
+    # Unpolled: only the share of the dead speaks.
+    alone = burst().sampled(range(121), status_active=None, status_accepts=None, status_connects=None)
+    assert (only(alone).code, only(alone).certain) == ("reload", False)
+    assert "(1,000 of 1,000 held; of ages" in only(alone).evidence
+    # The status connection ended with them, and the server let go of them all.
+    polled = burst().sampled(range(61, 121), status_active=1.0, status_connects=2.0)
+    assert (only(polled).code, only(polled).certain) == ("reload", True)
+    # Where something may stand between, that is a likelihood.
+    polled.checks = []
+    assert (only(polled).code, only(polled).certain) == ("reload", False)
+    assert "looks like a reload of nginx: it went on counting" in only(polled).evidence
+    # Its processes were counted as they ended.
+    counted = burst().sampled(range(121), status_active=None, status_accepts=None, status_connects=None, server_ended=0.0)
+    assert (only(counted.sampled(range(61, 121), server_ended=2.0)).certain) is True
+    assert only(counted).from_s == 60.0
+
+
+def test_those_who_were_told_in_a_reload_belong_to_it() -> None:
+    scene = (
+        burst(980).die(20, "closed_announced", [60], idle=at(0)).sampled(range(61, 121), status_active=1.0, status_connects=2.0)
+    )
+    assert by_code(scene) == {"reload": 1000}
+
+
+def test_a_crash_of_a_worker() -> None:
+    # nginx never counts down what a killed worker held.
+    counted = burst(480)
+    assert (only(counted).code, only(counted).certain) == ("worker_crash", True)
+    assert "still holds 480 of them: a worker of it crashed or was killed, one of 2" in only(counted).evidence
+    counted.checks = []
+    assert (only(counted).code, only(counted).certain) == ("worker_crash", False)
+    share = burst(480).sampled(range(121), status_active=None)
+    assert (only(share).code, only(share).certain) == ("worker_crash", False)
+    orderly = burst(480).sampled(range(61, 121), status_active=HELD - 480 + 1.0)
+    assert (only(orderly).code, only(orderly).certain) == ("worker_ended", False)
+    ended = share.sampled(range(61), server_ended=0.0).sampled(range(61, 121), server_ended=1.0)
+    assert (only(ended).code, only(ended).certain) == ("worker_crash", True)
+    assert "1 of 2 workers of nginx ended with its connections" in only(ended).evidence
+    # Nobody ended: it was something else.
+    assert only(share.sampled(range(61, 121), server_ended=0.0)).code == "burst"
+    # The end of an only worker may be a reload as well as a crash.
+    lone = burst().sampled(range(121), status_active=None, status_connects=None, server_processes=2.0, server_ended=0.0)
+    lone.sampled(range(61, 121), server_ended=1.0)
+    assert (only(lone).code, only(lone).certain) == ("reload", False)
+
+
+def test_a_server_that_ends_and_one_that_is_restarted() -> None:
+    gone = burst(cause="reset").sampled(range(61, 121), server_processes=None, server_cpu_s=None, status_active=None)
+    assert (only(gone).code, only(gone).certain) == ("server_ended", True)
+    back = burst(cause="reset").sampled(range(61, 64), server_processes=None, status_active=None)
+    assert (only(back).code, only(back).certain) == ("server_restarted", True)
+    anew = burst().sampled(range(61, 121), status_accepts=1.0, status_active=1.0)
+    assert (only(anew).code, only(anew).certain) == ("server_restarted", True)
+    refused = burst().sampled(range(121), server_processes=None, status_active=None, status_accepts=None, status_connects=None)
+    for second in range(60, 63):
+        refused.ticks[second].failures = {"refused": 300}
+    assert (only(refused).code, only(refused).certain) == ("server_ended", False)
+
+
+def test_one_late_reading_is_no_end_of_the_server() -> None:
+    scene = burst().sampled(range(61, 121), status_active=1.0, status_connects=2.0).sampled(range(61, 62), server_processes=None)
+    assert only(scene).code == "reload"
+
+
+def test_what_the_server_still_counts_though_it_was_reset_was_reset_by_a_box() -> None:
+    one = only(burst(cause="reset"))
+    assert (one.code, one.certain) == ("box_reset", True)
+    assert "nginx's own count of connections still holds 1,000 of them: a box on the way reset them" in one.evidence
+
+
+def test_a_box_that_loses_its_table_and_a_burst_of_some() -> None:
+    assert only(burst(cause="reset").sampled(range(61, 121), status_active=1.0)).code == "box_reset"
+    some = burst(100).sampled(range(61, 121), status_active=901.0)
+    assert (only(some).code, only(some).certain) == ("burst", False)
+    assert "nothing here says" in only(some).evidence
+
+
+def test_reloads_again_and_again_are_one_diagnosis() -> None:
+    scene = Scene(seconds=600).says(keepalive_timeout=3600)
+    for place, second in enumerate(range(60, 600, 60)):
+        scene.die(HELD, "closed_idle", [second]).sampled(range(second + 1, 601), status_connects=2.0 + place)
+    one = only(scene)
+    assert (one.code, one.certain, one.count) == ("reload", True, 9 * HELD)
+    assert "at 9 moments (0:01:00, 0:02:00, 0:03:00 and 6 more; of ages" in one.evidence
+    assert (one.from_s, one.to_s) == (60.0, 541.0)
+
+
+def test_moments_that_come_all_the_time_are_none() -> None:
+    scene = Scene(seconds=1000).die(6000, "closed_idle", range(10, 990, 10))
+    assert only(scene).code == "unexplained"
+
+
+def test_deaths_at_an_even_pace_are_no_burst() -> None:
+    assert only(Scene().die(400, "closed_idle", EVER)).code == "unexplained"
+
+
+# -- silence
+
+
+def silent(count: int, seconds: range, gap: Draw, **options: Any) -> Scene:
+    scene = Scene(**options)
+    timeout = scene.plan.timeout_s
+    return scene.die(count, "heartbeat_timeout", seconds, idle=lambda chance: gap(chance) + timeout + 0.1 * chance.random())
+
+
+def test_a_box_that_drops_silently() -> None:
+    scene = silent(200, EVER, between(240, 300), keepalive_s=600.0)
+    one = only(scene)
+    assert (one.code, one.certain) == ("silent_drop", False)
+    assert "idle for 4 min or longer, while others were answered" in one.evidence
+    assert (
+        "looks like a box on the way drops idle connections without a word (the idle timeout of Azure's load balancer)"
+        in one.evidence
+    )
+    # The server still counts them.
+    for second, tick in scene.ticks.items():
+        tick.held = HELD - min(200, max(0, (second - 10) * 2))
+    assert only(scene).certain
+    assert "nginx still counts 200 of them as open" in only(scene).evidence
+
+
+def test_a_server_that_stands_still() -> None:
+    scene = silent(HELD, range(60, 80), between(1, 30))
+    for second in range(50, 121):
+        scene.ticks[second].answered = 0
+    assert (only(scene).code, only(scene).certain) == ("path_cut", False)
+    scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
+    assert (only(scene).code, only(scene).certain) == ("server_stalled", True)
+    assert "used no CPU" in only(scene).evidence
+    scene.sampled(range(121), server_processes=None, server_cpu_s=None, status_active=None, status_accepts=None)
+    assert (only(scene).code, only(scene).certain) == ("server_stalled", False)
+
+
+def test_a_server_that_is_slow_and_a_worker_that_stands_still() -> None:
+    slow = silent(50, range(60, 80), between(1, 30))
+    for second in range(50, 90):
+        slow.ticks[second].latency_us.add(9e6)
+    assert only(slow).code == "server_slow"
+    assert only(silent(500, range(60, 90), between(1, 30))).code == "worker_stalled"
+    assert only(silent(50, EVER, between(1, 30))).code == "unexplained"
+
+
+def test_silences_far_apart_are_told_apart() -> None:
+    scene = Scene(seconds=300).die(200, "heartbeat_timeout", range(20, 60), idle=between(250.1, 310), age=between(300, 400))
+    scene.plan = Plan(urls=("http://127.0.0.1:1/",), connections=HELD, keepalive_s=60.0, timeout_s=10.0)
+    scene.die(800, "heartbeat_timeout", range(200, 220), idle=between(11, 40))
+    for second in range(190, 301):
+        scene.ticks[second].answered = 0
+    assert by_code(scene) == {"path_cut": 800, "silent_drop": 200}
+
+
+# -- boxes
+
+
+def test_a_box_that_forgets_and_resets() -> None:
+    scene = Scene(keepalive_s=1000.0).die(200, "reset", EVER, idle=between(350, 499))
+    # While idle, it fits nothing; by the answer to a heartbeat, those with the longer pauses were forgotten.
+    assert only(scene).code == "unexplained"
+    for tick in scene.ticks.values():
+        tick.beats_failed = tick.lost
+    one = only(scene)
+    assert (one.code, one.certain) == ("box_reset", False)
+    assert "all of them idle for 350 s or longer before" in one.evidence
+    assert "AWS's network load balancer" in one.evidence
+    exact = only(Scene(keepalive_s=1000.0).die(200, "reset", EVER, idle=between(240, 240.5)))
+    assert exact.code == "box_reset"
+    assert "240 s after their last answer" in exact.evidence
+
+
+# -- several at once
+
+
+def test_a_limit_and_then_a_reload() -> None:
+    scene = Scene().says(keepalive_requests=100, keepalive_time=3600)
+    scene.die(500, "closed_announced", range(10, 50), age=between(300, 500), idle=at(0), requests=at(100))
+    scene.die(480, "closed_idle", [60]).die(20, "closed_announced", [60], idle=at(0), requests=between(1, 90))
+    for second in range(60, 121):
+        scene.ticks[second].held = 0
+    for second in range(50, 60):
+        scene.ticks[second].held = 500
+    scene.sampled(range(50, 60), status_active=501.0).sampled(range(61, 121), status_active=1.0, status_connects=2.0)
+    assert by_code(scene) == {"keepalive_requests": 500, "reload": 500}
+
+
+def test_a_timer_among_others_takes_only_its_own() -> None:
+    scene = Scene(keepalive_s=400.0).says(keepalive_timeout=75).die(300, "closed_idle", EVER, idle=at(75))
+    found = scene.die(40, "closed_idle", EVER, idle=between(1, 60)).found()
+    assert [(one.code, one.count, one.certain) for one in found] == [("keepalive_timeout", 300, True), ("unexplained", 40, False)]
+    assert "this fits nothing that asyncli knows" in found[1].evidence
+
+
+def test_two_timeouts_that_no_configuration_names() -> None:
+    scene = Scene(keepalive_s=1000.0).die(300, "closed_idle", EVER, idle=at(60)).die(200, "closed_idle", EVER, idle=at(350))
+    assert sorted((one.code, one.count) for one in scene.found()) == [("keepalive_timeout", 200), ("keepalive_timeout", 300)]
+
+
+# -- too few, nothing known
+
+
+def test_too_few_to_tell() -> None:
+    one = only(Scene().die(3, "closed_idle", EVER, idle=between(1, 29)))
+    assert (one.code, one.certain) == ("too_few", False)
+    assert "too few to tell why" in one.evidence
+    assert "1 connection was closed by the server while idle" in only(Scene().die(1, "closed_idle", EVER)).evidence
+    # That few exactly where the configuration has its limit are at least likely.
+    few = only(Scene().says(keepalive_requests=1000).die(2, "closed_announced", EVER, requests=at(1000), idle=at(0)))
+    assert (few.code, few.certain) == ("keepalive_requests", False)
+    assert "looks like" in few.evidence
+
+
+@pytest.mark.parametrize("cause", ["closed_idle", "reset", "closed_awaiting", "closed_announced", "heartbeat_timeout", "other"])
+def test_what_fits_none_is_said_to_fit_none(cause: str) -> None:
+    scene = Scene(seconds=2000).die(100, cause, range(10, 1990), age=between(1, 1900), idle=between(0, 29))
+    assert (only(scene).code, only(scene).certain) == ("unexplained", False)
+
+
+def test_nothing_died_and_nothing_is_known() -> None:
+    assert Scene().found() == []
+    whole = Tick(deaths={"closed_idle": Deaths(count=9), "generator_lost": Deaths(count=2)})
+    found = diagnose(Totals(whole=whole), (), (), (), (), {}, None)
+    assert [(one.code, one.count, one.from_s) for one in found] == [("unexplained", 9, None), ("generator_lost", 2, None)]
+
+
+# -- the measures
+
+
+def histogram(values: list[float]) -> Histogram:
+    made = Histogram()
+    for value in values:
+        made.add(value)
+    return made
+
+
+def test_how_many_lie_where() -> None:
+    ages = histogram([3590.0, 3600.0, 3601.0, 10.0])
+    assert (within(ages, 0, 20), within(ages, 3602, 9999), within(ages, 0, 9999), within(Histogram(), 0, 9)) == (1, 0, 4, 0)
+    rest = without(ages, 3500, 3700)
+    assert (rest.count, rest.least, rest.greatest) == (1, 10, 10)
+    assert without(ages, 0, 1e9).count == 0
+    assert narrow(histogram([75.0] * 18 + [3.0, 99.0])) == (75.0, 75.0)
+    assert narrow(histogram([75.0] * 4)) is None
+    assert mode(histogram([float(one) for one in range(100)])) is None
+    assert mode(histogram([float(one) for one in range(100)] + [50.0] * 40)) is not None
+
+
+@pytest.mark.parametrize("gap_s", [1.0, 3.0, 30.0])
+def test_the_chance_of_an_idle_time_is_what_random_moments_show(gap_s: float) -> None:
+    chance = random.Random(5)
+    seen = 0
+    for _ in range(20_000):
+        # Renewals with gaps uniform in [1, gap], looked at in a random moment.
+        now, moment = 0.0, chance.uniform(200, 300)
+        while (after := now + chance.uniform(1.0, gap_s)) <= moment:
+            now = after
+        seen += moment - now < 2.0
+    assert chance_idle(gap_s, 0, 1) == pytest.approx(seen / 20_000, abs=0.012)
+    assert chance_idle(None, 0, 1) == 0.0
+
+
+# -- whatever the records say
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_the_records_say_it_adds_up(seed: int) -> None:
+    chance = random.Random(seed)
+    scene = Scene(seconds=chance.choice([3, 20, 120]), keepalive_s=chance.choice([2.0, 3.0, 60.0, 900.0]))
+    for _ in range(chance.randint(1, 6)):
+        first = chance.randint(1, scene.seconds)
+        died = range(first, chance.randint(first, scene.seconds) + 1)
+        low = chance.choice([0.0, 0.0, 1.0, 30.0, 3600.0])
+        draws = [between(low, low + chance.choice([0.0, 0.5, 40.0, 4000.0])) for _ in range(3)]
+        scene.die(chance.choice([1, 4, 30, 400]), chance.choice(DEATHS), died, *draws)
+    for tick in scene.ticks.values():
+        tick.opened, tick.answered, tick.held = (chance.choice([0, 0, 5, HELD]) for _ in range(3))
+        tick.by_status = chance.choice([{}, {200: 5}, {200: 5, 500: 3}])
+        tick.beats_failed = chance.choice([0, tick.lost])
+    if chance.random() < 0.5:
+        scene.says(keepalive_timeout=chance.choice([0, 1, 75]), keepalive_requests=chance.choice([1, 30, 1000]))
+        scene.says(keepalive_time=3600, client_header_timeout=60, worker_connections=chance.choice([0, 100, 1e6]))
+    for name in ("server.processes", "status.active", "status.accepts", "server.cpu_s", "generator.processes"):
+        gone = chance.choice([range(0), range(0), range(9, 15), range(9, 999), range(999)])
+        scene.sampled(gone, **{name.replace(".", "_", 1): None})
+    if chance.random() < 0.2:
+        scene.samples = scene.samples[: chance.choice([0, 1, 30])]
+    if chance.random() < 0.2:
+        scene.phases = chance.choice([[], scene.phases[:1], [*scene.phases, Phase("drain", 10.0, 11.0)]])
+    if chance.random() < 0.3:
+        scene.environment = chance.choice([{}, {"server": None}, {"server": {"label": None}}, {"server": {"label": "Apache"}}])
+    scene.found()

@@ -1,0 +1,169 @@
+"""A middle box of the tests: a TCP proxy that forgets, resets or closes connections as firewalls and load balancers do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+#: What it does to a connection that was idle for long: nothing, forget it without a word until something comes and swallow that,
+#: forget it and answer what comes with RST, send RST or FIN when the time is up.
+Habit = Literal["none", "silent", "reset_at_data", "reset", "close"]
+_DEADLINE_S = 30.0
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class MiddleBox:
+    """Listens on ``port`` of 127.0.0.1 and passes bytes on to ``to``, until a connection was idle for ``idle_s`` seconds."""
+
+    def __init__(self, to: tuple[str, int], habit: Habit = "none", idle_s: float = 1.0, oldest_s: float | None = None) -> None:
+        self.to, self.habit, self.idle_s, self.oldest_s = to, habit, idle_s, oldest_s
+        self.port = 0
+        #: From now on nothing passes, in either direction, and nobody is told.
+        self.cut = False
+        #: The connections that it passes on, and all that it ever has.
+        self.flows: set[_Client] = set()
+        self._all: set[_Client] = set()
+        self.loop = asyncio.new_event_loop()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self.loop.run_until_complete, args=(self._serve(),))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def forget_all(self) -> None:
+        """Send RST to every client at once, as one that has lost its table does at the next packet of each."""
+        self.loop.call_soon_threadsafe(lambda: [flow.reset() for flow in list(self.flows)])
+
+    def reset_one(self) -> None:
+        """Send RST to one client; for the loop's thread."""
+        next(iter(self.flows)).reset()
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._listening.wait(_DEADLINE_S)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        self.loop.close()
+
+    async def _serve(self) -> None:
+        self._ended = asyncio.Event()
+        server = await self.loop.create_server(lambda: _Client(self), "127.0.0.1", 0, backlog=1024)
+        self.port = server.sockets[0].getsockname()[1]
+        self._listening.set()
+        await self._ended.wait()
+        server.close()
+        for flow in self._all:
+            flow.end()
+        await asyncio.sleep(0)
+
+
+class _Client(asyncio.Protocol):
+    """One connection's client side."""
+
+    def __init__(self, box: MiddleBox) -> None:
+        self.box, self.forgotten = box, False
+        self.heard = time.monotonic()
+        self.waiting: list[bytes] = []
+        self.server: asyncio.Transport | None = None
+        self.timers: list[asyncio.TimerHandle] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.client = transport
+        self.box.flows.add(self)
+        self.box._all.add(self)
+        self.task = self.box.loop.create_task(self._join())
+        if self.box.oldest_s is not None:
+            self.timers.append(self.box.loop.call_later(self.box.oldest_s, self.client.close))
+        self._rest()
+
+    def data_received(self, data: bytes) -> None:
+        idle = time.monotonic() - self.heard
+        if self.box.habit in ("silent", "reset_at_data") and idle > self.box.idle_s:
+            self.forgotten = True
+        if self.forgotten and self.box.habit == "reset_at_data":
+            self.reset()
+        elif not self.forgotten and not self.box.cut:
+            self.heard = time.monotonic()
+            if self.server is None:
+                self.waiting.append(data)
+            else:
+                self.server.write(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        # A box that has forgotten a connection does not tell the server either.
+        if not self.forgotten and not self.box.cut:
+            self.end()
+
+    def answered(self, data: bytes) -> None:
+        if not self.forgotten and not self.box.cut and not self.client.is_closing():
+            self.client.write(data)
+            self.heard = time.monotonic()
+            self._rest()
+
+    def reset(self) -> None:
+        self.box.flows.discard(self)
+        self.client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.forgotten = True
+        self.client.abort()
+
+    def end(self) -> None:
+        self.box.flows.discard(self)
+        self.task.cancel()
+        for timer in self.timers:
+            timer.cancel()
+        for side in (self.server, self.client):
+            if side is not None:
+                side.abort()
+
+    def _rest(self) -> None:
+        """It is idle from now on."""
+        if self.box.habit in ("reset", "close"):
+            for timer in self.timers:
+                timer.cancel()
+            self.timers = [
+                self.box.loop.call_later(self.box.idle_s, self.reset if self.box.habit == "reset" else self.client.close)
+            ]
+
+    async def _join(self) -> None:
+        with contextlib.suppress(OSError):
+            transport, _ = await self.box.loop.create_connection(lambda: _Server(self), *self.box.to)
+            self.server = transport
+            transport.writelines(self.waiting)
+
+
+class _Server(asyncio.Protocol):
+    """The same connection's server side."""
+
+    def __init__(self, flow: _Client) -> None:
+        self.flow = flow
+
+    def data_received(self, data: bytes) -> None:
+        self.flow.answered(data)
+
+    def eof_received(self) -> None:
+        if not self.flow.forgotten and not self.flow.box.cut:
+            self.flow.client.close()
+
+
+@contextmanager
+def between(
+    to: tuple[str, int], habit: Habit = "none", idle_s: float = 1.0, oldest_s: float | None = None
+) -> Iterator[MiddleBox]:
+    """A middle box in front of the server at ``to``, until the end of the block."""
+    box = MiddleBox(to, habit, idle_s, oldest_s)
+    box.start()
+    try:
+        yield box
+    finally:
+        box.stop()
