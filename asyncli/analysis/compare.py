@@ -1,0 +1,825 @@
+"""Two runs or more, number by number: what differs, by how much, and whether the difference is real.
+
+Each run gives each number with a 95 % interval and degrees of freedom. The runs are independent, so the variances of both
+sides add up, with degrees of freedom after Welch and Satterthwaite (Satterthwaite 1946, Biometrics Bulletin 2; Welch 1947,
+Biometrika 34); an interval that is longer on one side (a quantile's, a rate's) enters with the side that matters, as in
+Zou and Donner 2008 (Stat. Med. 27). What a run cannot know of itself is how the next run of the same server would have
+come out; :data:`REPEAT` is what that was measured to be, and it is part of every interval.
+
+Latency and lateness quantiles: stretches of the hold give the error of the share of answers below the quantile, and the
+interval is where that share lies in all answers (Woodruff 1952, J. Am. Stat. Assoc. 47). Losses and failures are counts:
+the interval of a rate is Garwood's (1936, Biometrika 28), and two rates are compared exactly, given the sum of both
+counts (Przyborowski and Wilenski 1940, Biometrika 31).
+
+Some twenty numbers are compared at once, and of twenty that do not differ one would seem to. So a difference is called
+real only if it stands Holm's test over all numbers of the two runs (Holm 1979, Scand. J. Stat. 6): where the runs do not
+differ in anything, the chance that any number is called different is 1 in 20.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from asyncli.analysis.company import company
+from asyncli.analysis.cost import Costs, costs, server_memory
+from asyncli.analysis.drift import drifts
+from asyncli.analysis.saturation import is_saturated, saturation
+from asyncli.analysis.series import Ticks, end_of_hold, phase, series
+from asyncli.analysis.totals import Totals, fold
+from asyncli.analysis.verdict import Verdict, judge
+from asyncli.core.histogram import Histogram, bounds, summed
+from asyncli.plan import Plan
+from asyncli.records import Environment, Finding, Phase, Sample
+from asyncli.units import format_bytes, format_count, format_duration
+
+Called = Literal["higher", "lower", "no_difference", "cannot_say"]
+Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]
+
+ALPHA = 0.05
+# The hold is cut into at most this many stretches, none shorter than three seconds where that leaves the fewest that give a
+# spread. What is alike in neighbouring stretches is reckoned with (:func:`_worth`). In simulated holds of one to ten minutes
+# whose latency wandered with correlation times of 0 to 20 s, the truth lay within 92 to 99 % of the intervals of p50 and p99.
+_STRETCHES, _FEWEST_STRETCHES, _STRETCH_S = 24, 6, 3.0
+# A quantile with fewer answers beyond it than this hangs on single ones.
+_BEYOND = 10
+# The level at the hold's end is the mean over this long.
+_LEVEL_S = 60.0
+_FEWEST_LEVEL = 5
+# Held at the hold's end may differ by this share for memory then to be comparable.
+_SAME_HELD = 0.01
+# Losses in one second that make this share of all are one event rather than many.
+_BURST = 0.5
+# Losses that are worth a word about bursts.
+_FEW_LOSSES = 20
+
+
+class Repeat(msgspec.Struct, frozen=True):
+    """By how much repeats of one soak scatter beyond what each run knows of itself: a standard deviation."""
+
+    #: As a share of the value.
+    share: float = 0.0
+    #: And in the row's unit, whatever the value.
+    absolute: float = 0.0
+
+
+_NO_SCATTER = Repeat()
+# What bench/repeats.py measured over ten soaks of 10,000 connections, each on an nginx of its own, on a host on which other
+# work went on: 0.22 MB of the server's memory (PSS moves with what other processes share with nginx), 9.9 % and 7.2 % of its
+# CPU time, 2.9 % of p50. The slow quantiles of rounds whose stretches agreed scattered by 4 %; the others are seen as
+# such, or by asyncli's own lateness. Rows without an entry scattered no more than their own intervals allow.
+REPEAT: dict[str, Repeat] = {
+    "fixed.server_user": Repeat(absolute=0.23e6),
+    "memory.server_hold_end": Repeat(absolute=0.23e6),
+    "cpu.per_request": Repeat(0.1),
+    "cpu.per_connection": Repeat(0.072),
+    "latency.p50": Repeat(0.03),
+    "latency.p99": Repeat(0.05),
+    "latency.p999": Repeat(0.05),
+    "lateness.p99": Repeat(0.05),
+}
+#: Degrees of freedom by which they are known.
+REPEAT_FREEDOM = 9
+# A difference of latencies of which asyncli's own lateness makes this share says nothing of the server.
+_OWN = 0.5
+
+METHOD = (
+    "the intervals of both runs, independent of each other, combined after Welch and Satterthwaite, with what the same server "
+    "was measured to differ by from run to run; rates by Garwood's intervals and the exact conditional test; quantiles by "
+    "Woodruff's intervals over stretches of the hold"
+)
+RULE = (
+    "a difference is real if it stands Holm's test at 5 % over all numbers of both runs: where nothing differs, 1 comparison in "
+    "20 calls anything real. An interval by itself holds the truth in 19 of 20"
+)
+
+
+class Records(Protocol):
+    """What is needed of a run; ``asyncli.store.reader.Run`` has it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def started(self) -> str: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def environment(self) -> Environment: ...
+    @property
+    def phases(self) -> Sequence[Phase]: ...
+    @property
+    def ticks(self) -> Ticks: ...
+    @property
+    def samples(self) -> Sequence[Sample]: ...
+    @property
+    def complete(self) -> bool: ...
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A number of one run with its 95 % interval, and the degrees of freedom behind it (None: as many as you like)."""
+
+    value: float
+    low: float
+    high: float
+    freedom: float | None = None
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """``count`` events over ``exposure`` units (thousand connection-hours, thousand attempts)."""
+
+    count: int
+    exposure: float
+
+    @property
+    def value(self) -> float:
+        return self.count / self.exposure
+
+    def estimate(self) -> Estimate:
+        """With Garwood's interval: exact for a Poisson count, if wider than it need be."""
+        from scipy.special import chdtri
+
+        # chdtri is the inverse of the upper tail, in (degrees of freedom, probability).
+        low = float(chdtri(2 * self.count, 1 - ALPHA / 2)) / 2 if self.count else 0.0
+        high = float(chdtri(2 * self.count + 2, ALPHA / 2)) / 2
+        return Estimate(self.value, low / self.exposure, high / self.exposure)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A number that is compared: its key in the JSON, its unit, its name under the heading of its group, and in a sentence."""
+
+    key: str
+    unit: str
+    label: str
+    group: Group
+    name: str
+
+
+ROWS: tuple[Row, ...] = (
+    Row("cost.server_user", "bytes", "server", "cost", "memory per connection in the server"),
+    Row("cost.kernel", "bytes", "kernel, each end", "cost", "kernel memory per socket end"),
+    Row("cost.residual", "bytes", "left over", "cost", "memory per connection that is left over"),
+    Row("cost.host_total", "bytes", "host in all", "cost", "memory per connection on the host in all"),
+    Row("fixed.server_user", "bytes", "fixed", "memory", "the server's fixed memory"),
+    Row("memory.server_hold_end", "bytes", "at the hold's end", "memory", "the server's memory at the hold's end"),
+    Row("cpu.per_request", "us", "a request", "cpu", "the server's CPU per request in the hold"),
+    Row("cpu.per_connection", "us", "a connection", "cpu", "the server's CPU per connection in the ramp"),
+    Row("latency.p50", "ms", "p50", "latency", "latency p50"),
+    Row("latency.p99", "ms", "p99", "latency", "latency p99"),
+    Row("latency.p999", "ms", "p99.9", "latency", "latency p99.9"),
+    Row("lost", "per 1,000 connection-hours", "lost", "losses", "connections lost per 1,000 connection-hours"),
+    Row("reopened", "per 1,000 connection-hours", "reopened", "losses", "connections reopened per 1,000 connection-hours"),
+    Row("failed", "per 1,000 attempts", "failed to open", "losses", "failures per 1,000 attempts to connect"),
+    Row("drift.server_user", "bytes/h", "server", "drift", "growth of the server's memory in the hold"),
+    Row("drift.kernel", "bytes/h", "kernel", "drift", "growth of kernel memory in the hold"),
+    Row("drift.host_total", "bytes/h", "host in all", "drift", "growth of the host's memory in the hold"),
+    Row("cost.generator_user", "bytes", "memory", "asyncli", "asyncli's own memory per connection"),
+    Row("lateness.p99", "ms", "beats late, p99", "asyncli", "p99 of how late asyncli sent heartbeats"),
+)
+GROUPS: dict[Group, str] = {
+    "cost": "Memory of a connection",
+    "memory": "Server's memory",
+    "cpu": "Server's CPU",
+    "latency": "Latency in the hold",
+    "losses": "Losses (rates)",
+    "drift": "Growth in the hold",
+    "asyncli": "asyncli itself",
+}
+
+#: What a run says of one row; a text says why it says nothing.
+Said = Estimate | Rate | str
+
+
+class Measured(msgspec.Struct):
+    """One run, ready to be compared: its numbers by key of a row, and what its reader must know of it."""
+
+    name: str
+    path: str
+    id: str
+    started: str
+    verdict: Verdict
+    why: str
+    complete: bool
+    saturated: bool
+    held: int
+    hold_s: float
+    #: Flat facts for the table of what differs: plan keys, ``server.label``, ``kernel``...
+    facts: dict[str, Any]
+    said: dict[str, Said]
+    #: How late asyncli sent its heartbeats in the hold, by quantile ("p99"), however unsure that is.
+    late_ms: dict[str, float]
+    findings: list[Finding]
+
+
+class Difference(msgspec.Struct):
+    """One row of two runs: ``values`` are the first's and the second's, ``difference`` is the second's less the first's.
+
+    ``relative``: the difference as a share of the first's value; None where that is not above zero. ``p_value`` is the
+    row's own, ``verdict`` is after Holm. ``why``: the reason for "cannot_say", else empty.
+    """
+
+    key: str
+    unit: str
+    between: tuple[str, str]
+    values: tuple[float | None, float | None]
+    difference: float | None
+    ci95: tuple[float, float] | None
+    relative: float | None
+    p_value: float | None
+    verdict: Called
+    why: str = ""
+
+
+class Differing(msgspec.Struct):
+    """A fact of the plan, the server or the host that is not the same in all runs."""
+
+    key: str
+    values: list[Any]
+
+
+class Comparison(msgspec.Struct):
+    """The first run is what the others are compared with."""
+
+    runs: list[Measured]
+    differences: list[Difference]
+    differs: list[Differing]
+    findings: list[Finding]
+    method: str = METHOD
+    rule: str = RULE
+
+
+def hindrance(path: str, run: Records) -> str | None:
+    """Why ``run`` cannot be compared with any other, in one line; None if it can."""
+    if not run.ticks:
+        where = run.phases[-1].name if run.phases else "beginning"
+        return f"{path}: holds no second of the generator (the run ended in its {where}); compare runs that came to their ramp"
+    if not any(tick.opened for _, tick in run.ticks):
+        return f"{path}: nothing ever connected in this run; 'asyncli report {path}' says why"
+    return None
+
+
+def compare(runs: Sequence[Measured]) -> Comparison:
+    """The first of ``runs`` against each other one. Pure: the same runs give the same comparison."""
+    first, *others = runs
+    differences = list(chain.from_iterable(_pair(first, other) for other in others))
+    differs = differing(runs)
+    return Comparison(list(runs), differences, differs, _findings(runs, differs, differences))
+
+
+# -- one run
+
+_NONE = Histogram()
+_QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+
+
+def measure(name: str, path: str, run: Records) -> Measured:
+    """All numbers of ``run``, which is called ``name`` ("A") and kept in ``path``."""
+    plan, phases, ticks, samples, environment = run.plan, run.phases, run.ticks, run.samples, run.environment
+    # Nothing that is judged here hangs on latencies, and to add up a night of them takes longer than all the rest.
+    totals = fold([(t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE)) for t_s, tick in ticks], phases)
+    limits = saturation(plan, totals, phases, ticks, environment)
+    judgement = judge(plan, totals, saturated=is_saturated(limits), complete=run.complete)
+    hold = phase(phases, "hold")
+    stop = end_of_hold(phases, ticks, samples)
+    hold_s = max(0.0, stop - hold.start_s) if hold is not None else 0.0
+    said: dict[str, Said] = {}
+    _costs(said, costs(plan, phases, ticks, samples, environment))
+    _memory(said, run, stop)
+    _cpu(said, run, stop)
+    in_hold = [(t_s, tick) for t_s, tick in ticks if hold is not None and hold.start_s < t_s - 0.5 <= stop]
+    latency = _by_stretch(in_hold, "latency_us")
+    said |= {f"latency.{name}": _quantile(latency, q) for name, q in _QUANTILES.items()}
+    lateness = _by_stretch(in_hold, "lateness_us")
+    said["lateness.p99"] = _quantile(lateness, _QUANTILES["p99"])
+    _losses(said, totals, ticks, stop)
+    _drift(said, run)
+    return Measured(
+        name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
+        complete=run.complete, saturated=is_saturated(limits), held=totals.held, hold_s=hold_s,
+        facts=facts(plan, environment), said=said, late_ms=_late_ms(lateness),
+        findings=[*company(totals, phases, ticks, samples, environment), *_bursts(name, ticks)],
+    )  # fmt: skip
+
+
+def _costs(said: dict[str, Said], found: Costs) -> None:
+    unknown = {one.code: one.evidence for one in found.findings}
+    why = unknown.get("cost_few_points") or unknown.get("cost_not_sampled") or "no slope is known"
+    for name in ("server_user", "kernel", "generator_user", "host_total", "residual"):
+        cost = getattr(found, name)
+        if cost is None:
+            reason = unknown.get("cost_residual_unknown", why) if name == "residual" else why
+            said[f"cost.{name}"] = reason
+            continue
+        low, high = cost.ci95
+        said[f"cost.{name}"] = Estimate(cost.bytes_per_connection, low, high, max(1, cost.points - 2))
+    server, line = found.server_user, found.fits.get("server_user")
+    if server is None:
+        said["fixed.server_user"] = why
+    elif line is None:
+        said["fixed.server_user"] = "no interval of the fixed part is known"
+    else:
+        low, high = line.band(0.0)
+        said["fixed.server_user"] = Estimate(server.fixed_bytes, low, high, max(1, server.points - 2))
+
+
+def _memory(said: dict[str, Said], run: Records, stop_s: float) -> None:
+    """The level of the server's memory at the hold's end."""
+    memory, _ = server_memory(run.samples)
+    hold = phase(run.phases, "hold")
+    key = "memory.server_hold_end"
+    if hold is None:
+        said[key] = "the run never came to its hold"
+        return
+    level = memory.between(max(hold.start_s, stop_s - _LEVEL_S), stop_s).values
+    if not memory.values:
+        said[key] = "the memory of the server's processes was not read"
+    elif len(level) < _FEWEST_LEVEL:
+        said[key] = f"the hold has {len(level)} readings of the server's memory, and this wants {_FEWEST_LEVEL}"
+    else:
+        said[key] = _mean(level)
+
+
+def _mean(values: Sequence[float]) -> Estimate:
+    """The mean of readings whose neighbours are alike."""
+    from scipy.special import stdtrit
+
+    m = len(values)
+    middle = statistics.fmean(values)
+    off = [value - middle for value in values]
+    worth = _worth(off)
+    # The sample's own spread is too small by what its mean has taken with it.
+    error = math.sqrt(sum(one * one for one in off) / m / (worth - 1))
+    half = float(stdtrit(worth - 1, 1 - ALPHA / 2)) * error
+    return Estimate(middle, middle - half, middle + half, worth - 1)
+
+
+def _worth(off: Sequence[float]) -> float:
+    """How many independent ones these deviations from their mean are worth: m (1 - r)/(1 + r), with neighbours alike as in AR(1).
+
+    Bayley and Hammersley 1946 (Suppl. J. R. Stat. Soc. 8). Around a fitted mean r comes out too low by (1 + 3 r)/m (Marriott
+    and Pope 1954, Biometrika 41).
+    """
+    m, power = len(off), sum(one * one for one in off)
+    if power <= 0 or m < 5:
+        return float(m)
+    r = (sum(a * b for a, b in pairwise(off)) / power + 1 / m) / (1 - 3 / m)
+    r = min(0.98, max(0.0, r))
+    return max(2.0, m * (1 - r) / (1 + r))
+
+
+def _cpu(said: dict[str, Said], run: Records, stop_s: float) -> None:
+    """CPU time of the server: by requests in the hold, and by connections in the ramp (their heartbeats included)."""
+    ramp, hold = phase(run.phases, "ramp"), phase(run.phases, "hold")
+    for key, part, end_s, counted, name in (
+        ("cpu.per_request", hold, stop_s, "answered", "hold"),
+        ("cpu.per_connection", ramp, hold.start_s if hold is not None else stop_s, "opened", "ramp"),
+    ):
+        if part is None:
+            said[key] = f"the run never came to its {name}"
+        else:
+            said[key] = _per(run, part.start_s, end_s, counted, name)
+
+
+def _per(run: Records, start_s: float, end_s: float, counted: str, name: str) -> Said:
+    """Microseconds of the server's CPU per ``counted`` thing, by stretches of the time between.
+
+    The ratio of the sums. Its error is the spread of the stretches' remainders around their own trend: in the ramp the
+    heartbeats of what is already held make each stretch dearer than the one before, which is no noise.
+    """
+    from scipy.special import stdtrit
+
+    cpu = series(run.samples, "server.cpu_s").between(start_s, end_s)
+    if not len(cpu):
+        return "the CPU time of the server's processes was not read"
+    # Both ends must be readings: beyond them nothing is known.
+    start_s, end_s = cpu.t_s[0], cpu.t_s[-1]
+    ticks = [(t_s, getattr(tick, counted)) for t_s, tick in run.ticks if start_s < t_s <= end_s]
+    # CPU time comes in hundredths of a second, and samples and ticks once a second.
+    k = _stretches(end_s - start_s, least_s=2.0)
+    if k is None or not ticks:
+        return f"the {name} is too short for the spread of its stretches"
+    length = (end_s - start_s) / k
+    edges = [start_s + place * length for place in range(k + 1)]
+    spent = [(cpu.at(b) or 0.0) - (cpu.at(a) or 0.0) for a, b in pairwise(edges)]
+    counts = [0.0] * k
+    # A tick counts its whole second: what of it lies in the next stretch belongs there.
+    for t_s, count in ticks:
+        low, high = max(start_s, t_s - 1.0), t_s
+        for place in {min(k - 1, int((edge - start_s) / length)) for edge in (low, math.nextafter(high, 0.0))}:
+            inside = min(high, edges[place + 1]) - max(low, edges[place])
+            counts[place] += count * max(0.0, inside) / (high - low)
+    whole = sum(counts)
+    if whole <= 0:
+        return f"nothing was {counted} in the {name}"
+    if min(spent) < 0:
+        return "the server's processes changed: its CPU time fell"
+    ratio = sum(spent) / whole
+    off = [a - ratio * b for a, b in zip(spent, counts, strict=True)]
+    middle = (k - 1) / 2
+    tilt = sum((place - middle) * one for place, one in enumerate(off)) / sum((place - middle) ** 2 for place in range(k))
+    rest = sum((one - tilt * (place - middle)) ** 2 for place, one in enumerate(off))
+    error = math.sqrt(rest / (k - 2) * k) / whole
+    half = float(stdtrit(k - 2, 1 - ALPHA / 2)) * error
+    return Estimate(ratio * 1e6, (ratio - half) * 1e6, (ratio + half) * 1e6, k - 2)
+
+
+def _stretches(span_s: float, least_s: float = 1.0) -> int | None:
+    """How many stretches a span is cut into; None where it is too short for any spread."""
+    k = min(_STRETCHES, int(span_s / _STRETCH_S))
+    if k < _FEWEST_STRETCHES:
+        k = min(_FEWEST_STRETCHES, int(span_s / least_s))
+    return k if k >= _FEWEST_STRETCHES else None
+
+
+class _Stretches(msgspec.Struct):
+    """A histogram of the hold by stretches: the buckets that occur, and how often each does in each stretch."""
+
+    keys: list[int]  # rising
+    table: Any  # numpy, (stretches, buckets)
+
+
+def _by_stretch(ticks: Ticks, histogram: str) -> _Stretches | str:
+    """``ticks`` of the hold cut into stretches of equal length; or why that cannot be, in words."""
+    import numpy as np
+
+    if not ticks:
+        return "the run never came to its hold"
+    start_s, span_s = ticks[0][0] - 1.0, ticks[-1][0] - ticks[0][0] + 1.0
+    k = _stretches(span_s)
+    if k is None:
+        return f"the hold is too short ({format_duration(span_s)}) for the spread of its stretches"
+    parts: list[list[Histogram]] = [[] for _ in range(k)]
+    for t_s, tick in ticks:
+        parts[min(k - 1, int((t_s - 0.5 - start_s) / span_s * k))].append(getattr(tick, histogram))
+    sums = [summed(part).counts for part in parts]
+    keys = sorted(set().union(*sums))
+    if not keys:
+        return "no heartbeat was answered in the hold"
+    table = np.array([[one.get(key, 0) for key in keys] for one in sums], dtype=float)
+    return _Stretches(keys, table)
+
+
+def _quantile(found: _Stretches | str, q: float) -> Said:
+    """Woodruff's interval of the ``q`` quantile, in ms.
+
+    The share of records at or below the quantile is a ratio of sums over the stretches; its error gives the two shares
+    between which the quantile's own interval lies.
+    """
+    import numpy as np
+    from scipy.special import stdtrit
+
+    if isinstance(found, str):
+        return found
+    sums = found.table.sum(axis=1)
+    total, k = float(sums.sum()), len(sums)
+    if total * (1 - q) < _BEYOND:
+        return f"{total:,.0f} heartbeats in the hold are too few for p{q * 100:g}"
+    share = np.cumsum(found.table.sum(axis=0)) / total
+
+    def column(p: float) -> int:
+        return min(len(share) - 1, int(np.searchsorted(share, p - 1e-12)))
+
+    def at(p: float) -> tuple[float, float]:
+        # A bucket is all that is known of a record: the interval has whole ones.
+        low, high = bounds(found.keys[column(p)])
+        return low / 1e3, (high + 1) / 1e3
+
+    reach, freedom = 0.0, float(k - 1)
+    # Of the quantile's own bucket all may lie below it or none, and where one stall filled it only one of the two tells.
+    for last in (column(q), column(q) - 1):
+        below = found.table[:, : last + 1].sum(axis=1)
+        off = below - float(below.sum()) / total * sums
+        worth = _worth(off.tolist())
+        # k stretches that are worth fewer: as many times the variance of their mean.
+        error = math.sqrt(k / (worth - 1) * float((off**2).sum())) / total
+        half = float(stdtrit(worth - 1, 1 - ALPHA / 2)) * error
+        reach, freedom = max((reach, freedom), (half, worth - 1))
+    if q + reach >= 1.0:
+        return f"the slowest heartbeats came in too few stretches of the hold for p{q * 100:g}"
+    return Estimate(sum(at(q)) / 2, at(q - reach)[0], at(q + reach)[1], freedom)
+
+
+def _late_ms(found: _Stretches | str) -> dict[str, float]:
+    """The quantiles of all stretches together, without an interval."""
+    if isinstance(found, str):
+        return {}
+    whole = Histogram({key: int(count) for key, count in zip(found.keys, found.table.sum(axis=0), strict=True)})
+    whole.least, whole.greatest = bounds(found.keys[0])[0], bounds(found.keys[-1])[1]
+    return {name: value / 1e3 for name, q in _QUANTILES.items() if (value := whole.quantile(q)) is not None}
+
+
+def _losses(said: dict[str, Said], totals: Totals, ticks: Ticks, stop_s: float) -> None:
+    whole = totals.whole
+    hours = connection_hours(ticks, stop_s) / 1e3
+    for key, count in (("lost", whole.lost), ("reopened", whole.reopened)):
+        said[key] = Rate(count, hours) if hours > 0 else "no connection was held for a whole second"
+    failed = sum(whole.failures.values())
+    attempts = (whole.opened + failed) / 1e3
+    said["failed"] = Rate(failed, attempts) if attempts > 0 else "nothing was attempted"
+
+
+def connection_hours(ticks: Ticks, stop_s: float) -> float:
+    """Hours that connections were held until ``stop_s``, summed over connections."""
+    seconds, before = 0.0, None
+    for t_s, tick in ticks:
+        if t_s > stop_s + 0.5:
+            break
+        seconds += tick.held * (t_s - before if before is not None else 1.0)
+        before = t_s
+    return seconds / 3600
+
+
+def _drift(said: dict[str, Said], run: Records) -> None:
+    found, _ = drifts(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    for name in ("server_user", "kernel", "host_total"):
+        one = found.get(name)
+        if one is None:
+            said[f"drift.{name}"] = "it was not sampled in the hold"
+        elif one.bytes_per_hour is None or one.ci95 is None or one.verdict == "too_short":
+            said[f"drift.{name}"] = "the hold is too short to tell growth"
+        else:
+            said[f"drift.{name}"] = Estimate(one.bytes_per_hour, *one.ci95)
+
+
+def _bursts(name: str, ticks: Ticks) -> list[Finding]:
+    """The rates take each loss as an event of its own; where one second holds most of them, they are not."""
+    lost = [(tick.lost, t_s) for t_s, tick in ticks if tick.deaths]
+    total = sum(count for count, _ in lost)
+    if total < _FEW_LOSSES:
+        return []
+    most, at_s = max(lost)
+    if most < _BURST * total:
+        return []
+    evidence = (
+        f"{name}: {most:,} of its {total:,} losses fell in one second, at {format_duration(at_s)}: one event, which the "
+        "interval of the rate takes for many"
+    )
+    return [Finding("compare_burst", "warning", evidence, "repeat both runs to see whether it comes again")]
+
+
+# -- two runs
+
+
+def _pair(first: Measured, second: Measured) -> list[Difference]:
+    """All rows of two runs, judged together."""
+    rows = [_row(row, first, second) for row in ROWS]
+    tested = sorted((one for one in rows if one.p_value is not None), key=lambda one: one.p_value or 0.0)
+    adjusted = holm([one.p_value or 0.0 for one in tested])
+    for one, p in zip(tested, adjusted, strict=True):
+        assert one.difference is not None
+        assert one.p_value is not None
+        if p <= ALPHA:
+            one.verdict = "higher" if one.difference > 0 else "lower"
+        elif one.p_value > ALPHA:
+            one.verdict = "no_difference"
+        else:
+            one.why = f"alone it would count (p = {one.p_value:.2g}), but of {len(tested)} numbers one may be so by chance"
+    return rows
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values of rising ``p_values``: what is at most 5 % stands among all of them."""
+    found: list[float] = []
+    for place, p in enumerate(p_values):
+        found.append(min(1.0, max([*found[-1:], (len(p_values) - place) * p])))
+    return found
+
+
+def _row(row: Row, first: Measured, second: Measured) -> Difference:
+    a, b = (one.said.get(row.key, "it is not known") for one in (first, second))
+    values = tuple(None if isinstance(one, str) else one.value for one in (a, b))
+    between = (first.name, second.name)
+    result = Difference(row.key, row.unit, between, (values[0], values[1]), None, None, None, None, "cannot_say")
+    reasons = [f"{one.name}: {said}" for one, said in ((first, a), (second, b)) if isinstance(said, str)]
+    if isinstance(a, str) or isinstance(b, str):
+        same = isinstance(a, str) and a == b
+        result.why = f"in both, {a}" if same else "; ".join(reasons)
+        return result
+    result.difference = b.value - a.value
+    # A growth near zero is no measure for another.
+    result.relative = result.difference / a.value if a.value > 0 and row.group != "drift" else None
+    if isinstance(a, Rate) and isinstance(b, Rate):
+        low, high, _ = contrast(a.estimate(), b.estimate())
+        result.ci95, p = (low, high), rates_differ(a, b)
+    elif isinstance(a, Estimate) and isinstance(b, Estimate):
+        low, high, p = contrast(a, b, REPEAT.get(row.key, _NO_SCATTER))
+        result.ci95 = (low, high)
+    else:
+        return result
+    result.why = _unlike(row, first, second) or _own(row, result.difference, first, second)
+    if not result.why:
+        result.p_value = p
+    return result
+
+
+def _unlike(row: Row, first: Measured, second: Measured) -> str:
+    """Why a number means different things in the two runs; "" where it does not."""
+    a, b = first.facts.get("local"), second.facts.get("local")
+    if row.key in ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel") and a != b:
+        here, there = (first, second) if a else (second, first)
+        return f"both ends are on one host in {here.name}, but not in {there.name}"
+    if row.key == "memory.server_hold_end" and abs(first.held - second.held) > _SAME_HELD * max(first.held, second.held):
+        return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
+    return ""
+
+
+def _own(row: Row, difference: float, first: Measured, second: Measured) -> str:
+    """Why a difference of latencies may be asyncli's own: they count from when a heartbeat was due. "" where it is not."""
+    if row.group != "latency":
+        return ""
+    a, b = (one.late_ms.get(row.key.removeprefix("latency.")) for one in (first, second))
+    if a is None or b is None or abs(b - a) < _OWN * abs(difference) or (b - a) * difference <= 0:
+        return ""
+    later = first if b < a else second
+    return f"in {later.name} asyncli itself was {abs(b - a):.2g} ms later in sending, which latency counts too"
+
+
+def contrast(a: Estimate, b: Estimate, repeat: Repeat = _NO_SCATTER) -> tuple[float, float, float]:
+    """(low, high) of the 95 % interval of ``b - a``, and the p-value of no difference: for 0.05 the interval ends at zero."""
+    from scipy.special import stdtr, stdtrit
+
+    scatter = [(repeat.share * one.value) ** 2 + repeat.absolute**2 for one in (a, b)]
+    between = [(variance, float(REPEAT_FREEDOM)) for variance in scatter if variance > 0]
+
+    def side(down: Estimate, up: Estimate) -> tuple[float, float]:
+        """Standard error and degrees of freedom of ``down``'s lower side with ``up``'s upper side."""
+        parts = [*between, _variance(down, down.value - down.low), _variance(up, up.high - up.value)]
+        variance = sum(one for one, _ in parts)
+        if variance <= 0:
+            return 0.0, math.inf
+        loose = sum(one**2 / freedom for one, freedom in parts)
+        return math.sqrt(variance), variance**2 / loose if loose > 0 else math.inf
+
+    def reach(error: float, freedom: float) -> float:
+        return error * float(stdtrit(min(freedom, _MANY), 1 - ALPHA / 2))
+
+    difference = b.value - a.value
+    lower, upper = side(b, a), side(a, b)
+    error, freedom = lower if difference > 0 else upper
+    if difference == 0:
+        p = 1.0
+    elif error == 0:
+        p = 0.0
+    else:
+        p = min(1.0, 2 * float(stdtr(min(freedom, _MANY), -abs(difference) / error)))
+    return difference - reach(*lower), difference + reach(*upper), p
+
+
+# Student's t with so many degrees of freedom is the normal distribution to seven digits.
+_MANY = 1e7
+
+
+def _variance(one: Estimate, half: float) -> tuple[float, float]:
+    """A half of a 95 % interval as a variance with its degrees of freedom."""
+    from scipy.special import stdtrit
+
+    freedom = _MANY if one.freedom is None else max(1.0, one.freedom)
+    return (max(0.0, half) / float(stdtrit(freedom, 1 - ALPHA / 2))) ** 2, freedom
+
+
+def rates_differ(a: Rate, b: Rate) -> float:
+    """The exact p-value of two Poisson rates being equal: given the sum of counts, the second's is binomial."""
+    from scipy.stats import binomtest
+
+    both = a.count + b.count
+    if not both:
+        return 1.0
+    return float(binomtest(b.count, both, b.exposure / (a.exposure + b.exposure)).pvalue)
+
+
+# -- what else differs
+
+# Plan keys that say where the server is or how its processes are found, not what is done to it.
+_WHERE = ("urls", "status_url", "server_pid", "server_pidfile", "server_name", "force", "seed", "workers", "sources")
+_HOST = ("host", "machine", "cpu_model", "cpus", "memory_bytes", "kernel")
+_OURS = ("asyncli",)
+_SERVER = ("server.label", "server.version", "server.exe", "server.config_hash")
+# Limits that hold still; the others of the record are readings of the moment.
+_LIMITS = ("nofile_hard", "nproc", "file_max", "conntrack_max", "cgroup_memory_limit", "cpu_quota", "superuser")
+
+
+_NAMES = {
+    "local": "both ends on one host", "memory_bytes": "memory", "cpus": "CPUs", "cpu_model": "CPU", "kernel": "Linux",
+    "machine": "architecture", "python": "Python", "workers": "asyncli's workers", "sources": "source addresses",
+    "plan.urls": "URLs", "plan.status_url": "status URL",
+}  # fmt: skip
+
+
+def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
+    """What a run was of, flat: the server, each key of the plan (``plan.hold_s``), the host, limits and sysctls."""
+    server = environment.get("server")
+    found: dict[str, Any] = {}
+    if isinstance(server, dict):
+        found |= {f"server.{key}": server.get(key) for key in ("label", "version", "exe", "config_hash")}
+    found |= {f"plan.{key}": value for key, value in msgspec.to_builtins(plan).items() if key not in ("batch", "interval_s")}
+    found["plan.ramp"] = f"{plan.batch}/{format_duration(plan.interval_s).replace(' ', '')}"
+    found |= {key: environment.get(key) for key in (*_HOST, *_OURS, "python", "local", "workers", "sources")}
+    for name, keys in (("sysctls", None), ("limits", _LIMITS)):
+        part = environment.get(name)
+        if isinstance(part, dict):
+            found |= {f"{name}.{key}": part[key] for key in (keys or part) if key in part}
+    return found
+
+
+def differing(runs: Sequence[Measured]) -> list[Differing]:
+    """The facts in which not all runs are alike, the server's first."""
+    keys = dict.fromkeys(chain.from_iterable(one.facts for one in runs))
+    found = []
+    for key in keys:
+        values = [one.facts.get(key) for one in runs]
+        if any(value != values[0] for value in values[1:]):
+            found.append(Differing(key, values))
+    return found
+
+
+def in_words(key: str, value: Any) -> str:
+    """A fact's value for reading: ``plan.hold_s`` 600.0 as "10 min"."""
+    if value is None:
+        return "forever" if key == "plan.hold_s" else "not known" if not key.startswith("plan.") else "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    if key.endswith("_s") and isinstance(value, int | float):
+        return format_duration(value)
+    if key == "memory_bytes" and isinstance(value, int | float):
+        return format_bytes(value)
+    return format_count(value) if isinstance(value, int) and key != "plan.seed" else str(value)
+
+
+def _findings(runs: Sequence[Measured], differs: Sequence[Differing], differences: Sequence[Difference]) -> list[Finding]:
+    by_key = {one.key: one for one in differs}
+    found = [*chain.from_iterable(map(_trust, runs))]
+    done = [one for key, one in by_key.items() if key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE]
+    if done:
+        evidence = f"these differ in more than the server: {_listed(done)}"
+        found.append(Finding("compare_plan", "warning", evidence, "repeat one of them with the plan of the other"))
+    for code, keys, what, remedy in (
+        ("compare_host", (*_HOST, "local"), "these are from hosts that differ", "run both on the same host"),
+        ("compare_asyncli", _OURS, "these were made by different versions of asyncli", "repeat the older with the newer one"),
+    ):
+        unlike = [by_key[key] for key in keys if key in by_key]
+        if unlike:
+            found.append(Finding(code, "warning", f"{what}: {_listed(unlike)}", remedy))
+    sysctls = [one for key, one in by_key.items() if key.startswith("sysctls.")]
+    if sysctls:
+        evidence = f"the kernel was set differently: {_listed(sysctls)}"
+        found.append(Finding("compare_sysctls", "warning", evidence, "set them alike, and repeat one of them"))
+    if not any(key in by_key for key in _SERVER) and not done:
+        found.append(_same(runs))
+    late = [one for one in differences if one.key == "lateness.p99" and one.verdict in ("higher", "lower")]
+    found += [_lateness(one) for one in late]
+    return sorted(found, key=lambda one: {"error": 0, "warning": 1, "info": 2}[one.severity])
+
+
+def _trust(run: Measured) -> list[Finding]:
+    """What keeps a run's own numbers from being believed."""
+    found = list(run.findings)
+    shared = [one for one in found if one.code == "host_shared"]
+    found = [one for one in found if one.code != "host_shared"]
+    found += [Finding("compare_company", one.severity, f"{run.name}: {one.evidence}", one.remedy) for one in shared]
+    if not run.complete:
+        evidence = f"{run.name} has no end: it goes on, or was killed; what it says is right as far as it goes"
+        found.append(Finding("compare_incomplete", "warning", evidence, "compare runs that came to their end"))
+    elif run.verdict == "invalid":
+        evidence = f"{run.name} is invalid: {run.why}"
+        found.append(Finding("compare_invalid", "error", evidence, "do not rely on its numbers; see its own report"))
+    elif run.verdict == "failed":
+        found.append(Finding("compare_failed", "info", f"{run.name} failed: {run.why}", "see its own report"))
+    if run.complete and run.saturated and run.verdict != "invalid":
+        found.append(Finding("compare_invalid", "error", f"in {run.name} the generator was the limit", "see its own report"))
+    return found
+
+
+def _listed(differs: Sequence[Differing], most: int = 6) -> str:
+    words = [f"{named(one.key)} {' against '.join(in_words(one.key, value) for value in one.values)}" for one in differs]
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
+def named(key: str) -> str:
+    """A fact's key as a plan file or flag would name it: ``plan.keepalive_s`` is "keepalive"."""
+    if key in _NAMES:
+        return _NAMES[key]
+    if key.startswith("sysctls."):
+        return key.removeprefix("sysctls.")
+    return key.removeprefix("plan.").removesuffix("_s").replace(".", " ").replace("_", " ")
+
+
+def _same(runs: Sequence[Measured]) -> Finding:
+    server = runs[0].facts.get("server.label") or "the server"
+    if runs[0].facts.get("server.config_hash") is None:
+        evidence = f"nothing that was recorded tells these runs apart ({server}; of its configuration nothing is known)"
+    else:
+        evidence = f"these are runs of the same server ({server}), configuration and plan: what differs is what repeats differ by"
+    return Finding("compare_same", "info", evidence)
+
+
+def _lateness(late: Difference) -> Finding:
+    second = late.between[1]
+    evidence = f"asyncli itself sent its heartbeats {'later' if late.verdict == 'higher' else 'less late'} in {second}"
+    return Finding("compare_lateness", "warning", evidence, "compare runs with the same load on the host")

@@ -1,0 +1,504 @@
+"""A difference is called real when it is, and seldom when it is not: counted, on numbers whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import pytest
+from scipy.special import stdtrit
+from scipy.stats import norm, poisson
+from synthetic_run import SERVER, a_run
+
+from asyncli.analysis import compare as module
+from asyncli.analysis.compare import (
+    REPEAT,
+    ROWS,
+    Comparison,
+    Difference,
+    Estimate,
+    Measured,
+    Rate,
+    Repeat,
+    compare,
+    connection_hours,
+    contrast,
+    hindrance,
+    holm,
+    in_words,
+    measure,
+    named,
+    rates_differ,
+)
+from asyncli.core.histogram import Histogram, bucket
+from asyncli.records import Deaths, Sample, Tick
+from asyncli.store.reader import Run
+
+
+def compared(*runs: Run) -> Comparison:
+    return compare([measure(name, f"{name}.db", run) for name, run in zip("ABCDEFG", runs, strict=False)])
+
+
+def row(comparison: Comparison, key: str, second: str = "B") -> Difference:
+    return next(one for one in comparison.differences if one.key == key and one.between[1] == second)
+
+
+def codes(comparison: Comparison) -> set[str]:
+    return {one.code for one in comparison.findings}
+
+
+def spoken(comparison: Comparison) -> str:
+    return " | ".join(one.evidence for one in comparison.findings)
+
+
+def finite(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(finite, value.values()))
+    return all(map(finite, value)) if isinstance(value, list | tuple) else True
+
+
+# -- the method, counted
+
+
+def of_normal(rng: np.random.Generator, mean: float, deviation: float, m: int) -> Estimate:
+    x = rng.normal(mean, deviation, m)
+    half = float(stdtrit(m - 1, 0.975)) * float(x.std(ddof=1)) / math.sqrt(m)
+    return Estimate(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, m - 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((1, 8), (1, 8)), ((1, 4), (3, 20)), ((5, 20), (1, 5)), ((1, 30), (1, 30)), ((2, 3), (2, 3))]
+)
+def test_the_interval_of_a_difference_holds_the_truth_in_19_of_20(first: tuple[int, int], second: tuple[int, int]) -> None:
+    rng, trials = np.random.default_rng(1), 2000
+    inside = 0
+    for _ in range(trials):
+        low, high, p = contrast(of_normal(rng, 5, *first), of_normal(rng, 7, *second))
+        inside += low <= 2 <= high
+        assert (low <= 0 <= high) == (p > 0.05) or abs(p - 0.05) < 1e-6
+    # Three standard errors of a count of 2,000 at 95 % are 1.5 %; Welch's method errs by some more with three points.
+    assert 0.93 <= inside / trials <= 0.97
+
+
+def test_what_runs_differ_by_widens_the_interval() -> None:
+    a, b = Estimate(100, 99, 101, 20), Estimate(110, 109, 111, 20)
+    narrow, wide = contrast(a, b), contrast(a, b, Repeat(0.05))
+    assert wide[0] < narrow[0] < 10 < narrow[1] < wide[1]
+    assert narrow[2] < 0.001 < wide[2]
+    # 0.05 of a hundred is five, whatever it is called.
+    assert contrast(a, a, Repeat(0.05)) == pytest.approx(contrast(a, a, Repeat(absolute=5.0)))
+
+
+def test_each_side_of_a_lopsided_interval_counts_where_it_matters() -> None:
+    # B may be much higher than it seems, and hardly lower: that widens the difference upwards alone.
+    low, high, _ = contrast(Estimate(10, 9, 11), Estimate(12, 11.9, 20))
+    assert low == pytest.approx(2 - math.hypot(0.1, 1))
+    assert high == pytest.approx(2 + math.hypot(8, 1))
+
+
+def test_numbers_without_any_noise() -> None:
+    assert contrast(Estimate(5, 5, 5, 9), Estimate(5, 5, 5, 9)) == (0, 0, 1)
+    assert contrast(Estimate(5, 5, 5, 9), Estimate(6, 6, 6, 9)) == (1, 1, 0)
+
+
+def wandering(seconds: int, rate: int, phi: float, deviation: float, rng: np.random.Generator) -> list[tuple[float, Tick]]:
+    """Latencies (us) whose middle wanders from second to second, correlated by ``phi``."""
+    ticks, z = [], rng.normal() * deviation
+    for second in range(seconds):
+        z = phi * z + math.sqrt(1 - phi**2) * deviation * rng.normal()
+        histogram = Histogram()
+        for value in np.exp(rng.normal(math.log(500) + z, 0.5, rate)):
+            histogram.add(value)
+        ticks.append((second + 1.0, Tick(latency_us=histogram)))
+    return ticks
+
+
+@pytest.mark.parametrize(("seconds", "rate", "phi", "deviation"), [(60, 100, 0.0, 0.0), (120, 40, 0.5, 0.2), (300, 40, 0.8, 0.2)])
+def test_the_interval_of_a_quantile_holds_the_truth(seconds: int, rate: int, phi: float, deviation: float) -> None:
+    rng = np.random.default_rng(3)
+    counts = {0.5: [0, 0], 0.99: [0, 0]}
+    for _ in range(100):
+        stretches = module._by_stretch(wandering(seconds, rate, phi, deviation, rng), "latency_us")
+        for q, count in counts.items():
+            found = module._quantile(stretches, q)
+            if isinstance(found, Estimate):
+                truth = 0.5 * math.exp(math.hypot(0.5, deviation) * norm.ppf(q))
+                count[0] += found.low <= truth <= found.high
+                count[1] += 1
+    for q, (inside, known) in counts.items():
+        assert known >= 85, q
+        assert inside / known >= 0.9, q
+
+
+def test_a_quantile_that_hangs_on_few_answers_is_not_guessed() -> None:
+    rng = np.random.default_rng(4)
+    found = module._quantile(module._by_stretch(wandering(60, 20, 0, 0, rng), "latency_us"), 0.999)
+    assert found == "1,200 heartbeats in the hold are too few for p99.9"
+    # One stall in one stretch: all of the slowest answers are its own.
+    ticks = wandering(60, 300, 0, 0, rng)
+    for _ in range(200):
+        ticks[30][1].latency_us.add(900_000)
+    assert "too few stretches" in str(module._quantile(module._by_stretch(ticks, "latency_us"), 0.999))
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.5])
+def test_the_interval_of_a_level_holds_the_truth(phi: float) -> None:
+    rng, inside = np.random.default_rng(5), 0
+    for _ in range(1000):
+        x = [rng.normal()]
+        for _ in range(59):
+            x.append(phi * x[-1] + math.sqrt(1 - phi**2) * rng.normal())
+        found = module._mean(x)
+        inside += found.low <= 0 <= found.high
+    assert 0.92 <= inside / 1000 <= 0.98
+
+
+def test_the_cpu_of_a_request_holds_the_truth() -> None:
+    rng, inside = np.random.default_rng(6), 0
+    run = a_run(1000, hold_s=60.0, interval_s=0.2, keepalive_s=10.0)
+    for _ in range(300):
+        spent, answered = 0.0, {round(t_s, 3): tick.answered for t_s, tick in run.ticks}
+        instants = sorted(answered)
+        readings = []
+        for t_s in instants:
+            spent += answered[t_s] * 40e-6 * rng.lognormal(-0.02, 0.2)
+            # As the kernel counts: in hundredths of a second.
+            readings.append(Sample(t_s, {"server.cpu_s": math.floor(spent * 100) / 100}))
+        run.samples = readings
+        said: dict[str, module.Said] = {}
+        module._cpu(said, run, run.phases[2].end_s or 0.0)
+        found = said["cpu.per_request"]
+        assert isinstance(found, Estimate)
+        inside += found.low <= 40 <= found.high
+    assert 0.92 <= inside / 300 <= 0.99
+
+
+def test_garwoods_interval_is_the_textbooks() -> None:
+    # Garwood 1936 as tabled by Ulm 1990 (Am. J. Epidemiol. 131): 0 -> 3.69, 1 -> 0.025-5.57, 10 -> 4.80-18.39.
+    for count, low, high in ((0, 0.0, 3.69), (1, 0.0253, 5.572), (10, 4.795, 18.39)):
+        found = Rate(count, 1.0).estimate()
+        assert (found.low, found.high) == (pytest.approx(low, abs=0.005), pytest.approx(high, abs=0.005))
+    assert Rate(10, 2.0).estimate().high == pytest.approx(18.39 / 2, abs=0.005)
+
+
+@pytest.mark.parametrize(("mean", "exposures"), [(3.0, (1.0, 1.0)), (8.0, (1.0, 3.0)), (0.2, (1.0, 1.0))])
+def test_two_rates_that_are_equal_are_called_different_at_most_once_in_20(mean: float, exposures: tuple[float, float]) -> None:
+    a, b = (mean * exposure for exposure in exposures)
+    wrong = 0.0
+    for x in range(int(poisson.ppf(1 - 1e-7, a)) + 1):
+        for y in range(int(poisson.ppf(1 - 1e-7, b)) + 1):
+            if rates_differ(Rate(x, exposures[0]), Rate(y, exposures[1])) <= 0.05:
+                wrong += poisson.pmf(x, a) * poisson.pmf(y, b)
+    assert wrong <= 0.05
+
+
+def test_two_rates_by_hand() -> None:
+    assert rates_differ(Rate(0, 1.0), Rate(0, 1.0)) == 1.0
+    # All five on one side of a fair coin: 2 in 32.
+    assert rates_differ(Rate(0, 1.0), Rate(5, 1.0)) == pytest.approx(2 / 32)
+    # Six in twice the time against three: no difference at all.
+    assert rates_differ(Rate(3, 1.0), Rate(6, 2.0)) == pytest.approx(1.0)
+
+
+def test_holms_adjustment_by_hand() -> None:
+    assert holm([0.01, 0.02, 0.03, 0.04]) == pytest.approx([0.04, 0.06, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+# -- whole runs
+
+
+@pytest.fixture(scope="module")
+def alike() -> list[Measured]:
+    """Forty runs of one server, each with noise of its own."""
+    runs = [a_run(2000, hold_s=30.0, seed=seed, interval_s=0.15, noise=0.05) for seed in range(1, 41)]
+    return [measure(f"R{seed}", f"{seed}.db", run) for seed, run in enumerate(runs)]
+
+
+def test_two_runs_of_the_same_are_called_different_at_most_once_in_20(alike: list[Measured]) -> None:
+    pairs = [compare([a, b]) for a, b in zip(alike[::2], alike[1::2], strict=True)]
+    real = [sum(one.verdict in ("higher", "lower") for one in pair.differences) for pair in pairs]
+    # Of 20 pairs one in the mean; four or more would come by chance in 2 of 100.
+    assert sum(map(bool, real)) <= 3
+    for key in ("cost.server_user", "cost.kernel", "cost.host_total", "cost.generator_user"):
+        inside = sum(one.ci95[0] <= 0 <= one.ci95[1] for pair in pairs if (one := row(pair, key, pair.runs[1].name)).ci95)
+        assert inside >= 17, key
+
+
+@pytest.mark.parametrize(("more", "verdict"), [(60.0, "higher"), (-60.0, "lower")])
+def test_a_server_that_costs_more_is_called_so(more: float, verdict: str) -> None:
+    runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
+    changed(runs[1], more)
+    comparison = compared(*runs)
+    server = row(comparison, "cost.server_user")
+    assert server.verdict == verdict
+    assert server.ci95 is not None
+    assert server.ci95[0] <= more <= server.ci95[1]
+    assert server.relative == pytest.approx(more / SERVER, abs=0.03)
+    for key in ("cost.kernel", "cost.generator_user", "lost", "failed"):
+        assert row(comparison, key).verdict == "no_difference", key
+
+
+def changed(run: Run, more: float) -> None:
+    """Let the server use ``more`` bytes per connection, and the host with it."""
+    held = {sample.t_s: sample.values["status.active"] - 1 for sample in run.samples if "status.active" in sample.values}
+    for sample in run.samples:
+        extra = more * held.get(sample.t_s, 0.0)
+        sample.values["server.pss_bytes"] += extra
+        sample.values["host.used_bytes"] += extra
+    run.id = "another"
+
+
+def test_three_runs_are_each_compared_with_the_first() -> None:
+    runs = [a_run(20_000, hold_s=30.0, seed=seed) for seed in (1, 2, 3)]
+    changed(runs[2], 200.0)
+    comparison = compared(*runs)
+    assert {one.between for one in comparison.differences} == {("A", "B"), ("A", "C")}
+    assert row(comparison, "cost.server_user", "C").verdict == "higher"
+    assert row(comparison, "cost.server_user", "B").verdict == "no_difference"
+    assert len(comparison.differences) == 2 * len(ROWS)
+
+
+def test_losses_are_rates_per_connection_hour() -> None:
+    runs = [a_run(5000, hold_s=300.0, seed=seed) for seed in (1, 2)]
+    for second in range(100, 160):
+        runs[1].ticks[second][1].deaths = {"closed_idle": Deaths(count=1)}
+        runs[1].ticks[second][1].reopened = 1
+    comparison = compared(*runs)
+    lost = row(comparison, "lost")
+    hours = connection_hours(runs[1].ticks, runs[1].phases[2].end_s or 0.0)
+    assert hours == pytest.approx(5000 * 302.5 / 3600, rel=0.01)
+    assert lost.values == (0.0, pytest.approx(60 / hours * 1000))
+    assert (lost.verdict, row(comparison, "reopened").verdict) == ("higher", "higher")
+    assert lost.relative is None
+    assert row(comparison, "failed").verdict == "no_difference"
+    assert "compare_failed" in codes(comparison)
+    assert "compare_burst" not in codes(comparison)
+
+
+def test_losses_in_one_burst_are_said_to_be_one_event() -> None:
+    runs = [a_run(5000, hold_s=60.0, seed=seed) for seed in (1, 2)]
+    runs[1].ticks[40][1].deaths = {"reset": Deaths(count=400)}
+    assert "B: 400 of its 400 losses fell in one second, at 46.1 s" in spoken(compared(*runs))
+
+
+def test_latency_that_doubled() -> None:
+    runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
+    for _, tick in runs[1].ticks:
+        doubled = Histogram()
+        for key, count in tick.latency_us.items():
+            doubled.counts[key + 64] = count  # the next power of two has 64 buckets more
+        doubled.least, doubled.greatest = 2 * tick.latency_us.least, 2 * tick.latency_us.greatest
+        tick.latency_us = doubled
+    comparison = compared(*runs)
+    for key in ("latency.p50", "latency.p99"):
+        found = row(comparison, key)
+        assert found.verdict == "higher", key
+        assert found.relative == pytest.approx(1.0, abs=0.03), key
+    assert row(comparison, "lateness.p99").verdict == "no_difference"
+    assert "compare_lateness" not in codes(comparison)
+
+
+def test_asynclis_own_lateness_is_not_blamed_on_the_server() -> None:
+    runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
+    for _, tick in runs[1].ticks:
+        for name in ("latency_us", "lateness_us"):
+            doubled = Histogram({key + 64: count for key, count in getattr(tick, name).items()}, 1, 10_000)
+            setattr(tick, name, doubled)
+    comparison = compared(*runs)
+    assert row(comparison, "lateness.p99").verdict == "higher"
+    latency = row(comparison, "latency.p99")
+    assert latency.relative == pytest.approx(1.0, abs=0.03)
+    assert (latency.verdict, latency.why) == (
+        "cannot_say",
+        "in B asyncli itself was 1.8 ms later in sending, which latency counts too",
+    )
+    assert "asyncli itself sent its heartbeats later in B" in spoken(comparison)
+
+
+def test_lateness_counts_against_latency_even_where_its_own_interval_is_unknown() -> None:
+    runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
+    for _, tick in runs[1].ticks:
+        tick.latency_us = Histogram({key + 64: count for key, count in tick.latency_us.items()}, 1, 10_000)
+    # All of asyncli's lateness in a few seconds of the hold: too few stretches for an interval.
+    for _, tick in runs[1].ticks[40:43]:
+        tick.lateness_us.counts[bucket(900_000)] = 3000
+    comparison = compared(*runs)
+    assert "too few stretches" in row(comparison, "lateness.p99").why
+    assert row(comparison, "latency.p99").verdict == "cannot_say"
+    assert "asyncli itself was" in row(comparison, "latency.p99").why
+    assert row(comparison, "latency.p50").verdict == "higher"
+
+
+# -- what else differs, and what cannot be compared
+
+
+def test_a_different_plan_is_said_at_the_top() -> None:
+    runs = [a_run(20_000, hold_s=30.0), a_run(10_000, hold_s=60.0, seed=2, keepalive_s=300.0, batch=20, method="GET")]
+    comparison = compared(*runs)
+    first = comparison.findings[0]
+    assert first.code == "compare_plan"
+    for words in (
+        "these differ in more than the server", "connections 20,000 against 10,000", "keepalive 1 min against 5 min",
+        "hold 30 s against 1 min", "ramp 10/10ms against 20/10ms", "method HEAD against GET",
+    ):  # fmt: skip
+        assert words in first.evidence, words
+    assert "seed" not in first.evidence
+    memory = row(comparison, "memory.server_hold_end")
+    assert (memory.verdict, memory.why) == ("cannot_say", "20,000 connections were held in A, 10,000 in B")
+    assert memory.difference is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code", "words"),
+    [
+        ("kernel", "6.1.0", "compare_host", "Linux 6.18.0 against 6.1.0"),
+        ("cpus", 64, "compare_host", "CPUs 2 against 64"),
+        ("memory_bytes", 4e9, "compare_host", "memory 25.0 GB against 4.0 GB"),
+        ("asyncli", "0.2.0", "compare_asyncli", "asyncli 0.1.0 against 0.2.0"),
+        ("local", False, "compare_host", "both ends on one host yes against no"),
+        ("sysctls", {"net.core.somaxconn": "128"}, "compare_sysctls", "net.core.somaxconn 4096 against 128"),
+    ],
+)
+def test_another_host_or_asyncli_is_said(key: str, value: object, code: str, words: str) -> None:
+    runs = [a_run(10_000, hold_s=30.0), a_run(10_000, hold_s=30.0, seed=2)]
+    runs[1].environment[key] = value
+    comparison = compared(*runs)
+    found = next(one for one in comparison.findings if one.code == code)
+    assert found.severity == "warning"
+    assert words in found.evidence
+
+
+def test_host_totals_of_one_end_and_of_two_are_not_compared() -> None:
+    runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2, local=False)]
+    total = row(compared(*runs), "cost.host_total")
+    assert (total.verdict, total.why) == ("cannot_say", "both ends are on one host in A, but not in B")
+    assert row(compared(*runs), "cost.kernel").verdict == "no_difference"
+
+
+def test_another_server_is_in_the_table_of_what_differs_and_no_doubt() -> None:
+    runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2)]
+    same = compared(*runs)
+    assert codes(same) == {"compare_same"}
+    assert [one.key for one in same.differs] == ["plan.seed"]
+    runs[1].environment["server"] = {"label": "nginx/1.27.0", "version": "1.27.0", "config_hash": "cd34"}
+    other = compared(*runs)
+    assert codes(other) == set()
+    assert {one.key: one.values for one in other.differs}["server.config_hash"] == ["ab12", "cd34"]
+    for run in runs:
+        run.environment["server"] = {"label": "the server"}
+    assert "nothing is known" in spoken(compared(*runs))
+
+
+def test_runs_that_should_not_be_believed_are_said_so() -> None:
+    late = a_run(20_000, hold_s=30.0, seed=2)
+    for _, tick in late.ticks:
+        tick.longest_turn_s = 3.0
+    comparison = compared(a_run(20_000, hold_s=30.0), late, a_run(20_000, hold_s=30.0, seed=3, complete=False))
+    assert comparison.findings[0].code == "compare_invalid"
+    assert "B is invalid: the generator was the limit" in comparison.findings[0].evidence
+    assert "C has no end" in spoken(comparison)
+    shared = a_run(20_000, hold_s=30.0, seed=4)
+    for sample in shared.samples[10:]:
+        sample.values["kernel.tcp_alloc"] += 100_000
+    assert "B: while our connections took 40,000 sockets" in spoken(compared(a_run(20_000, hold_s=30.0), shared))
+
+
+def broken_runs() -> Iterator[tuple[str, Callable[[Run], None]]]:
+    def without(*names: str) -> Callable[[Run], None]:
+        def take(run: Run) -> None:
+            for sample in run.samples:
+                for name in [key for key in sample.values if key.startswith(names)]:
+                    del sample.values[name]
+
+        return take
+
+    def cut(run: Run) -> None:
+        run.phases = run.phases[:2]
+        run.phases[1].end_s = None
+        run.ticks = run.ticks[:8]
+        run.samples = [one for one in run.samples if one.t_s < 13]
+        run.complete = False
+
+    def silent(run: Run) -> None:
+        run.samples = []
+
+    def no_phases(run: Run) -> None:
+        run.phases = []
+
+    def one_tick(run: Run) -> None:
+        run.ticks = run.ticks[:1]
+
+    def bare(run: Run) -> None:
+        run.environment = {}
+
+    def no_beats(run: Run) -> None:
+        for _, tick in run.ticks:
+            tick.sent = tick.answered = 0
+            tick.latency_us, tick.lateness_us = Histogram(), Histogram()
+
+    yield "no server", without("server.")
+    yield "no host", without("host.", "kernel.")
+    yield "no samples", silent
+    yield "cut in the ramp", cut
+    yield "no phases", no_phases
+    yield "one tick", one_tick
+    yield "no environment", bare
+    yield "no beats", no_beats
+
+
+@pytest.mark.parametrize(("what", "breaks"), [pytest.param(*one, id=one[0]) for one in broken_runs()])
+def test_what_a_run_does_not_know_is_said_with_the_reason(what: str, breaks: Callable[[Run], None]) -> None:
+    whole, broken = a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)
+    breaks(broken)
+    for runs in ((whole, broken), (broken, whole), (broken, broken)):
+        comparison = compared(*runs)
+        assert finite(msgspec.to_builtins(comparison))
+        for one in comparison.differences:
+            assert (one.verdict == "cannot_say") == bool(one.why), one
+            assert (one.p_value is None) <= (one.verdict == "cannot_say")
+            if None in one.values:
+                assert (one.verdict, one.difference) == ("cannot_say", None)
+
+
+def test_the_reasons_name_the_run() -> None:
+    whole, broken = a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2, server=False)
+    found = row(compared(whole, broken), "cpu.per_request")
+    assert (found.verdict, found.why) == ("cannot_say", "B: the CPU time of the server's processes was not read")
+    assert found.values[0] is not None
+    assert row(compared(broken, broken), "cpu.per_request").why == "in both, the CPU time of the server's processes was not read"
+
+
+def test_what_makes_any_comparison_meaningless() -> None:
+    good = a_run(1000)
+    assert hindrance("a.db", good) is None
+    never = a_run(1000)
+    for _, tick in never.ticks:
+        tick.opened = tick.held = 0
+    assert hindrance("a.db", never) == "a.db: nothing ever connected in this run; 'asyncli report a.db' says why"
+    never.ticks = []
+    assert "holds no second of the generator" in str(hindrance("a.db", never))
+
+
+def test_facts_for_reading() -> None:
+    assert (named("plan.keepalive_s"), in_words("plan.keepalive_s", 300.0)) == ("keepalive", "5 min")
+    assert in_words("plan.hold_s", None) == "forever"
+    assert in_words("plan.status_url", None) == "not set"
+    assert in_words("server.config_hash", None) == "not known"
+    assert (named("sysctls.net.ipv4.tcp_mem"), named("server.config_hash")) == ("net.ipv4.tcp_mem", "server config hash")
+    assert in_words("plan.headers", []) == "none"
+
+
+def test_the_same_runs_give_the_same_comparison() -> None:
+    runs = [a_run(5000, hold_s=30.0, seed=seed) for seed in (1, 2)]
+    assert compared(*runs) == compared(*runs)
+
+
+def test_every_row_that_repeats_differ_by_exists() -> None:
+    assert set(REPEAT) <= {one.key for one in ROWS}
+    assert all(0 < one.share < 0.5 or one.absolute > 0 for one in REPEAT.values())
