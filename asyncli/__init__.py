@@ -1,6 +1,7 @@
 """asyncli: a long-connection soak tester that says what one more connection costs, with an error bar.
 
-In a notebook: ``run_file = await asyncli.soak(asyncli.Plan(urls=("http://127.0.0.1:8080/",)))``.
+In Python and in notebooks: ``run = asyncli.load("run.db")``, or ``run = await asyncli.soak("http://127.0.0.1:8080/")``; see
+asyncli/api.py.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from asyncli.api import Recorded, compare, lab_server, load, make_plan, soak
     from asyncli.plan import Plan
-    from asyncli.session import Soak, soak
+    from asyncli.session import Soak
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "Soak", "__version__", "soak"]
+__all__ = ["Plan", "Recorded", "Soak", "__version__", "compare", "lab_server", "load", "make_plan", "soak"]
 
 # Loaded when they are asked for: the host process and `--help` import this package and need none of it.
-_HOMES = {"Plan": "asyncli.plan", "Soak": "asyncli.session", "soak": "asyncli.session"}
+_HOMES = {"Plan": "asyncli.plan", "Soak": "asyncli.session"} | dict.fromkeys(
+    ("Recorded", "compare", "lab_server", "load", "make_plan", "soak"), "asyncli.api"
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -20,21 +20,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "plan": {"errors", "units"},
     "records": {"core.histogram"},
+    "samples": {"records"},
     "engine": {"asyncli", "core", "plan", "records", "errors"},
     "engine.spread": set(),
     "collect": {"errors", "units", "plan", "records"},
     "preflight": {"units", "plan", "records", "engine.spread"},
-    "store": {"errors", "plan", "records"},
-    "analysis": {"core.histogram", "core.ramp", "units", "plan", "records"},
-    "report": {"core.histogram", "core.ramp", "units", "plan", "records", "engine.spread", "store.reader", "analysis"},
+    "store": {"core.histogram", "errors", "plan", "records", "samples"},
+    "analysis": {"core.histogram", "core.ramp", "units", "plan", "records", "samples"},
+    "report": {"core.histogram", "core.ramp", "units", "plan", "records", "samples", "engine.spread", "store.reader", "analysis"},
     "environment": {"asyncli", "records", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},
     "session": {"errors", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
     "cli": {
-        "asyncli", "errors", "units", "plan", "records", "preflight", "session", "lab", "store.reader", "report",
+        "asyncli", "errors", "units", "plan", "records", "preflight", "session", "lab", "store.reader", "store.head", "report",
+        "analysis.compare",
     },
+    # Python's and the notebook's entry, beside the command line's.
+    "notebook": {"plan", "records", "report"},
+    "api": {"errors", "units", "plan", "records", "session", "lab", "notebook", "store.reader", "analysis", "report"},
     # The package itself: what it exports, when it is asked for.
-    "": {"plan", "session"},
+    "": {"plan", "session", "api"},
     "__main__": {"cli"},
 }  # fmt: skip
 # What a pure module has no business with: the world and its clock.
@@ -135,7 +140,7 @@ def test_importing_the_package_loads_nothing_of_it() -> None:
 
 
 def test_the_package_exports_what_it_says() -> None:
-    assert asyncli.__all__ == ["Plan", "Soak", "__version__", "soak"]
+    assert asyncli.__all__ == ["Plan", "Recorded", "Soak", "__version__", "compare", "lab_server", "load", "make_plan", "soak"]
     assert set(asyncli.__all__) == set(dir(asyncli))
     for name in asyncli.__all__:
         assert getattr(asyncli, name) is not None

@@ -22,6 +22,8 @@ COMMANDS = {
     "soak": ("asyncli.cli.soak", "Hold connections on a server and say what one more costs."),
     "check": ("asyncli.cli.check", "Say, in numbers, whether this host and server can carry a plan."),
     "report": ("asyncli.cli.report", "Print the report of a run file, also of one that is still being written."),
+    "compare": ("asyncli.cli.compare", "Say what differs between runs, with intervals, and which differences are real."),
+    "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "demo": ("asyncli.cli.demo", "Hold 100,000 connections on an nginx of our own on this machine."),
     "lab": ("asyncli.cli.lab", "Start a local server to aim at, until Ctrl-C."),
 }

@@ -2,33 +2,103 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from asyncli.report.analyses import Analyses
+    from asyncli.report.summary import Summary
+    from asyncli.store.reader import Run
 
 
 @click.command(name="report", no_args_is_help=True)
 @click.argument("run", metavar="RUN.db")
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON instead; '-' for standard output.")
-def command(run: str, json_file: str | None) -> int:
-    """Print the report of a run file: finished, interrupted, or still being written."""
-    from rich.console import Console
+@click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise.")
+@click.option("--plots", "plots_folder", metavar="DIR", help="Write each figure as PNG and SVG into this folder.")
+@click.option("--csv", "csv_folder", metavar="DIR", help="Write the run's tables as CSV into this folder.")
+def command(run: str, json_file: str | None, html_file: str | None, plots_folder: str | None, csv_folder: str | None) -> int:
+    """Print the report of a run file: finished, interrupted, or still being written.
 
-    from asyncli.cli.jsonfile import require_json_place, write_json
-    from asyncli.report.jsonout import to_json
+    With any of the flags below it is written there instead, and the names of the files are printed.
+    """
+    from asyncli.cli.places import require_files, require_folder, write_file, write_folder
+    from asyncli.report.analyses import analyse
     from asyncli.report.summary import summarise
-    from asyncli.report.text import print_report
     from asyncli.store.reader import read_run
 
     path = Path(run)
-    if json_file is not None:
-        require_json_place(json_file, path)
-    summary = summarise(read_run(path))
-    if json_file == "-":
-        sys.stdout.write(to_json(summary) + "\n")
-    elif json_file is not None:
-        write_json(summary, json_file, "name another file")
-    else:
+    require_files({"--json": json_file, "--html": html_file}, path)
+    for flag, folder in (("--plots", plots_folder), ("--csv", csv_folder)):
+        if folder is not None:
+            require_folder(flag, folder)
+    read = read_run(path)
+    # A night is half a million objects that stay to the end: the collector need not look through them again and again.
+    gc.freeze()
+    analyses = analyse(read)
+    summary = summarise(read, analyses)
+    if json_file is html_file is plots_folder is csv_folder is None:
+        from rich.console import Console
+
+        from asyncli.report.text import print_report
+
         print_report(summary, Console(highlight=False), path)
+        return 0
+    if json_file is not None:
+        from asyncli.report.jsonout import to_json
+
+        write_file("--json", json_file, to_json(summary) + "\n")
+    written: list[Path] = []
+    if html_file is not None:
+        from asyncli.report.page import render
+
+        write_file("--html", html_file, render(read, summary, analyses))
+        written += [] if html_file == "-" else [Path(html_file)]
+    if csv_folder is not None:
+        from asyncli.report.csvout import tables, to_csv
+
+        found = tables(read, summary, analyses)
+        contents = ((f"{name}.csv", to_csv(table).encode()) for name, table in found.items())
+        written += write_folder("--csv", csv_folder, contents, [f"{name}.csv" for name in found], read.id)
+    if plots_folder is not None:
+        names = _plot_names(read, summary, analyses)
+        drawn = write_folder("--plots", plots_folder, _plots(read, summary, analyses), names, read.id)
+        written += drawn
+        if not drawn:
+            print("asyncli: --plots: no figure can be drawn of this run: nothing was recorded over time", file=sys.stderr)
+    # What was written is said where it does not end up in the JSON or the page.
+    says = sys.stderr if "-" in (json_file, html_file) else sys.stdout
+    for one in written:
+        print(one, file=says)
     return 0
+
+
+def _plot_names(run: Run, summary: Summary, analyses: Analyses) -> list[str]:
+    from asyncli.report.pictures import pictures
+
+    return [f"{one.name}.{kind}" for one in pictures(run, summary, analyses) for kind in ("png", "svg")]
+
+
+def _plots(run: Run, summary: Summary, analyses: Analyses) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of each figure that there is data for, as PNG and as SVG."""
+    from asyncli.cli.places import MARK
+    from asyncli.report.charts import NothingToDraw, Style
+    from asyncli.report.pictures import pictures
+    from asyncli.report.svg import file_png, file_svg
+    from asyncli.report.text import server_label
+
+    note = f"{MARK}{run.id} of {run.started}: {summary.connections.held:,} connections on {server_label(summary)}"
+    for one in pictures(run, summary, analyses):
+        try:
+            figure = one.draw(Style(title=one.title, note=note))
+        except NothingToDraw:
+            continue
+        # An id comes from a run file, and a note may hold any server's name: what is found again is the id alone.
+        said = f"{MARK}{run.id}. {one.title}. {one.alt()}"
+        yield f"{one.name}.png", file_png(figure, said)
+        yield f"{one.name}.svg", file_svg(figure, one.name, said).encode()

@@ -11,17 +11,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asyncli.cli.jsonfile import require_json_place, write_json
 from asyncli.cli.main import INTERRUPTED
+from asyncli.cli.places import require_files, write_file
 from asyncli.lab import LabServer
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
+from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.jsonout import to_json
 from asyncli.report.live import LiveFold, LiveView, NullView, PlainView
 from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
 from asyncli.session import Soak, Target, free_name
-from asyncli.store.reader import read_run
+from asyncli.store.reader import Run, read_run
 
 # What writing to a terminal or pipe that has gone away raises; rich turns EPIPE into SystemExit.
 _UNSEEN = (OSError, SystemExit)
@@ -71,33 +72,48 @@ def run_soak(
     *,
     out: str | None = None,
     json_file: str | None = None,
+    html_file: str | None = None,
     quiet: bool = False,
     lab: LabServer | None = None,
     aim: Callable[[Plan, LabServer], Plan] | None = None,
 ) -> int:
     """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it."""
     path = Path(out) if out is not None else free_name()
-    if json_file is not None:
-        require_json_place(json_file, path)
-    # With the JSON on standard output, everything for the eye goes to standard error.
-    console = Console(stderr=json_file == "-", highlight=False)
-    status, summary = asyncio.run(_soak(plan, path, console, quiet, lab, aim))
-    if summary is None:
+    require_files({"--json": json_file, "--html": html_file}, path)
+    # With the JSON or the page on standard output, everything for the eye goes to standard error.
+    piped = "-" in (json_file, html_file)
+    console = Console(stderr=piped, highlight=False)
+    status, read = asyncio.run(_soak(plan, path, console, quiet, lab, aim))
+    if read is None:
         return status
-    if json_file == "-":
-        sys.stdout.write(to_json(summary) + "\n")
-    elif json_file is not None:
-        write_json(summary, json_file, f"'asyncli report {path} --json FILE' writes it elsewhere")
+    run, analyses, summary = read
+    if json_file is not None:
+        write_file("--json", json_file, to_json(summary) + "\n", f"'asyncli report {path} --json FILE' writes it elsewhere")
     if quiet:
-        print(one_line(summary), file=sys.stderr if json_file == "-" else sys.stdout)
+        print(one_line(summary), file=sys.stderr if piped else sys.stdout)
     else:
         print_report(summary, console, path)
+    if html_file is not None:
+        # Last: a figure takes seconds, and the answer should not wait for it.
+        _write_page(run, analyses, summary, html_file, f"'asyncli report {path} --html FILE' writes it elsewhere")
     return status
+
+
+def _write_page(run: Run, analyses: Analyses, summary: Summary, html_file: str, mend: str) -> None:
+    from asyncli.report.page import render
+
+    write_file("--html", html_file, render(run, summary, analyses), mend)
+
+
+def _read(path: Path) -> tuple[Run, Analyses, Summary]:
+    run = read_run(path)
+    analyses = analyse(run)
+    return run, analyses, summarise(run, analyses)
 
 
 async def _soak(
     plan: Plan, path: Path, console: Console, quiet: bool, lab: LabServer | None, aim: Callable[[Plan, LabServer], Plan] | None
-) -> tuple[int, Summary | None]:
+) -> tuple[int, tuple[Run, Analyses, Summary] | None]:
     soak: Soak | None = None
 
     async def work() -> None:
@@ -123,8 +139,8 @@ async def _soak(
     if soak is None or not soak.started:
         print("asyncli: interrupted before the first measurement; there is nothing to report", file=sys.stderr)
         return INTERRUPTED, None
-    summary = await asyncio.to_thread(lambda: summarise(read_run(path)))
-    return (exit_status(summary.verdict) if finished else INTERRUPTED), summary
+    read = await asyncio.to_thread(_read, path)
+    return (exit_status(read[2].verdict) if finished else INTERRUPTED), read
 
 
 async def _until_stopped(work: Coroutine[object, object, None], stop: Callable[[], bool]) -> bool:

@@ -14,8 +14,11 @@ from asyncli.cli.options import plan_from, plan_options
 @plan_options
 @click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]")
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output.")
+@click.option("--html", "html_file", metavar="FILE", help="Write the report as one HTML page that opens offline; '-' likewise.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
-def command(urls: tuple[str, ...], out: str | None, json_file: str | None, quiet: bool, **values: Any) -> int:
+def command(
+    urls: tuple[str, ...], out: str | None, json_file: str | None, html_file: str | None, quiet: bool, **values: Any
+) -> int:
     """Hold connections on the server at URL and say what one more of them costs.
 
     Several URLs (ports or addresses of one server) share the connections. Ctrl-C once drains and reports; twice stops at
@@ -24,4 +27,4 @@ def command(urls: tuple[str, ...], out: str | None, json_file: str | None, quiet
     plan = plan_from(values, urls)
     from asyncli.cli.run import run_soak
 
-    return run_soak(plan, out=out, json_file=json_file, quiet=quiet)
+    return run_soak(plan, out=out, json_file=json_file, html_file=html_file, quiet=quiet)

@@ -11,15 +11,19 @@ import msgspec
 
 from asyncli.analysis import deaths
 from asyncli.analysis.company import company
-from asyncli.analysis.cost import Cost, costs
+from asyncli.analysis.cost import Cost, Residue
+from asyncli.analysis.diagnosis import Diagnosis
+from asyncli.analysis.drift import Drift, MetricName
+from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.series import Series, end_of_hold, end_of_run, first_connect, phase, series
-from asyncli.analysis.totals import Totals, fold
+from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, exit_status, judge
 from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan, plan_document
 from asyncli.records import SCHEMA, Environment, Finding, Phase, PhaseName
+from asyncli.report.analyses import Analyses, analyse
 from asyncli.store.reader import Run
 
 __all__ = ["Summary", "exit_status", "summarise"]
@@ -112,8 +116,11 @@ class Server(msgspec.Struct):
 
 
 class CostPart(msgspec.Struct):
+    """``kernel_queued``: what waits in socket buffers, per end; a part of no other row."""
+
     server_user: Cost | None
     kernel: Cost | None
+    kernel_queued: Cost | None
     generator_user: Cost | None
     host_total: Cost | None
     residual: Cost | None
@@ -131,7 +138,11 @@ class Generator(msgspec.Struct):
 
 
 class Summary(msgspec.Struct):
-    """Everything that a report shows; field by field the JSON's contract."""
+    """Everything that a report shows; field by field the JSON's contract.
+
+    ``drift`` has an entry for each of server_user, kernel, generator_user and host_total that was sampled; ``diagnoses`` add up
+    to the connections lost.
+    """
 
     schema: int
     run: RunPart
@@ -142,6 +153,10 @@ class Summary(msgspec.Struct):
     reconciliation: Reconciliation
     server: Server
     cost: CostPart
+    residue: Residue
+    forecast: Forecast
+    drift: dict[MetricName, Drift]
+    diagnoses: list[Diagnosis]
     generator: Generator
     findings: list[Finding]
     environment: Environment
@@ -151,14 +166,17 @@ class Summary(msgspec.Struct):
         return self.run.verdict
 
 
-def summarise(run: Run) -> Summary:
-    """The summary of a run, whole or not. Pure: the same records give the same summary."""
+def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
+    """The summary of a run, whole or not. Pure: the same records give the same summary.
+
+    ``analyses``: those of this run, where the caller has them already.
+    """
     phases, ticks, samples, plan, environment = run.phases, run.ticks, run.samples, run.plan, run.environment
-    totals = fold(ticks, phases)
+    known = analyses if analyses is not None else analyse(run)
+    totals, cost = known.totals, known.costs
     whole = totals.whole
-    reconciliation, disagreements = reconcile(totals, phases, ticks, samples)
+    reconciliation, disagreements = reconcile(totals, phases, ticks, samples, plan)
     limits = saturation(plan, totals, phases, ticks, environment)
-    cost = costs(plan, phases, ticks, samples, environment)
     judgement = judge(plan, totals, saturated=is_saturated(limits), complete=run.complete)
     marks = _Marks(run)
     server, server_findings = _server(marks)
@@ -168,7 +186,7 @@ def summarise(run: Run) -> Summary:
         Finding(f"verdict_{judgement.verdict}", _SEVERITY[judgement.verdict], judgement.why, f"the rule: {RULE}"),
         *limits,
         *deaths.failures(totals),
-        *deaths.deaths(totals, environment),
+        *deaths.deaths(totals, environment, known.diagnoses),
         *disagreements,
         *company(totals, phases, ticks, samples, environment),
         *deaths.listen_queue(phases, ticks, samples, environment),
@@ -177,6 +195,8 @@ def summarise(run: Run) -> Summary:
         *run.findings,
         *_of_numbers(plan, totals, rate),
         *cost.findings,
+        *known.findings,
+        *_of_residue(cost.residue),
         *server_findings,
         *generator_findings,
     ]
@@ -217,10 +237,15 @@ def summarise(run: Run) -> Summary:
         cost=CostPart(
             server_user=cost.server_user,
             kernel=cost.kernel,
+            kernel_queued=cost.kernel_queued,
             generator_user=cost.generator_user,
             host_total=cost.host_total,
             residual=cost.residual,
         ),
+        residue=cost.residue,
+        forecast=known.forecast,
+        drift=known.drifts,
+        diagnoses=known.diagnoses,
         generator=generator,
         findings=_once(findings),
         environment=_whole_environment(environment),
@@ -318,6 +343,17 @@ def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]
     if not totals.whole.answered:
         found.append(Finding("latency_unknown", "info", "latencies are not known: no heartbeat was answered"))
     return found
+
+
+def _of_residue(residue: Residue) -> list[Finding]:
+    """Why what stays after the drain is not known."""
+    if residue.after_s is None:
+        return [Finding("residue_unknown", "info", "what stays after the drain is not known: the run never came so far")]
+    missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
+    if not missing:
+        return []
+    evidence = f"what stays after the drain is not known of {', '.join(missing)}: it was not read both before and after"
+    return [Finding("residue_unknown", "info", evidence, "keep a --baseline and a --residue of some seconds")]
 
 
 def _whole_environment(environment: Environment) -> Environment:

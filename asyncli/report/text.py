@@ -9,7 +9,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from asyncli.analysis import drift as drifting
 from asyncli.analysis.cost import Cost
+from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.records import Finding
@@ -38,7 +40,8 @@ def print_report(summary: Summary, console: Console, path: str | os.PathLike[str
     """Print the report of the run kept in ``path``; readable at 80 columns, without colour, and piped."""
     from rich.console import Group
 
-    parts = [*_answer(summary), *_cost(summary), *_connections(summary), *_beats(summary), *_counts(summary)]
+    parts = [*_answer(summary), *_cost(summary), *_room(summary), *_drift(summary), *_connections(summary)]
+    parts += [*_beats(summary), *_counts(summary)]
     parts += [*_machines(summary), *_findings(summary), *_epilogue(summary, os.fspath(path))]
     width = min(console.width, _WIDEST)
     if not console.options.ascii_only:
@@ -110,6 +113,44 @@ def answer(summary: Summary) -> str:
     return "What one more connection costs is not known: no connections were held."
 
 
+def room(summary: Summary) -> str:
+    """The other half of the answer, how many would fit and what gives out first; "" where nothing is known of it."""
+    found, sentences = summary.forecast, []
+    here, alone, total = found.memory, found.server_memory, summary.cost.host_total
+    if total is not None and total.ci95[0] <= 0:  # what the answer calls unknowable is no ground for a forecast
+        here = None
+    if here is not None and here.connections is not None:
+        sentences.append(f"This host has memory for about {_about(here.connections)} like these, both ends on it")
+    if alone is not None and alone.connections is not None:
+        whose = "a server of its size" if sentences else f"A {server_name(summary)} on this host"
+        sentences.append(f"{whose} with its clients elsewhere for about {_about(alone.connections)}")
+    first = _first_ceiling(summary)
+    if first is not None and first.connections is not None and first is not here:
+        name = _CEILING.get(first.name, first.name)
+        joined = "; before that " if sentences else "First "
+        return f"{', '.join(sentences)}{joined}{name} would give out, at about {_about(first.connections)}."
+    return f"{', '.join(sentences)}." if sentences else ""
+
+
+#: What gives out, in words.
+_CEILING = {
+    "memory": "memory", "worker_connections": "nginx's connection slots (worker_connections)",
+    "descriptors": "the server's descriptors", "ports": "source ports",
+    "file_max": "open files of the whole host (fs.file-max)", "generator": "memory for asyncli itself",
+    "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (net.netfilter)",
+}  # fmt: skip
+
+
+def _first_ceiling(summary: Summary) -> Ceiling | None:
+    return next((one for one in summary.forecast.ceilings if one.name == summary.forecast.first), None)
+
+
+def _about(connections: float) -> str:
+    """Three digits: more would say more than is known."""
+    digits = max(0, len(str(int(connections))) - 3)
+    return format_count(round(connections, -digits))
+
+
 def _half(cost: Cost) -> float:
     return (cost.ci95[1] - cost.ci95[0]) / 2
 
@@ -122,6 +163,8 @@ def _answer(summary: Summary) -> Iterable[RenderableType]:
     yield Text.assemble((word.upper(), _VERDICT_STYLE[word]), "  ", oneline(why(summary)))
     yield ""
     yield Text(answer(summary), "bold")
+    if not summary.generator.saturated and (more := room(summary)):
+        yield Text(more)
     if summary.generator.saturated:
         yield Text("Do not rely on these numbers: the generator was the limit (see the findings).", "bold magenta")
     shared = next((one for one in summary.findings if one.code == "host_shared"), None)
@@ -166,6 +209,61 @@ def _cost(summary: Summary) -> Iterable[RenderableType]:
     yield table
     methods = _methods([(label.partition(",")[0], one) for label, one, _ in rows if one is not cost.residual])
     yield _note(Text(methods, "dim"))
+    yield _note(Text("Fixed: what is there without any, and what the first ones take once.", "dim"))
+    stays = _stays(summary)
+    if stays:
+        yield _note(Text(stays))
+    yield ""
+
+
+def _stays(summary: Summary) -> str:
+    """What the drain did not give back; "" where nothing was read after it."""
+    left = summary.residue
+    parts = [
+        f"{format_bytes(value)} {where}"
+        for value, where in (
+            (left.server_user, f"in {server_name(summary)}"),
+            (left.kernel, "in the kernel"),
+            (left.host_total, "on this host in all"),
+        )
+        if value is not None
+    ]
+    return f"Kept {left.after_s:.0f} s after the drain: {', '.join(parts)}." if parts and left.after_s is not None else ""
+
+
+def _room(summary: Summary) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    found = summary.forecast
+    ceilings = [one for one in found.ceilings if one.connections is not None]
+    if found.server_memory is not None and found.server_memory.connections is not None:
+        ceilings.append(found.server_memory)
+    if not ceilings:
+        return
+    table = _table("Room for connections", "at most", "95 % interval", width=44)
+    for one in sorted(ceilings, key=lambda one: one.connections or 0.0):
+        name = "memory of a server like this host, alone" if one is found.server_memory else _CEILING.get(one.name, one.name)
+        name = "memory of this host, both ends on it" if one is found.memory else name
+        low, high = one.ci95 if one.ci95 is not None else (None, None)
+        interval = "" if low is None else f"{_about(low)} to {_about(high) if high is not None else 'no bound'}"
+        table.add_row(Text(name), _about(one.connections or 0.0), interval)
+    yield table
+    yield ""
+
+
+def _drift(summary: Summary) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    if not summary.drift:
+        return
+    names = {"server_user": server_name(summary), "kernel": "kernel", "generator_user": "asyncli", "host_total": "host in all"}
+    known = {name: one for name, one in summary.drift.items() if one.verdict != "too_short"}
+    yield Text("Over the hold", "bold")
+    for name, one in known.items():
+        style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""
+        yield _note(Text.assemble(f"{names[name]}: ", (drifting.in_words(one), style)))
+    if rest := [names[name] for name in summary.drift if name not in known]:
+        yield _note(Text(f"{', '.join(rest)}: too short a hold to say whether memory grows", "dim"))
     yield ""
 
 

@@ -18,7 +18,12 @@ pytestmark = pytest.mark.nginx
 
 # The contract with outside tools, word for word: a key here is a key there, neither more nor fewer.
 CAUSES = "*"  # keys that depend on what happened
-COST = {"bytes_per_connection", "ci95", "fixed_bytes", "method", "points"}
+COST = {"bytes_per_connection", "ci95", "fixed_bytes", "method", "points", "r2"}
+CEILING = {"name", "connections", "ci95", "how"}
+DRIFT = {
+    "bytes_per_hour", "ci95", "p_value", "minutes", "verdict", "within_bytes_per_hour", "points", "bin_s", "from_s", "to_s",
+    "level_bytes", "bytes_per_request",
+}  # fmt: skip
 KEYS: dict[str, Any] = {
     "schema": None,
     "run": {"id": None, "started": None, "duration_s": None, "phases": [{"name": None, "start_s": None, "end_s": None}], "verdict": None, "complete": None},
@@ -39,13 +44,17 @@ KEYS: dict[str, Any] = {
         "lateness_ms": {"p50": None, "p99": None, "max": None},
     },
     "reconciliation": {
-        "client_held": None, "server_active": None, "accepts_delta": None, "handled_delta": None, "requests_delta": None, "agrees": None,
+        "client_held": None, "server_active": None, "accepts_delta": None, "handled_delta": None, "requests_delta": None, "agrees": None, "divergences": None,
     },
     "server": {
         "processes": {"baseline": None, "hold_end": None}, "rss_bytes": {"baseline": None, "hold_end": None},
         "pss_bytes": {"baseline": None, "hold_end": None}, "cpu_s": {"baseline": None, "hold_end": None},
     },
-    "cost": dict.fromkeys(("server_user", "kernel", "generator_user", "host_total", "residual"), COST),
+    "cost": dict.fromkeys(("server_user", "kernel", "kernel_queued", "generator_user", "host_total", "residual"), COST),
+    "residue": {"after_s", "server_user", "kernel", "host_total"},
+    "forecast": {"memory": CEILING, "server_memory": CEILING, "ceilings": [CEILING], "first": None},
+    "drift": dict.fromkeys(("server_user", "kernel", "generator_user", "host_total"), DRIFT),
+    "diagnoses": None,
     "generator": {
         "processes": None, "user_bytes": None, "user_bytes_per_connection": None, "cpu_s": None, "cpu_us_per_heartbeat": None, "saturated": None,
     },

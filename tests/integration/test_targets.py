@@ -159,13 +159,13 @@ async def test_a_notebook_awaits_it_in_its_own_loop(tmp_path: Path, monkeypatch:
         while not soak.done():
             await asyncio.sleep(0.05)
             seen |= {number for number in before if signal.getsignal(number) is not before[number]}
-        path = await soak
+        run = await soak
         assert server.accepts == 50
     beating.cancel()
     assert seen == set(), "the user's signal handlers were touched"
     assert beats > 50, "the user's loop stood still"
-    assert path.parent == Path()
-    assert read_run(path).complete
+    assert run.path.parent == Path()
+    assert read_run(run).complete
     assert asyncio.all_tasks() - {asyncio.current_task(), beating} == set()
 
 

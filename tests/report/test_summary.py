@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recording import write_run
 from synthetic_run import a_run
 
 from asyncli.plan import plan_document
@@ -15,9 +16,13 @@ from asyncli.records import Deaths, Finding
 from asyncli.report.jsonout import to_json
 from asyncli.report.summary import exit_status, summarise
 from asyncli.store.reader import Run, read_run
-from asyncli.store.writer import RunWriter
 
-COST = {"bytes_per_connection", "ci95", "fixed_bytes", "method", "points"}
+COST = {"bytes_per_connection", "ci95", "fixed_bytes", "method", "points", "r2"}
+CEILING = {"name", "connections", "ci95", "how"}
+DRIFT = {
+    "bytes_per_hour", "ci95", "p_value", "minutes", "verdict", "within_bytes_per_hour", "points", "bin_s", "from_s", "to_s",
+    "level_bytes", "bytes_per_request",
+}  # fmt: skip
 THEN = {"baseline", "hold_end"}
 #: The contract, key by key; a set stands for a leaf's keys, None for a value.
 CONTRACT: dict[str, Any] = {
@@ -33,10 +38,16 @@ CONTRACT: dict[str, Any] = {
         "latency_ms": {"p50", "p90", "p99", "p999", "max"}, "lateness_ms": {"p50", "p99", "max"},
     },
     "reconciliation": {
-        "client_held", "server_active", "accepts_delta", "handled_delta", "requests_delta", "agrees",
+        "client_held", "server_active", "accepts_delta", "handled_delta", "requests_delta", "agrees", "divergences",
     },
     "server": {"processes": THEN, "rss_bytes": THEN, "pss_bytes": THEN, "cpu_s": THEN},
-    "cost": {"server_user": COST, "kernel": COST, "generator_user": COST, "host_total": COST, "residual": COST},
+    "cost": {
+        "server_user": COST, "kernel": COST, "kernel_queued": COST, "generator_user": COST, "host_total": COST, "residual": COST,
+    },
+    "residue": {"after_s", "server_user", "kernel", "host_total"},
+    "forecast": {"memory": CEILING, "server_memory": CEILING, "ceilings": None, "first": None},
+    "drift": None,
+    "diagnoses": None,
     "generator": {
         "processes", "user_bytes", "user_bytes_per_connection", "cpu_s", "cpu_us_per_heartbeat", "saturated",
     },
@@ -83,6 +94,9 @@ def test_the_keys_are_exactly_the_contract(name: str) -> None:
     assert set(loaded["environment"]) >= ENVIRONMENT
     assert all(set(one) == {"name", "start_s", "end_s"} for one in loaded["run"]["phases"])
     assert all(set(one) == {"code", "severity", "evidence", "remedy"} for one in loaded["findings"])
+    assert set(loaded["drift"]) <= {"server_user", "kernel", "generator_user", "host_total"}
+    assert all(set(one) == DRIFT for one in loaded["drift"].values())
+    assert all(set(one) == CEILING for one in loaded["forecast"]["ceilings"])
 
 
 def test_the_numbers_of_a_good_run() -> None:
@@ -120,6 +134,7 @@ def test_every_null_has_its_finding() -> None:
     says = {
         ".ramp": "ramp_unknown", ".heartbeats": "latency_unknown", ".reconciliation": "reconciliation_unknown",
         ".server": "server_numbers_unknown", ".cost": "cost_", ".generator": "generator_numbers_unknown",
+        ".residue": "residue_unknown", ".forecast": "forecast_unknown", ".drift": "drift_unknown",
     }  # fmt: skip
     for name in ("elsewhere", "short", "empty"):
         loaded = document(RUNS[name]())
@@ -176,19 +191,7 @@ def test_a_killed_run_and_one_that_was_stopped() -> None:
 def test_json_is_stable_and_finite(tmp_path: Path) -> None:
     """The same from memory and from the file, and twice."""
     run = a_run(5000, hold_s=5.0)
-    writer = RunWriter.create(
-        tmp_path / "run.db", run_id=run.id, started_wall_s=1_740_830_400.0, plan_document=plan_document(run.plan),
-        environment=run.environment,
-    )  # fmt: skip
-    for phase in run.phases:
-        writer.phase(phase)
-    for t_s, tick in run.ticks:
-        writer.tick(t_s, tick)
-    for sample in run.samples:
-        writer.sample(sample)
-    for finding in run.findings:
-        writer.finding(0.0, finding)
-    writer.close(True)
+    write_run(run, tmp_path / "run.db")
     assert to_json(summarise(read_run(tmp_path / "run.db"))) == to_json(summarise(run)) == to_json(summarise(run))
     summary = summarise(run)
     summary.ramp.achieved_per_s = math.nan

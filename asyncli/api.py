@@ -1,0 +1,435 @@
+"""asyncli in Python and in notebooks: load a run, look at it, plot it, compare it, make another.
+
+run = asyncli.load("run.db")           # any machine that runs Python: no uvloop, no Linux
+run.summary.verdict, run.cost(), run.plot.cost(), run.frames.ticks
+
+async with asyncli.lab_server("nginx", connections="10k") as server:
+    run = await asyncli.soak(server, connections="10k", hold="30s")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import io
+import os
+import string
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from asyncli.analysis import compare as comparing
+from asyncli.analysis.verdict import Verdict
+from asyncli.errors import HostError, PlanError, StoreError
+from asyncli.notebook import LogWatcher, NotebookWatcher, kernel_shell, show_figures
+from asyncli.plan import Layer, Plan, build_plan
+from asyncli.records import Environment, Finding
+from asyncli.report import charts
+from asyncli.report import comparison as comparison_report
+from asyncli.report.analyses import Analyses, analyse
+from asyncli.report.frames import Frames, pandas
+from asyncli.report.pictures import Picture, pictures
+from asyncli.report.summary import Summary, summarise
+from asyncli.report.tables import CostView, DeathView, DriftView, Table
+from asyncli.report.text import answer, one_line, print_report, server_name, why
+from asyncli.report.timeline import timeline
+from asyncli.store.reader import Run, read_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+    from rich.console import Console
+
+    from asyncli.lab import LabServer
+
+__all__ = ["Compared", "Plots", "Recorded", "compare", "lab_server", "load", "make_plan", "soak"]
+
+
+def load(run: str | os.PathLike[str]) -> Recorded:
+    """The run in the file ``run``: finished, interrupted, killed, or still being written (as it is now; load it again for more).
+
+    Raises :class:`~asyncli.errors.StoreError`, in one line, for a file that is missing, of another program, of a newer
+    asyncli, or damaged.
+    """
+    path = Path(run)
+    return Recorded(path, read_run(path))
+
+
+class Recorded:
+    """A run that was recorded. A path to its file as well: whatever takes a path takes it.
+
+    ``summary`` has every number of the report, ``frames`` every record as DataFrames, ``plot`` the report's figures.
+    """
+
+    def __init__(self, path: Path, records: Run) -> None:
+        self.path = path
+        #: All records as they were read: ticks, samples, phases, findings, checks.
+        self.records = records
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Everything that a report shows, as data (its JSON is the contract with other tools)."""
+        return summarise(self.records, self.analyses)
+
+    @cached_property
+    def analyses(self) -> Analyses:
+        """What the report's tables and figures are made of: totals, costs with their fits, forecast, drifts, diagnoses."""
+        return analyse(self.records)
+
+    @property
+    def verdict(self) -> Verdict:
+        """``"passed"``, ``"failed"``, ``"invalid"`` or ``"untested"``; a run without an end is not passed."""
+        return self.summary.verdict
+
+    @property
+    def complete(self) -> bool:
+        """The run came to its end and its file was closed."""
+        return self.records.complete
+
+    @property
+    def plan(self) -> Plan:
+        """What was asked for."""
+        return self.records.plan
+
+    @property
+    def environment(self) -> Environment:
+        """Where it ran: kernel, limits, CPUs, memory, server."""
+        return self.records.environment
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What should be known or mended, errors first."""
+        return self.summary.findings
+
+    @cached_property
+    def frames(self) -> Frames:
+        """``ticks``, ``samples``, ``deaths``, ``phases``, ``findings``, ``checks`` as pandas DataFrames."""
+        return Frames(self.records, self.findings)
+
+    @cached_property
+    def plot(self) -> Plots:
+        """The report's figures: ``run.plot.cost()``, ``run.plot.timeline()``..."""
+        return Plots(self)
+
+    def cost(self) -> CostView:
+        """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
+        name, held = server_name(self.summary), self.summary.connections.held
+        return CostView(self.analyses.costs, answer(self.summary), server=name, local=self._local, held=held)
+
+    def drift(self) -> DriftView:
+        """Whether memory grew over the hold: bytes an hour with 95 % intervals, and a verdict by a stated rule."""
+        return DriftView(self.analyses.drifts, server_name(self.summary))
+
+    def deaths(self) -> DeathView:
+        """Who closed established connections, when and why."""
+        return DeathView(self.analyses.totals.whole.deaths, self.analyses.diagnoses)
+
+    def report(self) -> str:
+        """The report as text, as ``asyncli report`` prints it."""
+        return _printed(lambda console: print_report(self.summary, console, self.path), 96)
+
+    def html(self) -> str:
+        """The report as one HTML page that needs no network, as ``asyncli report --html`` writes it."""
+        from asyncli.report.page import render
+
+        return render(self.records, self.summary, self.analyses)
+
+    def __repr__(self) -> str:
+        return f"<asyncli run {os.fspath(self.path)!r}: {one_line(self.summary)}>"
+
+    def _repr_html_(self) -> str:
+        summary = self.summary
+        word = summary.verdict if self.complete else "incomplete"
+        head = f'<b style="color: {_COLORS[word]};">{word.upper()}</b> {html.escape(why(summary))}'
+        told = _told(one for one in summary.findings if one.severity != "info" and not one.code.startswith("verdict_"))
+        return f"<div>{head}</div>{self.cost()._repr_html_()}{told}"
+
+    @cached_property
+    def _pictures(self) -> dict[str, Picture]:
+        return {one.name: one for one in pictures(self.records, self.summary, self.analyses)}
+
+    @property
+    def _local(self) -> bool:
+        return self.environment.get("local") is True
+
+
+def _told(findings: Iterable[Finding]) -> str:
+    lines = "".join(
+        f"<li><b>{one.severity}</b> {html.escape(one.evidence)}"
+        + (f' <span style="opacity: 0.7;">Remedy: {html.escape(one.remedy)}</span>' if one.remedy else "")
+        + "</li>"
+        for one in findings
+    )
+    return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _printed(what: Callable[[Console], None], width: int) -> str:
+    from rich.console import Console
+
+    out = io.StringIO()
+    what(Console(file=out, width=width, highlight=False, color_system=None))
+    return out.getvalue().rstrip()
+
+
+_COLORS = {"passed": "#2e8b57", "failed": "#c0392b", "invalid": "#a0459c", "untested": "#b07d00", "incomplete": "#a0459c"}
+
+
+class Plots:
+    """The report's figures of one run, each a :class:`matplotlib.figure.Figure`: to be shown, changed or saved.
+
+    Where there is nothing to draw, a figure that says why.
+    """
+
+    def __init__(self, run: Recorded) -> None:
+        self._run = run
+
+    def parts(self) -> Figure:
+        """What one connection costs, as a bar: server, kernel, asyncli, and what is left over."""
+        return self._picture("parts")
+
+    def cost(self) -> Figure:
+        """Memory over connections held: the points, the line of each cost with its 95 % band, and the raw seconds."""
+        return self._picture("cost")
+
+    def residuals(self) -> Figure:
+        """How far each point of :meth:`cost` lies from its line."""
+        return self._picture("residuals")
+
+    def forecast(self) -> Figure:
+        """How many connections each limit of this host allows."""
+        return self._picture("forecast")
+
+    def drift(self) -> Figure:
+        """Memory over the hold, as medians of a minute, with the Theil-Sen line through them."""
+        return self._picture("drift")
+
+    def timeline(self) -> Figure:
+        """Connections, memory, heartbeats, latencies, lateness and deaths on one time axis."""
+        return self._picture("timeline")
+
+    def latency(self) -> Figure:
+        """Latency of heartbeats (due to answered) and lateness of asyncli (due to sent) over time."""
+        over_time = timeline(self._run.records, server=server_name(self._run.summary))
+        panels = [one for one in over_time.panels if one.key in ("latency", "lateness")]
+        part = msgspec.structs.replace(over_time, panels=panels, lanes=[])
+        return _figure(lambda style: charts.timeline_panels(part, style=style), "Latency and lateness over time", self._note)
+
+    def deaths(self) -> Figure:
+        """How old, how long idle and after how many requests connections ended, by cause."""
+        return self._picture("deaths")
+
+    def counts(self) -> Figure:
+        """The server's counts less the client's, over time."""
+        return self._picture("counts")
+
+    def _picture(self, name: str) -> Figure:
+        picture = self._run._pictures[name]
+        return _figure(picture.draw, picture.title, self._note)
+
+    @property
+    def _note(self) -> str:
+        return f"{self._run.path.name}, begun {self._run.records.started}"
+
+
+def _figure(draw: Callable[[charts.Style], Figure], title: str, note: str) -> Figure:
+    show_figures()
+    try:
+        return draw(charts.Style(title=title, note=note))
+    except charts.NothingToDraw as nothing:
+        return _says(str(nothing), title)
+
+
+def _says(words: str, title: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10.0, 0.9), dpi=72)
+    figure.text(0.015, 0.65, title, weight="bold", size=14)
+    figure.text(0.015, 0.2, words, size=12)
+    return figure
+
+
+class Compared:
+    """Two runs or more, number by number. The first is what the others are compared with; they are called A, B, C...
+
+    ``comparison`` is the data, ``frame`` one row for each number and pair of runs, ``plot()`` the relative differences.
+    """
+
+    def __init__(self, comparison: comparing.Comparison) -> None:
+        self.comparison = comparison
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What to know before believing a difference."""
+        return self.comparison.findings
+
+    @property
+    def differences(self) -> list[comparing.Difference]:
+        """One for each number and pair of runs: values, difference, interval, p, verdict."""
+        return self.comparison.differences
+
+    @property
+    def frame(self) -> DataFrame:
+        """One row for each number and pair of runs. Index ``key``.
+
+        ``name``, ``unit``, ``first`` and ``second`` (the runs' letters), ``value_first``, ``value_second``, ``difference``
+        (second less first) with ``ci95_low`` and ``ci95_high``, ``relative`` (a share of the first), ``p_value``, ``verdict``
+        ("higher", "lower", "no_difference", "cannot_say", after Holm), ``words``. NaN where unknown.
+        """
+        rows = [
+            (
+                one.key, _ROWS[one.key].name, one.unit, *one.between, *one.values, one.difference,
+                *(one.ci95 or (None, None)), one.relative, one.p_value, one.verdict, comparison_report.words(one),
+            )
+            for one in self.differences
+        ]  # fmt: skip
+        numbers = ["value_first", "value_second", "difference", "ci95_low", "ci95_high", "relative", "p_value"]
+        names = ["key", "name", "unit", "first", "second", *numbers, "verdict", "words"]
+        frame: DataFrame = pandas().DataFrame(rows, columns=names).set_index("key")
+        return frame.astype(dict.fromkeys(numbers, float))
+
+    def plot(self, second: str = "B") -> Figure:
+        """How much the run called ``second`` differs from the first, number by number, in per cent with 95 % intervals."""
+        rows = [one for one in self.differences if one.between[1] == second]
+        if not rows:
+            names = ", ".join(run.name for run in self.comparison.runs[1:])
+            raise PlanError(f"plot: there is no run {second!r} beside the first; write one of {names}")
+        from asyncli.report.comparison_page import forest
+
+        title = f"How much {second} differs from {rows[0].between[0]}"
+        return _figure(lambda style: forest(rows, style=style), title, "Filled marks are real differences, open ones are not.")
+
+    def __repr__(self) -> str:
+        return _printed(lambda console: comparison_report.print_comparison(self.comparison, console), 110)
+
+    def _repr_html_(self) -> str:
+        runs = "".join(
+            f"<div><b>{run.name}</b> {html.escape(Path(run.path).name)}: {html.escape(comparison_report.server_of(run))}, "
+            f"{run.held:,} held, {comparison_report.verdict_of(run)}</div>"
+            for run in self.comparison.runs
+        )
+        told = _told(one for one in self.findings if one.severity != "info")
+        pairs = "".join(self._pair(run.name) for run in self.comparison.runs[1:])
+        return f"{runs}{told}{pairs}"
+
+    def _pair(self, second: str) -> str:
+        rows = [one for one in self.differences if one.between[1] == second and None not in one.values]
+        if not rows:
+            return f"<div>Nothing is known of both {second} and the first run.</div>"
+        cells = []
+        for one in rows:
+            shown, said = comparison_report.amounts(one), comparison_report.words(one)
+            label = _ROWS[one.key].name + (f", {shown.unit}" if shown.unit else "")
+            percent = "-" if shown.percent == "-" else f"{shown.percent} %"
+            cells.append((label, shown.first, shown.second, shown.difference, percent, shown.interval, said))
+        first = rows[0].between[0]
+        columns = (f"{second} against {first}", first, second, "difference", "in %", "95 % interval", "verdict")
+        strong = tuple(place for place, one in enumerate(rows) if one.verdict in ("higher", "lower"))
+        notes = (f"Rule: {comparing.RULE}.",)
+        caption = comparison_report.headline(rows)
+        return Table(caption, columns, tuple(cells), notes, wordy=("verdict",), strong=strong)._repr_html_()
+
+
+_ROWS = {row.key: row for row in comparing.ROWS}
+
+
+def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> Compared:
+    """What differs between runs (files, or what :func:`load` gave), and which differences are real.
+
+    Raises :class:`~asyncli.errors.StoreError` for a file that cannot be read or compared, PlanError for one run alone.
+    """
+    if not others:
+        raise PlanError("compare: one run alone cannot be compared; name two or more")
+    if len(others) >= len(string.ascii_uppercase):
+        most = len(string.ascii_uppercase)
+        raise PlanError(f"compare: {len(others) + 1} runs are more than have letters; compare at most {most}")
+    measured: list[comparing.Measured] = []
+    for name, one in zip(string.ascii_uppercase, (first, *others), strict=False):
+        recorded = one if isinstance(one, Recorded) else load(one)
+        twin = next((known for known in measured if known.id == recorded.records.id), None)
+        if twin is not None:
+            raise StoreError(f"{recorded.path}: is the run of {twin.path} again (run {twin.id}); compare two different runs")
+        hindrance = comparing.hindrance(str(recorded.path), recorded.records)
+        if hindrance is not None:
+            raise StoreError(hindrance)
+        measured.append(comparing.measure(name, str(recorded.path), recorded.records))
+    return Compared(comparing.compare(measured))
+
+
+# -- soaking
+
+
+def make_plan(urls: str | Sequence[str], **settings: Any) -> Plan:
+    """A plan from the keys of a plan file, with units: ``make_plan(url, connections="100k", hold="8h", ramp="10/10ms")``.
+
+    Raises :class:`~asyncli.errors.PlanError` that names the key, says what is wrong with it, and what to write.
+    """
+    return build_plan([Layer("plan: {key}", {**settings, "urls": urls})])
+
+
+def lab_server(
+    name: str | None = None, *, connections: int | str = "100k", keepalive: float | str = 60, **options: Any
+) -> LabServer:
+    """A server of our own to aim at: ``async with asyncli.lab_server("nginx", connections="10k") as server: ...``.
+
+    ``name``: "nginx" or "builtin"; None takes an nginx where there is one with stub_status. ``connections``: how many it
+    must be able to hold; ``keepalive``: the seconds (or "1h") that idle connections must outlast tenfold. It ends with the
+    block. Raises PlanError for a name or number that is none, :class:`~asyncli.errors.HostError` where it cannot start.
+    """
+    from asyncli import lab
+    from asyncli.units import parse_count, parse_duration
+
+    try:
+        count, seconds = parse_count(connections), parse_duration(keepalive)
+    except ValueError as error:
+        raise PlanError(f"lab_server: {error}") from None
+    return lab.choose(name, connections=count, keepalive_s=seconds, **options)
+
+
+async def soak(
+    aim: str | Sequence[str] | LabServer | Plan,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    progress: bool | None = None,
+    **settings: Any,
+) -> Recorded:
+    """Soak in the running loop, and give what was recorded: ``run = await asyncli.soak(plan)`` in a notebook's cell.
+
+    ``aim``: a :class:`Plan`; or URLs, or a lab server that runs, with the plan's keys as ``settings``
+    (``connections="10k", hold="30s"``). ``out``: a new file, by default ``asyncli-<time>.db`` here. ``progress``: show it
+    while it runs; None does so in a notebook, True also elsewhere (a line every ten seconds on standard error).
+
+    Cancelling ends it at once, and the file is whole up to there. Raises :class:`~asyncli.errors.AsyncliError`, in one
+    line, for what stands in the way: a plan that cannot be, a preflight that refuses, a file that exists.
+    """
+    try:
+        from asyncli.session import Soak, Target, free_name
+    except ImportError as error:
+        raise HostError(f"soaking needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
+    target = None
+    if isinstance(aim, Plan):
+        if settings:
+            beside = ", ".join(settings)
+            raise PlanError(f"soak: a plan is whole already, and {beside} came beside it; give URLs instead of a plan")
+        plan = aim
+    elif isinstance(aim, str | Sequence):
+        plan = make_plan(aim, **settings)
+    else:
+        target = Target(aim.label, aim.pid)
+        plan = make_plan(aim.url, **{"status_url": aim.status_url, "server_pid": aim.pid, **settings})
+    path = free_name() if out is None else Path(out)
+    watcher: NotebookWatcher | LogWatcher | None = None
+    if progress is not False and kernel_shell() is not None:
+        watcher = NotebookWatcher(plan)
+    elif progress:
+        watcher = LogWatcher(plan)
+    await Soak(plan, path, watcher=watcher, target=target).run()
+    recorded = await asyncio.to_thread(load, path)
+    if isinstance(watcher, NotebookWatcher):
+        watcher.end(f"{recorded.verdict}: {why(recorded.summary)} ({recorded.path.name})")
+    return recorded

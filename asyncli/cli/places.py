@@ -1,0 +1,103 @@
+"""``--json FILE``, ``--html FILE``, ``--plots DIR``, ``--csv DIR``: where they may go, and writing them.
+
+A file that the user named is written anew. Of a folder only the folder was named: what stands in it under a name of ours is
+replaced where it is this run's own, and nothing else ever is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from asyncli.errors import PlanError
+
+#: Said in every picture, and found again by :func:`write_folder`.
+MARK = "asyncli run "
+_HEAD_BYTES = 4096
+
+
+def require_files(files: Mapping[str, str | None], run_file: Path) -> None:
+    """Raise :class:`PlanError` for a file (flag -> name, "-" for standard output) that could not be written, while there
+    is still time to say so."""
+    named = {flag: file for flag, file in files.items() if file is not None}
+    for flag, file in named.items():
+        if file == "-":
+            continue
+        path = Path(file)
+        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+            what = "is a folder" if path.is_dir() else "lies in a folder that does not exist or cannot be written"
+            raise PlanError(f"{flag}: {file} {what}; name another file")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PlanError(f"{flag}: {file} cannot be written; see its permissions, or name another file")
+        if _same(path, run_file):
+            raise PlanError(f"{flag}: {file} is the run file itself; name another file")
+    seen: dict[str, str] = {}
+    for flag, file in named.items():
+        place = file if file == "-" else os.path.realpath(file)
+        if place in seen:
+            what = "go to standard output" if file == "-" else f"name {file}"
+            raise PlanError(f"{seen[place]} and {flag}: both {what}; name two files")
+        seen[place] = flag
+
+
+def require_folder(flag: str, folder: str) -> None:
+    """Raise :class:`PlanError` for a folder that is none, cannot be made or cannot be written to."""
+    path = Path(folder)
+    if path.is_dir():
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PlanError(f"{flag}: {folder} cannot be written to; see its permissions, or name another folder")
+    elif path.exists() or path.is_symlink():
+        raise PlanError(f"{flag}: {folder} is not a folder; name another one")
+    elif not os.access(path.absolute().parent, os.W_OK):
+        raise PlanError(f"{flag}: {folder} lies in a folder that does not exist or cannot be written; name another one")
+
+
+def write_file(flag: str, file: str, text: str, mend: str = "name another file") -> None:
+    """``text`` into the file, or to standard output. Raises :class:`PlanError` with ``mend`` where it cannot be written."""
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PlanError(f"{flag}: {file} cannot be written ({error.strerror}); {mend}") from None
+
+
+def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], names: Iterable[str], run_id: str) -> list[Path]:
+    """Files (name, content) into the folder, which is made where it is missing; the paths.
+
+    Before the first is written or even made, :class:`PlanError` is raised where one of ``names`` stands there already and
+    is not of the run ``run_id``.
+    """
+    root = Path(folder)
+    try:
+        for name in names:
+            if (root / name).exists() and not _is_of(root / name, run_id):
+                what = "exists already and is not of this run"
+                raise PlanError(f"{flag}: {root / name} {what}; name another folder, or move it away")
+        root.mkdir(exist_ok=True)
+        written = []
+        for name, content in contents:
+            (root / name).write_bytes(content)
+            written.append(root / name)
+    except OSError as error:
+        raise PlanError(f"{flag}: {error.filename or folder} cannot be written ({error.strerror}); name another folder") from None
+    return written
+
+
+def _same(path: Path, other: Path) -> bool:
+    return path.absolute() == other.absolute() or (path.exists() and other.exists() and path.samefile(other))
+
+
+def _is_of(path: Path, run_id: str) -> bool:
+    """Whether a file is an export of this run: a table of its rows (or of none), or a picture that says so."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if path.suffix == ".csv":
+        header, _, rest = head.partition(b"\n")
+        return header.startswith(b"run_id,") and (not rest or rest.startswith(f"{run_id},".encode()))
+    return f"{MARK}{run_id}".encode() in head

@@ -1,0 +1,104 @@
+"""``asyncli runs [FOLDER]``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from asyncli.cli.places import require_files, write_file
+from asyncli.errors import PlanError, StoreError
+
+# The first bytes of every SQLite file (https://www.sqlite.org/fileformat.html, 1.2).
+_MAGIC = b"SQLite format 3\0"
+
+
+@click.command(name="runs")
+@click.argument("folder", default=".", metavar="[FOLDER]")
+@click.option("-r", "--recursive", is_flag=True, help="Folders in it as well.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the list as JSON instead; '-' for standard output.")
+def command(folder: str, recursive: bool, json_file: str | None) -> int:
+    """List the run files of a folder (by default this one), the newest first.
+
+    Files that look like runs and are none, or are broken, stand below the list with the reason.
+    """
+    root = Path(folder)
+    if not root.exists():
+        raise PlanError(f"FOLDER: {folder} does not exist; name a folder of run files")
+    if not root.is_dir():
+        raise PlanError(f"FOLDER: {folder} is no folder; 'asyncli report {folder}' shows the run in it")
+    require_files({"--json": json_file}, root)
+
+    from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
+    from asyncli.store.head import read_head
+
+    runs: list[Listed] = []
+    unread: list[Unread] = []
+    now = time.time()
+    for path, error in _candidates(root, recursive):
+        name = str(path.relative_to(root))
+        try:
+            if error is not None:
+                raise error
+            size, changed_s = path.stat().st_size, now - _changed(path)
+            run = read_head(path)
+            age_s = now - datetime.fromisoformat(run.started).timestamp()
+            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s))
+        except StoreError as broken:
+            unread.append(Unread(name, _located(path, str(broken))))
+        except OSError as closed:
+            unread.append(Unread(name, f"{path}: cannot be read ({closed.strerror}); see its permissions"))
+    listing = Listing(folder, newest_first(runs), unread)
+    if json_file is not None:
+        write_file("--json", json_file, to_json(listing) + "\n")
+    else:
+        from rich.console import Console
+
+        print_listing(listing, Console(highlight=False))
+    return 0
+
+
+def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | None]]:
+    """What may be a run: files that are SQLite's, and those called ``.db``; in the order of names. Others go unmentioned.
+
+    Hidden folders are left out, and links to folders, which could lead round in a circle.
+    """
+    try:
+        entries = sorted(os.scandir(root), key=lambda entry: entry.name)
+    except OSError as error:
+        yield root, error
+        return
+    folders = []
+    for entry in entries:
+        path = root / entry.name
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                folders += [] if entry.name.startswith(".") else [path]
+            # Only regular files: to open a pipe would wait for its writer.
+            elif entry.is_file() and (entry.name.endswith(".db") or _is_sqlite(path)):
+                yield path, None
+        except OSError as error:
+            if entry.name.endswith(".db"):
+                yield path, error
+    for path in folders if recursive else ():
+        yield from _candidates(path, recursive)
+
+
+def _is_sqlite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def _changed(path: Path) -> float:
+    """When the run in ``path`` was last written to (Unix time): a live one grows in its WAL."""
+    wal = path.with_name(path.name + "-wal")
+    return max(one.stat().st_mtime for one in (path, wal) if one.exists())
+
+
+def _located(path: Path, text: str) -> str:
+    """An error of the reader with the file it is about: what is opened late has forgotten it."""
+    return text if str(path) in text else f"{path}: {text}"

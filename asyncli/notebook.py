@@ -1,0 +1,127 @@
+"""What a notebook needs: whether we are in one, a soak to look at while it runs, and figures that show themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import time
+from typing import Any
+
+from asyncli.plan import Plan
+from asyncli.records import Finding, Phase, Sample, Tick
+from asyncli.report.live import PlainView
+from asyncli.report.livehtml import Look
+from asyncli.report.livestate import LiveFold, LiveState
+
+# As on a terminal: more often tires the eye, and sends to the browser what nobody sees.
+_SHORTEST_FRAME_S = 0.25
+
+
+def kernel_shell() -> Any | None:
+    """IPython's shell where it runs in a kernel (a notebook, JupyterLab, nbclient); None elsewhere, a terminal's IPython too."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell if shell is not None and getattr(shell, "kernel", None) is not None else None
+
+
+class _Watcher:
+    """A soak's watcher that shows what it sees. Whatever goes wrong with showing ends the showing, never the soak."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._fold = LiveFold(plan)
+        self._shown_s = 0.0
+        self._blind = False
+
+    def phase(self, phase: Phase) -> None:
+        self._fold.phase(phase)
+        self._look(at_once=True)
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        self._fold.tick(t_s, tick)
+        self._look()
+
+    def sample(self, sample: Sample) -> None:
+        self._fold.sample(sample)
+        self._look()
+
+    def finding(self, finding: Finding) -> None:
+        self._fold.finding(finding)
+        self._look(at_once=True)
+
+    def show(self, state: LiveState) -> None:
+        """Show one look."""
+        raise NotImplementedError
+
+    def _look(self, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if self._blind or (not at_once and now - self._shown_s < _SHORTEST_FRAME_S):
+            return
+        self._shown_s = now
+        try:
+            self.show(self._fold.state())
+        except Exception:  # whatever a front end or a pipe that has gone away raises
+            self._blind = True
+
+
+class NotebookWatcher(_Watcher):
+    """Shows the soak below the cell, in one output that changes in place."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._handle: Any = None
+
+    def show(self, state: LiveState) -> None:
+        self._update(Look(self.plan, state))
+
+    def end(self, outcome: str) -> None:
+        """Leave what should stay on the page: how it ended, in a line."""
+        with contextlib.suppress(Exception):
+            self._update(Look(self.plan, self._fold.state(), outcome))
+
+    def _update(self, look: Look) -> None:
+        from IPython import display as ipython
+
+        if self._handle is None:
+            show: Any = ipython.display
+            self._handle = show(look, display_id=True)
+        else:
+            self._handle.update(look)
+
+
+class LogWatcher(_Watcher):
+    """Shows the soak as lines on standard error: each phase, each finding, and every ten seconds."""
+
+    def __init__(self, plan: Plan) -> None:
+        from rich.console import Console
+
+        super().__init__(plan)
+        self._view = PlainView(plan, Console(stderr=True, highlight=False))
+
+    def show(self, state: LiveState) -> None:
+        self._view.update(state)
+
+
+def show_figures() -> None:
+    """Have the kernel show figures of matplotlib as pictures, as ``%matplotlib inline`` would; no change where it does."""
+    shell = kernel_shell()
+    if shell is None:
+        return
+    from matplotlib.figure import Figure
+
+    with contextlib.suppress(AttributeError, KeyError):
+        formatters = shell.display_formatter.formatters
+        if not any(Figure in formatters[kind] for kind in ("image/png", "image/svg+xml", "image/jpeg", "application/pdf")):
+            formatters["image/png"].for_type(Figure, _png)
+
+
+def _png(figure: Any) -> tuple[bytes, dict[str, int]]:
+    """Twice as fine as the screen, for screens that can show it, and at the width that it was laid out for."""
+    from asyncli.report.charts import drawing
+
+    buffer = io.BytesIO()
+    with drawing():
+        figure.savefig(buffer, format="png", dpi=2 * figure.dpi, facecolor=figure.get_facecolor())
+    width, height = figure.get_size_inches() * figure.dpi
+    return buffer.getvalue(), {"width": round(width), "height": round(height)}

@@ -1,0 +1,44 @@
+"""Everything that is worked out of a run beside its summary: what the page, the figures and the tables are made of."""
+
+from __future__ import annotations
+
+import msgspec
+
+from asyncli.analysis.cost import Costs, costs
+from asyncli.analysis.diagnosis import Diagnosis, diagnose
+from asyncli.analysis.drift import Drift, MetricName, drifts
+from asyncli.analysis.forecast import Forecast, forecast
+from asyncli.analysis.reconcile import CountsOverTime, counts_over_time
+from asyncli.analysis.totals import Totals, fold
+from asyncli.records import Finding
+from asyncli.store.reader import Run
+
+
+class Analyses(msgspec.Struct):
+    """What the pure functions of analysis/ say of one run. ``findings``: those of forecast and drift."""
+
+    totals: Totals
+    costs: Costs
+    forecast: Forecast
+    drifts: dict[MetricName, Drift]
+    counts: CountsOverTime
+    diagnoses: list[Diagnosis]
+    findings: list[Finding]
+
+
+def analyse(run: Run) -> Analyses:
+    """The analyses of ``run``. Pure: the same records give the same."""
+    plan, environment, phases, ticks, samples = run.plan, run.environment, run.phases, run.ticks, run.samples
+    totals = fold(ticks, phases)
+    cost = costs(plan, phases, ticks, samples, environment)
+    ceilings, of_forecast = forecast(plan, cost, samples, run.checks, environment, phases, ticks)
+    drift, of_drift = drifts(plan, phases, ticks, samples, environment)
+    return Analyses(
+        totals=totals,
+        costs=cost,
+        forecast=ceilings,
+        drifts=drift,
+        counts=counts_over_time(phases, ticks, samples, plan),
+        diagnoses=diagnose(totals, ticks, phases, samples, run.checks, environment, plan),
+        findings=[*of_forecast, *of_drift],
+    )

@@ -1,0 +1,183 @@
+"""A folder of runs as lines: what each was of, how it went, what one more connection cost. Pure but for the printing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from asyncli.analysis.cost import Cost, costs
+from asyncli.analysis.saturation import is_saturated, saturation
+from asyncli.analysis.series import end_of_hold, phase
+from asyncli.analysis.totals import fold
+from asyncli.analysis.verdict import Verdict, judge
+from asyncli.records import SCHEMA
+from asyncli.report.words import bytes_each, oneline
+from asyncli.store.reader import Run
+from asyncli.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# A file that is being written grows each second; one that has not for this long has lost its writer.
+_LIVE_S = 10.0
+_VERDICT_STYLE = {
+    "passed": "green", "failed": "red", "invalid": "magenta", "untested": "yellow", "going on": "cyan", "incomplete": "magenta",
+}  # fmt: skip
+_ASCII = str.maketrans({"±": "+-", "…": "~"})
+
+
+class Listed(msgspec.Struct):
+    """One run file. ``cost``: bytes of one more connection on the host in all, or where that is unknown in the server's
+    processes (``cost_of`` says which); None where neither is known. ``live``: it is being written. Times in seconds.
+    """
+
+    file: str
+    id: str
+    started: str
+    age_s: float
+    server: str | None
+    requested: int
+    held: int
+    verdict: Verdict
+    complete: bool
+    live: bool
+    hold_s: float
+    cost: Cost | None
+    cost_of: str | None
+    bytes: int
+
+
+class Unread(msgspec.Struct):
+    """A file that looked like a run and is none, or is broken, and why."""
+
+    file: str
+    why: str
+
+
+class Listing(msgspec.Struct):
+    """What a folder holds, the newest run first."""
+
+    folder: str
+    runs: list[Listed]
+    unread: list[Unread]
+
+
+def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float) -> Listed:
+    """The line of ``run``. ``changed_s``: how long ago its file was last written to; ``age_s``: how long ago it began."""
+    totals = fold(run.ticks, run.phases)
+    limits = saturation(run.plan, totals, run.phases, run.ticks, run.environment)
+    judgement = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete)
+    cost, of = None, None
+    if totals.held or totals.peak:
+        found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
+        # A slope whose interval reaches zero was drowned by whatever else the host did.
+        if found.host_total is not None and found.host_total.ci95[0] > 0:
+            cost, of = found.host_total, "host_total"
+        elif found.server_user is not None:
+            cost, of = found.server_user, "server_user"
+    server = run.environment.get("server")
+    hold = phase(run.phases, "hold")
+    return Listed(
+        file=file, id=run.id, started=run.started, age_s=max(0.0, age_s),
+        server=str(server["label"]) if isinstance(server, dict) and server.get("label") else None,
+        requested=run.plan.connections, held=totals.held, verdict=judgement.verdict, complete=run.complete,
+        live=not run.complete and changed_s < _LIVE_S,
+        hold_s=max(0.0, end_of_hold(run.phases, run.ticks, run.samples) - hold.start_s) if hold is not None else 0.0,
+        cost=cost, cost_of=of, bytes=size,
+    )  # fmt: skip
+
+
+def to_json(listing: Listing) -> str:
+    """The JSON of ``asyncli runs``, schema 1: ``folder``, ``runs`` (see :class:`Listed`), ``unread``."""
+    document: dict[str, Any] = {"schema": SCHEMA, **msgspec.to_builtins(listing)}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def state(run: Listed) -> str:
+    """The verdict, or that there is none yet, or will never be."""
+    return run.verdict if run.complete else "going on" if run.live else "incomplete"
+
+
+# Column -> how soon it goes where the terminal is narrow: the higher the sooner; 0 stays.
+_COLUMNS = {
+    "run file": 0, "started (UTC)": 2, "age": 0, "server": 3, "held": 0, "hold": 1, "verdict": 0, "one more costs": 0, "size": 4,
+}  # fmt: skip
+_RIGHT = ("age", "held", "hold", "one more costs", "size")
+
+
+def print_listing(listing: Listing, console: Console) -> None:
+    """One line a run. On a terminal columns go until a line fits; in a pipe all are there, however wide."""
+    from rich.text import Text
+
+    lines = [_cells(run) for run in listing.runs]
+    shown = list(_COLUMNS)
+    widths = {name: max(len(name), *(len(line[name]) for line in lines)) if lines else 0 for name in _COLUMNS}
+    if console.is_terminal:
+        while sum(widths[name] + 2 for name in shown) - 2 > console.width and any(_COLUMNS[name] for name in shown):
+            shown.remove(max(shown, key=_COLUMNS.__getitem__))
+        # What is still too wide is the files' names: their ends tell them apart.
+        over = sum(widths[name] + 2 for name in shown) - 2 - console.width
+        widths["run file"] = max(12, widths["run file"] - max(0, over))
+
+    def put(cells: dict[str, str], style: str = "") -> None:
+        text = Text()
+        for name in shown:
+            cell = cells[name] if len(cells[name]) <= widths[name] else "…" + cells[name][1 - widths[name] :]
+            padded = f"{cell:>{widths[name]}}" if name in _RIGHT else f"{cell:<{widths[name]}}"
+            text.append(padded, style or (_VERDICT_STYLE.get(cells["verdict"], "") if name == "verdict" else ""))
+            text.append("  ")
+        text.rstrip()
+        _say(console, text)
+
+    if lines:
+        put({name: name for name in _COLUMNS}, "dim")
+    for line in lines:
+        put(line)
+    if not lines:
+        _say(console, Text(f"no run files in {oneline(listing.folder)}; 'asyncli demo' makes one"))
+    if listing.unread:
+        _say(console, Text(""))
+        _say(console, Text("Not runs, or broken:", "bold"))
+        for one in listing.unread:
+            _say(console, Text(f"  {oneline(one.why)}", "yellow"))
+
+
+def _say(console: Console, text: Any) -> None:
+    if console.options.ascii_only:
+        text.plain = text.plain.translate(_ASCII).encode("ascii", "replace").decode()
+    console.print(text, soft_wrap=True)
+
+
+def _cells(run: Listed) -> dict[str, str]:
+    held = format_count(run.held)
+    cost = "-" if run.cost is None else bytes_each(run.cost.bytes_per_connection)
+    if run.cost is not None:
+        half = (run.cost.ci95[1] - run.cost.ci95[0]) / 2
+        cost += f" ± {half:,.0f}" if half >= 1 else f" ± {half:,.1f}"
+        cost += " (server)" if run.cost_of == "server_user" else ""
+    return {
+        "run file": oneline(run.file),
+        "started (UTC)": run.started.replace("T", " ").removesuffix("Z")[:16],
+        "age": _age(run.age_s),
+        "server": oneline(run.server or "-"),
+        "held": held if run.held == run.requested else f"{held}/{format_count(run.requested)}",
+        "hold": format_duration(round(run.hold_s)) if run.hold_s >= 1 else "-",
+        "verdict": state(run),
+        "one more costs": cost,
+        "size": format_bytes(run.bytes),
+    }
+
+
+def _age(seconds: float) -> str:
+    """The age in its largest unit: "3 d"."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:,.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def newest_first(runs: Sequence[Listed]) -> list[Listed]:
+    """By their start, the file's name for those of one second."""
+    return sorted(sorted(runs, key=lambda one: one.file), key=lambda one: one.age_s)

@@ -1,0 +1,205 @@
+"""The figures of one run: which there are, what each shows in a sentence, and how to read it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from asyncli.analysis.cost import Cost
+from asyncli.analysis.drift import Drift, MetricName, drifting, in_words
+from asyncli.analysis.series import Series
+from asyncli.report import charts
+from asyncli.report.analyses import Analyses
+from asyncli.report.charts import Style
+from asyncli.report.summary import Summary
+from asyncli.report.text import server_name
+from asyncli.report.timeline import Timeline, timeline
+from asyncli.store.reader import Run
+from asyncli.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Picture(msgspec.Struct):
+    """A figure of a run. ``draw`` raises :class:`charts.NothingToDraw` where there is no data; only after it came through
+    may ``alt`` be asked: what the figure shows, in a sentence with its numbers. ``caption``: how to read it."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Style], Figure]
+    alt: Callable[[], str]
+
+
+def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
+    """Every figure of the run, in the order of the report."""
+    ends, server = (2 if summary.environment.get("local") is True else 1), server_name(summary)
+    fits, held = analyses.costs.fits, summary.connections.held
+    points = medians(run, analyses.drifts)
+    over_time = timeline(run, _asked(analyses), server)
+    lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
+    return [
+        Picture(
+            "parts",
+            "What one connection is made of",
+            "Memory in bytes; the heavy part of the line over the bar is the total's 95 % interval.",
+            lambda style: charts.cost_parts(analyses.costs, ends=ends, server=server, style=style),
+            lambda: _parts_alt(analyses, ends, server),
+        ),
+        Picture(
+            "cost",
+            "Memory over connections",
+            "Open marks are medians, the points that each line is fitted to; dots are single samples; the tint is the 95 % "
+            "band of the line. Each starts at its fixed part, so that slopes can be compared.",
+            lambda style: charts.cost_lines(fits, ends=ends, server=server, style=style),
+            lambda: _lines_alt(charts.slopes(fits, ends=ends, server=server)),
+        ),
+        Picture(
+            "residuals",
+            "How far the points lie from their lines",
+            "Each point less its line, each strip on a scale of its own, with the line's 95 % band as a tint. Dots are single "
+            "samples; those beyond a strip are left out. R² is the share of the points' variance on the line.",
+            lambda style: charts.cost_residuals(fits, ends=ends, server=server, style=style),
+            lambda: _residuals_alt(charts.slopes(fits, ends=ends, server=server, unsteady=True)),
+        ),
+        Picture(
+            "forecast",
+            "How many connections each limit allows",
+            "The bar through a mark is its 95 % interval, where it has one.",
+            lambda style: charts.forecast_ceilings(analyses.forecast, asked=run.plan.connections, held=held, style=style),
+            lambda: _forecast_alt(analyses, held),
+        ),
+        Picture(
+            "drift",
+            "Memory over the hold",
+            "Medians of a minute each (of a twentieth of a short hold), and the Theil-Sen line through them, above where that "
+            "line begins; each strip on a scale of its own.",
+            lambda style: charts.drift_lines(analyses.drifts, points, server=server, style=style),
+            lambda: _drift_alt(analyses, server),
+        ),
+        Picture(
+            "timeline",
+            "The run on one time axis",
+            "Latencies count from when the heartbeat was due; below 10 µs they are drawn as that. Ramp and drain are tinted. "
+            f"{over_time.into.method}",
+            lambda style: charts.timeline_panels(over_time, style=style),
+            lambda: _timeline_alt(over_time, summary),
+        ),
+        Picture(
+            "deaths",
+            "How old the lost connections were, how long idle, after how many requests",
+            "A row for each cause; each panel on axes of its own.",
+            lambda style: charts.deaths_by(lost, style=style),
+            lambda: _deaths_alt(summary),
+        ),
+        Picture(
+            "counts",
+            "The server's counts less the client's",
+            "At zero both count the same. While connections come and go the two are read up to a second apart, and differ "
+            "by what happened in between; the held ones are left out of the drain.",
+            lambda style: charts.counts_apart(analyses.counts, over_time.phases, style=style),
+            lambda: _counts_alt(analyses),
+        ),
+    ]
+
+
+def medians(run: Run, drifts: Mapping[MetricName, Drift]) -> dict[str, Series]:
+    """The medians that each drift was looked for in (of a minute each, or less in a short hold), at the middle of each."""
+    found: dict[str, Series] = {}
+    for name, drift in drifts.items():
+        metric = drifting(run.samples, name)
+        if drift.from_s is None or drift.to_s is None or drift.bin_s <= 0:
+            continue
+        # Whole bins up to the end, as the drift's own.
+        count = int((drift.to_s - drift.from_s) / drift.bin_s + 1e-6)
+        middles = Series()
+        for place in range(count):
+            low = drift.to_s - (count - place) * drift.bin_s
+            part = metric.between(low, low + drift.bin_s)
+            if part.values:
+                middles.t_s.append(low + drift.bin_s / 2)
+                middles.values.append(statistics.median(part.values))
+        found[name] = middles
+    return found
+
+
+def _asked(analyses: Analyses) -> Series | None:
+    pairs = [
+        (t_s, float(asked)) for t_s, asked in zip(analyses.counts.t_s, analyses.counts.asked, strict=True) if asked is not None
+    ]
+    return Series([t_s for t_s, _ in pairs], [asked for _, asked in pairs]) if pairs else None
+
+
+def _within(cost: Cost, times: int = 1) -> str:
+    low, high = cost.ci95
+    return f"{charts.each(times * low, sign=False)} to {charts.each(times * high)}"
+
+
+def _parts_alt(analyses: Analyses, ends: int, server: str) -> str:
+    parts = ", ".join(
+        f"{label} {charts.each(size)}" for label, _, size in charts.cost_shares(analyses.costs, ends=ends, server=server)
+    )
+    total = charts.known_total(analyses.costs)
+    whole = "" if total is None else f" In all {charts.each(total.bytes_per_connection)}, 95 % interval {_within(total)}."
+    return f"A bar of one connection's memory: {parts}.{whole}"
+
+
+def _lines_alt(slopes: list[charts.Slope]) -> str:
+    said = "; ".join(
+        f"{one.label} rises by {charts.each(one.each)} a connection (± {charts.each(one.half, sign=False)})" for one in slopes
+    )
+    most = max(max(one.fit.n) for one in slopes)
+    return f"Memory over 0 to {format_count(most)} connections, with straight lines: {said}."
+
+
+def _residuals_alt(slopes: list[charts.Slope]) -> str:
+    said = "; ".join(
+        f"{one.label} at most {format_bytes(max(abs(value) for value in one.residuals()))} from its line" for one in slopes
+    )
+    return f"Distances of the points from their lines: {said}."
+
+
+def _forecast_alt(analyses: Analyses, held: int) -> str:
+    known = [one for one in analyses.forecast.ceilings if one.connections is not None]
+    said = ", ".join(f"{one.name.replace('_', ' ')} {format_count(one.connections or 0)}" for one in known)
+    return f"Connections that each limit allows, lowest first: {said}. This run held {format_count(held)}."
+
+
+def _drift_alt(analyses: Analyses, server: str) -> str:
+    names = {"host_total": "this host in all", "server_user": server, "kernel": "kernel", "generator_user": "asyncli"}
+    said = "; ".join(f"{names[name]}: {in_words(one)}" for name, one in analyses.drifts.items() if name in names)
+    return f"Memory minute by minute over the hold. {said}."
+
+
+def _timeline_alt(over_time: Timeline, summary: Summary) -> str:
+    c = summary.connections
+    panels = ", ".join(panel.title[:1].lower() + panel.title[1:] for panel in over_time.panels)
+    lanes = f"; lost and failed by cause: {', '.join(f'{lane.cause} {format_count(lane.total)}' for lane in over_time.lanes)}"
+    return (
+        f"{format_duration(over_time.end_s)} on one axis: {panels}. At most {format_count(c.established_peak)} connections were "
+        f"held at once, {format_count(c.held)} at the end{lanes if over_time.lanes else '; none was lost'}."
+    )
+
+
+def _deaths_alt(summary: Summary) -> str:
+    said = ", ".join(f"{cause} {format_count(count)}" for cause, count in summary.connections.deaths.items())
+    return f"Ages, idle times and request numbers of the lost connections, by cause: {said}."
+
+
+def _counts_alt(analyses: Analyses) -> str:
+    counts = analyses.counts
+    said = []
+    for label, ours, theirs in (
+        ("held", counts.held, counts.server_active),
+        ("accepted", counts.opened, counts.accepts),
+        ("handled", counts.opened, counts.handled),
+        ("requests", counts.answers, counts.requests),
+    ):
+        apart = [b - a for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
+        if apart:
+            said.append(f"{label}: at most {format_count(max(map(abs, apart)))} apart, {format_count(abs(apart[-1]))} at the end")
+    return f"Differences between the server's counts and the client's over time. {'; '.join(said)}."

@@ -1,0 +1,302 @@
+"""``asyncli compare`` and ``asyncli runs``: files in, words out; bad input is one clear line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from recording import write_run
+
+from asyncli.analysis import saturation
+from asyncli.cli.compare import command as compare_command
+from asyncli.cli.runs import command as runs_command
+from asyncli.errors import AsyncliError, StoreError
+from asyncli.plan import plan_document
+from asyncli.records import Deaths, Phase
+from asyncli.report.listing import listed
+from asyncli.report.summary import summarise
+from asyncli.store.head import PUNCTUAL_US, read_head
+from asyncli.store.reader import Run, read_run
+from asyncli.store.writer import RunWriter
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "analysis"))
+from synthetic_run import a_run
+
+
+def write(run: Run, path: Path, *, run_id: str | None = None, started_s: float | None = None) -> Path:
+    """``run`` as a run file, of an id of its own."""
+    return write_run(run, path, run_id=run_id or path.stem, started_s=started_s or time.time())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two good runs, one in which nothing connected, and one without a tick."""
+    folder = tmp_path_factory.mktemp("runs")
+    write(a_run(5000, hold_s=30.0, seed=1), folder / "a.db", started_s=1_000_000_000)
+    write(a_run(5000, hold_s=30.0, seed=2), folder / "b.db", started_s=1_000_000_100)
+    never = a_run(500)
+    for _, tick in never.ticks:
+        tick.opened = tick.held = tick.held_at_drain = tick.sent = tick.answered = 0
+    write(never, folder / "never.db", started_s=1_000_000_200)
+    silent = a_run(500, complete=False)
+    silent.ticks, silent.samples, silent.phases = [], [], [Phase("baseline", 0.0)]
+    write(silent, folder / "silent.db", started_s=1_000_000_300)
+    return folder
+
+
+def ran(command: click.Command, *arguments: str | Path) -> tuple[int, str]:
+    """The status and what stood on standard output; our errors are raised."""
+    result = CliRunner().invoke(command, [str(one) for one in arguments], standalone_mode=False, catch_exceptions=False)
+    return (result.return_value if isinstance(result.return_value, int) else 0), result.stdout
+
+
+def refused(command: click.Command, *arguments: str | Path) -> str:
+    """The one line that it was refused with."""
+    with pytest.raises(AsyncliError) as caught:
+        ran(command, *arguments)
+    assert caught.value.exit_status == 2
+    line = str(caught.value)
+    assert "\n" not in line
+    assert ";" in line, "it does not say how to mend it"
+    return line
+
+
+# -- compare
+
+
+def test_compare_prints_and_exits_with_0(files: Path) -> None:
+    status, text = ran(compare_command, files / "a.db", files / "b.db")
+    assert status == 0
+    assert "B against A: no real difference" in text
+
+
+def test_compare_writes_json_and_html(files: Path, tmp_path: Path) -> None:
+    status, text = ran(compare_command, files / "a.db", files / "b.db", "--json", "-")
+    document = json.loads(text)
+    assert (status, document["schema"], [run["file"] for run in document["runs"]]) == (
+        0,
+        1,
+        [str(files / "a.db"), str(files / "b.db")],
+    )
+    both = ["--json", tmp_path / "c.json", "--html", tmp_path / "c.html"]
+    assert ran(compare_command, files / "a.db", files / "b.db", *both) == (0, f"{tmp_path / 'c.html'}\n")
+    assert json.loads((tmp_path / "c.json").read_text()) == document
+    assert (tmp_path / "c.html").read_text().startswith("<!doctype html>")
+    assert ran(compare_command, files / "a.db", files / "b.db", "--html", "-")[1] == (tmp_path / "c.html").read_text()
+
+
+def test_compare_leaves_the_run_files_as_they_are(files: Path) -> None:
+    before = {path.name: path.read_bytes() for path in files.iterdir()}
+    ran(compare_command, files / "a.db", files / "b.db")
+    assert {path.name: path.read_bytes() for path in files.iterdir()} == before
+
+
+def test_what_cannot_be_compared_is_one_line(files: Path, tmp_path: Path) -> None:
+    a, b = files / "a.db", files / "b.db"
+    copy, link = tmp_path / "copy.db", tmp_path / "link.db"
+    shutil.copy(a, copy)
+    link.symlink_to(a)
+    (tmp_path / "text.db").write_text("no run")
+    for arguments, what in (
+        ([a], "one run alone cannot be compared"),
+        ([a, a], "is named twice"),
+        ([a, b, link], "is named twice"),
+        ([a, copy], "is a copy of"),
+        ([a, files / "never.db"], "never.db: nothing ever connected"),
+        ([files / "never.db", a], "never.db: nothing ever connected"),
+        ([a, files / "silent.db"], "silent.db: holds no second of the generator"),
+        ([a, tmp_path / "none.db"], "there is no such file"),
+        ([a, tmp_path / "text.db"], "is not a run file"),
+        ([a, tmp_path], "is a folder"),
+        ([a, b, "--json", a], "--json: "),
+        ([a, b, "--html", b], "--html: "),
+        ([a, b, "--html", tmp_path], "is a folder"),
+        ([a, b, "--json", tmp_path / "no" / "c.json"], "does not exist"),
+        ([a, b, "--json", "-", "--html", "-"], "both go to standard output"),
+        ([*([a] * 27)], "27 runs are more"),
+    ):
+        assert what in refused(compare_command, *arguments), what
+
+
+def test_a_run_that_still_goes_on_is_compared_as_far_as_it_goes(files: Path, tmp_path: Path) -> None:
+    run = a_run(5000, hold_s=30.0, seed=3, complete=False)
+    path = tmp_path / "live.db"
+    write(run, path)
+    status, text = ran(compare_command, files / "a.db", path)
+    assert status == 0
+    assert "B has no end" in " ".join(text.split())
+
+
+# -- runs
+
+
+def listing(*arguments: str | Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(ran(runs_command, *arguments, "--json", "-")[1])
+    return document
+
+
+def test_runs_lists_the_newest_first(files: Path) -> None:
+    document = listing(files)
+    assert document["schema"] == 1
+    assert [run["file"] for run in document["runs"]] == ["silent.db", "never.db", "b.db", "a.db"]
+    assert [run["verdict"] for run in document["runs"]] == ["untested", "untested", "passed", "passed"]
+    last = document["runs"][-1]
+    assert (last["requested"], last["held"], last["server"], last["complete"]) == (5000, 5000, "nginx/1.22.1", True)
+    assert (last["started"], last["bytes"]) == ("2001-09-09T01:46:40Z", (files / "a.db").stat().st_size)
+    assert last["age_s"] == pytest.approx(time.time() - 1_000_000_000, abs=60)
+    assert last["hold_s"] == pytest.approx(30.0, abs=1.5)
+    assert document["unread"] == []
+
+
+def test_runs_prints_a_line_each(files: Path) -> None:
+    status, text = ran(runs_command, files)
+    lines = text.splitlines()
+    assert (status, len(lines)) == (0, 5)
+    for words in ("run file", "started", "age", "server", "held", "hold", "verdict", "one more costs", "size"):
+        assert words in lines[0], words
+    assert lines[4].split()[:3] == ["a.db", "2001-09-09", "01:46"]
+    assert "5,000" in lines[4]
+    assert "passed" in lines[4]
+    assert " B ± " in lines[4]
+    assert "incomplete" in lines[1] or "going on" in lines[1]
+    assert "0/500" in lines[2]
+
+
+def test_the_list_says_what_the_report_says(files: Path, tmp_path: Path) -> None:
+    slow = {"hold_s": 30.0, "interval_s": 0.04}
+    late = a_run(5000, seed=5, **slow)
+    for _, tick in late.ticks:
+        for _ in range(max(1, tick.sent // 20)):
+            tick.lateness_us.add(400_000)
+        tick.sent = tick.lateness_us.count
+    write(late, tmp_path / "late.db")
+    lossy = a_run(5000, seed=6, **slow)
+    lossy.ticks[20][1].deaths = {"reset": Deaths(count=7)}
+    write(lossy, tmp_path / "lossy.db")
+    write(a_run(5000, seed=7, others=4000, **slow), tmp_path / "shared.db")
+    write(a_run(5000, plateaus=5, plateau_s=8.0, hold_s=30.0, seed=8), tmp_path / "ladder.db")
+    verdicts = []
+    for path in (files / "a.db", *sorted(tmp_path.glob("*.db"))):
+        line, summary = listed(read_head(path), path.name, 0, changed_s=1e3, age_s=0.0), summarise(read_run(path))
+        assert (line.verdict, line.held, line.requested) == (summary.verdict, summary.connections.held, 5000), path
+        total = summary.cost.host_total
+        assert total is not None, path
+        expected = total if total.ci95[0] > 0 else summary.cost.server_user
+        assert line.cost is not None
+        assert expected is not None
+        assert line.cost.bytes_per_connection == pytest.approx(expected.bytes_per_connection), path
+        assert line.cost.ci95 == pytest.approx(expected.ci95), path
+        verdicts.append(line.verdict)
+    assert set(verdicts) == {"passed", "failed", "invalid"}
+
+
+def test_what_a_list_calls_punctual_no_verdict_calls_late() -> None:
+    assert 1000 * min(saturation.MOST_BEAT_LATENESS_MS, saturation.MOST_RAMP_LATENESS_MS) > PUNCTUAL_US
+
+
+def test_a_long_run_is_listed_without_the_samples_of_its_hold(tmp_path: Path) -> None:
+    run = a_run(5000, hold_s=900.0, interval_s=0.04)
+    path = write(run, tmp_path / "long.db")
+    head, whole = read_head(path), read_run(path)
+    assert len(head.ticks) == len(whole.ticks) > 900
+    assert len(head.samples) < 60
+    assert head.samples[-1].t_s == pytest.approx(run.phases[2].start_s + 15.0, abs=1.5)
+
+
+def test_foreign_and_broken_files_are_named_with_why(files: Path, tmp_path: Path) -> None:
+    shutil.copy(files / "a.db", tmp_path / "good.db")
+    (tmp_path / "notes.txt").write_text("nothing to do with us")
+    (tmp_path / "text.db").write_text("not SQLite")
+    (tmp_path / "empty.db").touch()
+    for name, pragma in (("other.sqlite", "user_version = 0"), ("newer.db", "user_version = 99")):
+        with sqlite3.connect(tmp_path / name) as connection:
+            connection.execute("CREATE TABLE t (x)")
+            if name == "newer.db":
+                connection.execute(f"PRAGMA application_id = {0x61736E63}")
+            connection.execute(f"PRAGMA {pragma}")
+        connection.close()
+    cut = (files / "a.db").read_bytes()
+    (tmp_path / "cut.db").write_bytes(cut[: len(cut) // 2])
+    os.mkfifo(tmp_path / "pipe.db")
+    (tmp_path / "dangling.db").symlink_to(tmp_path / "nowhere")
+    document = listing(tmp_path)
+    assert [run["file"] for run in document["runs"]] == ["good.db"]
+    unread = {one["file"]: one["why"] for one in document["unread"]}
+    assert set(unread) == {"text.db", "empty.db", "other.sqlite", "newer.db", "cut.db"}
+    for name, what in (
+        ("text.db", "not SQLite"), ("empty.db", "is empty"), ("other.sqlite", "another program"),
+        ("newer.db", "newer asyncli"), ("cut.db", "damaged"),
+    ):  # fmt: skip
+        assert what in unread[name], name
+    text = ran(runs_command, tmp_path)[1]
+    assert text.index("good.db") < text.index("Not runs, or broken") < text.index("text.db")
+    assert "notes.txt" not in text
+
+
+def test_folders_in_it_only_when_asked(files: Path, tmp_path: Path) -> None:
+    for folder in ("one", "one/two", ".hidden"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(files / "a.db", tmp_path / folder / "run.db")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert listing(tmp_path)["runs"] == []
+    assert {run["file"] for run in listing(tmp_path, "-r")["runs"]} == {"one/run.db", "one/two/run.db"}
+
+
+def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path) -> None:
+    status, text = ran(runs_command, tmp_path)
+    assert status == 0
+    assert "no run files in" in text
+    assert "asyncli demo" in text
+
+
+def test_a_run_that_is_being_written_goes_on(tmp_path: Path) -> None:
+    run = a_run(500)
+    writer = RunWriter.create(
+        tmp_path / "live.db",
+        run_id="live",
+        started_wall_s=time.time(),
+        plan_document=plan_document(run.plan),
+        environment=run.environment,
+    )
+    try:
+        (one,) = listing(tmp_path)["runs"]
+        assert (one["complete"], one["live"]) == (False, True)
+        assert "going on" in ran(runs_command, tmp_path)[1]
+    finally:
+        writer.close(False)
+    old = time.time() - 3600
+    os.utime(tmp_path / "live.db", (old, old))
+    (one,) = listing(tmp_path)["runs"]
+    assert (one["complete"], one["live"]) == (False, False)
+    assert "incomplete" in ran(runs_command, tmp_path)[1]
+
+
+def test_runs_of_what_is_no_folder(files: Path, tmp_path: Path) -> None:
+    assert "does not exist" in refused(runs_command, tmp_path / "none")
+    assert "asyncli report" in refused(runs_command, files / "a.db")
+    assert "does not exist" in refused(runs_command, files, "--json", tmp_path / "no" / "x.json")
+    assert ran(runs_command, files, "--json", tmp_path / "x.json") == (0, "")
+    assert len(json.loads((tmp_path / "x.json").read_text())["runs"]) == 4
+
+
+def test_a_damaged_histogram_is_that_files_fault_alone(files: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.db"
+    shutil.copy(files / "a.db", path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE ticks SET payload = x'c1' WHERE rowid = 5")
+    connection.close()
+    shutil.copy(files / "b.db", tmp_path / "good.db")
+    document = listing(tmp_path)
+    assert [run["file"] for run in document["runs"]] == ["good.db"]
+    assert "damaged" in document["unread"][0]["why"]
+    with pytest.raises(StoreError, match="damaged"):
+        ran(compare_command, path, files / "b.db")

@@ -1,0 +1,78 @@
+"""The notebooks run from top to bottom, and say numbers; and those that are committed carry what they said when they ran."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+
+NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
+NAMES = ("memory_per_connection", "compare_two_runs")
+# Half a minute and three quarters of one on a machine with nothing else to do.
+DEADLINE_S = 240
+
+
+def read(name: str) -> Any:
+    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+
+
+def code_of(book: Any) -> Iterator[Any]:
+    yield from (cell for cell in book.cells if cell.cell_type == "code" and cell.source.strip())
+
+
+def said(cell: Any) -> str:
+    """All text that a cell's outputs say."""
+    parts = []
+    for output in cell.outputs:
+        parts.append(output.get("text", ""))
+        parts += [str(data) for kind, data in output.get("data", {}).items() if kind.startswith("text/")]
+    return "\n".join(parts)
+
+
+def require_whole(book: Any) -> None:
+    for cell in code_of(book):
+        assert cell.execution_count, cell.source
+        assert not [output for output in cell.outputs if output.output_type == "error"], cell.source
+        if cell.outputs:
+            pictures = [output for output in cell.outputs if "image/png" in output.get("data", {})]
+            assert pictures or re.search(r"\d", said(cell)) or "No established connection was lost" in said(cell), cell.source
+        assert not re.search(r"\bnan\b|Traceback|stderr", said(cell).replace("NaN</td>", "")), said(cell)
+    everything = "\n".join(map(said, code_of(book)))
+    assert "One more connection costs" in everything
+    assert re.search(r"passed: [\d,]+ of [\d,]+ connections were held to the end, and none was lost", everything)
+
+
+@pytest.mark.nginx
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
+    book = read(name)
+    for cell in code_of(book):
+        cell.outputs, cell.execution_count = [], None
+    client = nbclient.NotebookClient(book, timeout=DEADLINE_S, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    require_whole(book)
+    pictures = [output for cell in code_of(book) for output in cell.outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) >= {"memory_per_connection": 4, "compare_two_runs": 1}[name]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".db"] * {"memory_per_connection": 1, "compare_two_runs": 2}[name]
+    costs = [int(found.replace(",", "")) for found in re.findall(r"([\d,]+) B in nginx", "\n".join(map(said, code_of(book))))]
+    # What nginx takes for one connection is its request pool and buffers: some hundred bytes, on any machine.
+    assert costs
+    assert all(100 < cost < 5000 for cost in costs), costs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_committed_notebook_shows_what_it_said(name: str) -> None:
+    book = read(name)
+    nbformat.validate(book)
+    require_whole(book)
+    counts = [cell.execution_count for cell in code_of(book)]
+    assert counts == list(range(1, len(counts) + 1)), "run it from top to bottom before committing it"
+    text = (NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8")
+    assert not re.search(r"/root/|/home/|/tmp/|/work/|/Users/", text), "a path of the machine that ran it"
+    assert len(text) < 1_500_000

@@ -1,0 +1,29 @@
+"""A run of the tests as a file, written as a soak writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asyncli.plan import plan_document
+from asyncli.store.reader import Run
+from asyncli.store.writer import RunWriter
+
+
+def write_run(run: Run, path: Path, *, run_id: str | None = None, started_s: float = 1_740_830_400.0) -> Path:
+    """``run`` as a run file at ``path``; a run without an end stays without one."""
+    writer = RunWriter.create(
+        path, run_id=run_id or run.id, started_wall_s=started_s, plan_document=plan_document(run.plan),
+        environment=run.environment,
+    )  # fmt: skip
+    for phase in run.phases:
+        writer.phase(phase)
+    for t_s, tick in run.ticks:
+        writer.tick(t_s, tick)
+    for sample in run.samples:
+        writer.sample(sample)
+    for finding in run.findings:
+        writer.finding(0.0, finding)
+    writer.checks(run.checks)
+    writer.close(run.complete)
+    assert writer.trouble is None
+    return path

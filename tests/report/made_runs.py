@@ -1,0 +1,166 @@
+"""Runs of every kind that a page, a figure or a table must cope with, made of the synthetic run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from synthetic_run import a_run
+
+from asyncli.core.histogram import Histogram
+from asyncli.records import Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.store.reader import Run
+
+HOSTILE = "</svg><script>alert('x')</script> \"$\\frac{1}{0}$\" & <!-- --> http://evil.example/ var(--ink) #0068a5 0.123456"
+
+
+def dead(count: int, age_s: float, idle_s: float, requests: int, spread: float = 0.0, seed: int = 3) -> Deaths:
+    """So many lost at about this age, idle time and request number."""
+    lot = random.Random(seed)
+    found = Deaths(count=count)
+    for _ in range(count):
+        found.age_s.add(age_s * (1 + spread * lot.random()))
+        found.idle_s.add(idle_s * (1 + spread * lot.random()))
+        found.requests.add(requests * (1 + spread * lot.random()))
+    return found
+
+
+def with_deaths() -> Run:
+    """Connections lost by three causes, attempts failed by two, through the hold."""
+    run = a_run(20_000, hold_s=180.0)
+    lot = random.Random(5)
+    for place, (_, tick) in enumerate(run.ticks):
+        if 60 <= place < 64:
+            tick.deaths["closed_idle"] = dead(1500, 45, 75, 2, 0.02, place)
+        if 40 <= place < 180 and lot.random() < 0.3:
+            tick.deaths["reset"] = dead(3 + place % 5, 10 + place, 3, 4, 0.9, place)
+        if place in (100, 130):
+            tick.deaths["heartbeat_timeout"] = dead(40, 80, 10, 9, 0.3, place)
+        if 10 <= place < 20:
+            tick.failures["refused"] = place
+        if place == 15:
+            tick.failures["connect_timeout"] = 3
+    return run
+
+
+def without_samples() -> Run:
+    run = a_run(20_000)
+    run.samples = []
+    return run
+
+
+def interrupted_in_the_ramp() -> Run:
+    """Killed 12 s into its ramp: no end, no hold."""
+    run = a_run(100_000, complete=False)
+    stop = run.phases[1].start_s + 12.0
+    run.phases = [run.phases[0], Phase("ramp", run.phases[1].start_s, None)]
+    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= stop]
+    run.samples = [sample for sample in run.samples if sample.t_s <= stop]
+    return run
+
+
+def untested() -> Run:
+    run = a_run(500)
+    for _, tick in run.ticks:
+        tick.opened = tick.held = tick.held_at_drain = tick.sent = tick.answered = 0
+        tick.latency_us, tick.lateness_us, tick.ramp_lateness_us, tick.by_status = Histogram(), Histogram(), Histogram(), {}
+        tick.failures = {"refused": 30}
+    return run
+
+
+def invalid() -> Run:
+    run = a_run(20_000)
+    for _, tick in run.ticks:
+        tick.longest_turn_s = 3.0
+    return run
+
+
+def one_tick() -> Run:
+    run = a_run(1000)
+    run.ticks, run.samples, run.phases = run.ticks[:1], run.samples[:1], run.phases[:2]
+    run.complete = False
+    return run
+
+
+def nothing() -> Run:
+    run = a_run(100)
+    run.ticks, run.samples, run.phases, run.findings, run.environment, run.complete = [], [], [], [], {}, False
+    return run
+
+
+def with_gaps() -> Run:
+    run = a_run(30_000, hold_s=300.0)
+    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if not 100 < t_s < 160]
+    run.samples = [sample for sample in run.samples if not 200 < sample.t_s < 280]
+    return run
+
+
+def unsteady() -> Run:
+    """On a host whose memory moves by far more than the connections take."""
+    run = a_run(2000, hold_s=30.0, batch=10, interval_s=0.1)
+    lot = random.Random(2)
+    for sample in run.samples:
+        sample.values["host.used_bytes"] += lot.gauss(0, 4e8)
+    return run
+
+
+def listed() -> Run:
+    """Beside a program that lists the descriptors of every process: inodes of /proc in proportion to the connections."""
+    run = a_run(30_000)
+    for sample in run.samples:
+        inodes = 1700.0 * (sample.values.get("status.active", 1.0) - 1.0)
+        sample.values["kernel.listing_bytes"] = inodes
+        sample.values["host.used_bytes"] += inodes
+    return run
+
+
+def hostile() -> Run:
+    """Every string of the run that comes from elsewhere tries to be markup, mathematics or a picture's colour."""
+    run = with_deaths()
+    run.environment["server"] = {"label": f"{HOSTILE}/1", "version": HOSTILE, HOSTILE: HOSTILE}
+    run.environment["host"] = run.environment["kernel"] = HOSTILE
+    run.environment[HOSTILE] = {HOSTILE: [HOSTILE]}
+    run.findings = [Finding("x<y>", "warning", HOSTILE, HOSTILE)]
+    run.checks = [Check("c", HOSTILE, "warn", 1.0, float("nan"), "", HOSTILE, HOSTILE)]
+    for _, tick in run.ticks[50:60]:
+        tick.deaths[HOSTILE] = dead(2, 5, 5, 2)
+        tick.failures[HOSTILE] = 2
+    return run
+
+
+def a_night(seconds: int = 43_200) -> Run:
+    """Twelve hours of one tick and one sample a second, made of few different ones: what it costs to show, not to load."""
+    run = a_run(10_000, hold_s=120.0)
+    hold = next(one for one in run.phases if one.name == "hold")
+    steady = [tick for t_s, tick in run.ticks if hold.start_s + 20 < t_s < hold.start_s + 100]
+    kept = [sample for sample in run.samples if hold.start_s + 20 < sample.t_s < hold.start_s + 100]
+    ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= hold.start_s]
+    samples = [sample for sample in run.samples if sample.t_s <= hold.start_s]
+    lot = random.Random(1)
+    for second in range(seconds):
+        t_s = hold.start_s + 1.0 + second
+        tick = steady[second % len(steady)]
+        if second % 3600 == 1800:
+            tick = Tick(**{name: getattr(tick, name) for name in tick.__struct_fields__})
+            tick.deaths = {"reset": dead(1 + second // 3600, 1800, 20, 60)}
+        ticks.append((t_s, tick))
+        values = kept[second % len(kept)].values
+        samples.append(
+            Sample(t_s + 0.4, {**values, "host.used_bytes": values["host.used_bytes"] + 40.0 * second + lot.gauss(0, 3e5)})
+        )
+    run.phases = [*run.phases[:2], Phase("hold", hold.start_s, hold.start_s + seconds), *(
+        Phase(one.name, one.start_s - (hold.end_s or 0.0) + hold.start_s + seconds, (one.end_s or 0.0) - (hold.end_s or 0.0) + hold.start_s + seconds)
+        for one in run.phases[3:]
+    )]  # fmt: skip
+    run.ticks, run.samples = ticks, samples
+    return run
+
+
+#: Every kind but the long one.
+KINDS: dict[str, Callable[[], Run]] = {
+    "good": lambda: a_run(30_000), "plateaus": lambda: a_run(30_000, plateaus=5), "deaths": with_deaths,
+    "elsewhere": lambda: a_run(30_000, local=False, server=False, status=False), "without samples": without_samples,
+    "interrupted in the ramp": interrupted_in_the_ramp, "untested": untested, "invalid": invalid, "one tick": one_tick,
+    "nothing": nothing, "gaps": with_gaps, "hostile": hostile, "short": lambda: a_run(100, hold_s=1.0),
+    "listed": listed, "unsteady": unsteady, "noisy": lambda: a_run(20_000, noise=40.0),
+}  # fmt: skip

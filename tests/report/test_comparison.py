@@ -1,0 +1,288 @@
+"""A comparison says what is real first, in words, on any terminal, as JSON and as a page."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from rich.console import Console
+from synthetic_run import a_run
+
+from asyncli.analysis.compare import ROWS, Comparison, Difference, compare, measure
+from asyncli.core.histogram import Histogram
+from asyncli.records import Deaths
+from asyncli.report.charts import NARROW, WIDE, NothingToDraw
+from asyncli.report.comparison import amounts, print_comparison, sentence, to_json, words
+from asyncli.report.comparison_page import forest, page
+from asyncli.store.reader import Run
+
+
+def compared(*runs: Run, paths: tuple[str, ...] = ("a.db", "b.db", "c.db")) -> Comparison:
+    return compare([measure(name, path, run) for name, path, run in zip("ABC", paths, runs, strict=False)])
+
+
+def dearer(seed: int = 2, more: float = 510.0) -> Run:
+    """A run whose server takes ``more`` bytes a connection, and twice as long to answer."""
+    run = a_run(20_000, hold_s=60.0, seed=seed)
+    for sample in run.samples:
+        extra = more * (sample.values.get("status.active", 1.0) - 1)
+        sample.values["server.pss_bytes"] += extra
+        sample.values["host.used_bytes"] += extra
+    for _, tick in run.ticks:
+        tick.latency_us = Histogram({key + 64: count for key, count in tick.latency_us.items()}, 1, 10_000)
+    run.environment["server"] = {"label": "nginx/1.27.0", "version": "1.27.0", "config_hash": "cd34"}
+    return run
+
+
+@pytest.fixture(scope="module")
+def unlike() -> Comparison:
+    return compared(a_run(20_000, hold_s=60.0), dearer())
+
+
+@pytest.fixture(scope="module")
+def alike() -> Comparison:
+    return compared(a_run(20_000, hold_s=60.0), a_run(20_000, hold_s=60.0, seed=2))
+
+
+def printed(comparison: Comparison, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    print_comparison(comparison, console)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= width
+    assert not {"nan", "inf", "none"} & set(re.findall(r"[a-z]+", text.lower()))
+    return text
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_what_is_real_comes_before_the_numbers(unlike: Comparison) -> None:
+    text = flat(printed(unlike))
+    assert "A a.db: nginx/1.22.1, config ab12, 20,000 held for 1 min, begun 2025-03-01T12:00:00Z, passed" in text
+    assert "B b.db: nginx/1.27.0, config cd34" in text
+    real = re.search(r"memory per connection in the server: B is higher by 5\d\d B \(\+[45]\d\.\d %\)", text)
+    assert real
+    assert re.search(r"latency p99: B is higher by 2\.5\d* ms \(\+(99|100)\.\d %\)", text)
+    assert text.index("B against A:") < real.start() < text.index("95 % interval")
+    assert re.search(r"server B 1,0\d\d 1,5\d\d \+5\d\d \+[45]\d\.\d \+4\d\d to \+5\d\d higher", text)
+    assert re.search(r"kernel, each end B 4,0\d\d 4,0\d\d [+-]?\d+ [+-]?0\.\d -\d+ to \+\d+ < \d+", text)
+    assert "server config hash ab12 cd34" in text
+    assert "Real by this rule: a difference is real if it stands Holm's test" in text
+    assert "Woodruff" in text
+
+
+def test_no_difference_is_said_with_what_is_excluded(alike: Comparison) -> None:
+    text = flat(printed(alike, 140))
+    assert "B against A: no real difference" in text
+    assert re.search(r"no difference seen \(less than \d+ B\)", text)
+    assert "these are runs of the same server (nginx/1.22.1), configuration and plan" in text
+    assert " is higher" not in text
+
+
+def test_what_cannot_be_said_has_its_reason() -> None:
+    text = flat(printed(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2, server=False))))
+    assert "the server's CPU per request in the hold" in text
+    assert "B: the CPU time of the server's processes was not read" in text
+
+
+def test_a_warning_stands_above_the_answer() -> None:
+    text = flat(printed(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=60.0, seed=2, keepalive_s=300.0))))
+    assert text.index("warning these differ in more than the server: keepalive 1 min against 5 min") < text.index("B against A")
+
+
+@pytest.mark.parametrize("width", [60, 80, 96, 120, 200])
+def test_any_width(unlike: Comparison, alike: Comparison, width: int) -> None:
+    for comparison in (unlike, alike):
+        text = printed(comparison, width)
+        for row in ("kernel, each end", "p99.9", "failed to open"):
+            assert row in text, row
+
+
+def test_three_runs_get_two_tables() -> None:
+    text = printed(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2), a_run(5000, hold_s=30.0, seed=3)))
+    assert text.count("against A:") == 2
+    assert "C - A" in text
+
+
+def test_a_terminal_that_knows_ascii_alone() -> None:
+    run = a_run(5000, hold_s=30.0, seed=2, label="nginx-é/1")
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    print_comparison(compared(a_run(5000, hold_s=30.0), run), Console(file=file, width=80, highlight=False))
+    file.flush()
+    assert b"B against A" in raw.getvalue()
+
+
+def test_foreign_text_cannot_steer_the_terminal() -> None:
+    run = a_run(5000, hold_s=30.0, seed=2, label="nginx/[red]1\x1b[2J")
+    comparison = compared(a_run(5000, hold_s=30.0), run, paths=("a\x1b[2J.db", "[bold]b.db"))
+    text = printed(comparison)
+    assert "\x1b" not in text
+    assert "[bold]b.db" in text
+    assert "<script" not in page(compared(run, a_run(5000, hold_s=30.0), paths=("<script>alert(1)</script>.db", "b.db")))
+
+
+def made(unit: str, values: tuple[float | None, float | None], ci95: tuple[float, float] | None, **rest: Any) -> Difference:
+    a, b = values
+    difference = b - a if a is not None and b is not None else None
+    relative = difference / a if difference is not None and a else None
+    verdict = rest.pop("verdict", "no_difference" if ci95 else "cannot_say")
+    return Difference(rest.pop("key", "cost.kernel"), unit, ("A", "B"), values, difference, ci95, relative, None, verdict, **rest)
+
+
+@pytest.mark.parametrize(
+    ("one", "shown"),
+    [
+        (made("bytes", (528.6, 528.8), (-2.4, 2.9)), ("B", "528.6", "528.8", "+0.2", "-2.4 to +2.9", "0.0")),
+        (made("bytes", (1020.0, 1532.2), (504.1, 520.3)), ("B", "1,020", "1,532", "+512", "+504 to +520", "+50.2")),
+        (made("bytes", (55.8e6, 516.5e6), (456.5e6, 465e6)), ("MB", "55.8", "516.5", "+460.7", "+456.5 to +465.0", "+825.6")),
+        (made("ms", (0.4, 0.4), (0.0, 0.0)), ("ms", "0.40", "0.40", "0.00", "0.00 to 0.00", "0.0")),
+        (made("us", (5.0, 20_000.0), (15e3, 25e3)), ("ms", "0", "20", "+20", "+15 to +25", "+399,900")),
+        (made("per 1,000 attempts", (0.0, 3.0), (1.0, 6.0)), ("", "0.0", "3.0", "+3.0", "+1.0 to +6.0", "-")),
+        (made("bytes", (None, 7.0), None), ("B", "-", "7.00", "-", "-", "-")),
+        (made("bytes/h", (0.0, 0.0), (-2e6, 1e6)), ("MB/h", "0.0", "0.0", "0.0", "-2.0 to +1.0", "-")),
+    ],
+)
+def test_numbers_have_one_unit_and_the_digits_that_their_interval_allows(one: Difference, shown: tuple[str, ...]) -> None:
+    found = amounts(one)
+    assert (found.unit, found.first, found.second, found.difference, found.interval, found.percent) == shown
+
+
+def test_words() -> None:
+    assert words(made("bytes", (10.0, 12.0), (1.0, 3.0), verdict="higher")) == "B is higher"
+    assert words(made("bytes", (10.0, 10.5), (-1.0, 2.0))) == "no difference seen (less than 2.0 B)"
+    assert words(made("bytes", (10.0, None), None, why="B: it was not read")) == "cannot say: B: it was not read"
+    assert words(made("bytes", (10.0, 10.0), (0.0, 0.0))) == "no difference at all"
+    said = sentence(made("bytes", (1020.0, 900.0), (-130.0, -110.0), verdict="lower"))
+    assert said == "kernel memory per socket end: B is lower by 120 B (-11.8 %)"
+
+
+def strict(name: str) -> object:
+    raise AssertionError(f"the JSON holds {name}")
+
+
+def test_json_is_the_contract(unlike: Comparison) -> None:
+    document = json.loads(to_json(unlike), parse_constant=strict)
+    assert set(document) == {"schema", "runs", "differs", "differences", "findings", "method", "rule"}
+    assert document["schema"] == 1
+    assert [run["name"] for run in document["runs"]] == ["A", "B"]
+    assert {"file", "id", "started", "verdict", "complete", "held", "hold_s", "server", "config_hash"} < set(document["runs"][0])
+    assert [one["key"] for one in document["differences"]] == [row.key for row in ROWS]
+    for one in document["differences"]:
+        assert set(one) == {
+            "key", "name", "unit", "between", "values", "difference", "ci95", "relative", "p_value", "verdict", "words",
+        }  # fmt: skip
+        assert one["verdict"] in {"higher", "lower", "no_difference", "cannot_say"}
+        if one["ci95"] is not None:
+            assert one["ci95"][0] <= one["difference"] <= one["ci95"][1], one["key"]
+            assert one["difference"] == pytest.approx(one["values"][1] - one["values"][0])
+    server = next(one for one in document["differences"] if one["key"] == "cost.server_user")
+    assert (server["verdict"], server["between"], server["words"]) == ("higher", ["A", "B"], "B is higher")
+    assert {"key": "server.config_hash", "values": ["ab12", "cd34"]} in document["differs"]
+
+
+class _Page(HTMLParser):
+    """What a page points at, its texts, and whether every element is closed."""
+
+    _VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.points: list[str] = []
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.points += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href", "action")]
+        if tag not in self._VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_page_is_whole_and_points_nowhere(unlike: Comparison) -> None:
+    text = page(unlike)
+    seen = _Page(text)
+    assert [point for point in seen.points if not point.startswith(("#", "data:,"))] == []
+    assert not re.search(r"url\((?!#)|@import|https?://(?!127\.0\.0\.1)", text)
+    said = flat(" ".join(seen.words))
+    assert re.search(r"memory per connection in the server: B is higher by 5\d\d B", said)
+    assert said.index("memory per connection in the server: B is higher") < said.index("95 % interval")
+    assert "no difference seen (less than" in said
+    assert "server config hash" in said
+    assert seen.tags.count("figure") == 1
+    assert "script" not in seen.tags
+    assert page(unlike) == text
+    assert len(text) < 200_000
+
+
+def test_the_page_of_three_runs() -> None:
+    text = page(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2), dearer(3)))
+    seen = _Page(text)
+    assert seen.tags.count("figure") == 2
+    identities = re.findall(r'\bid="([^"]+)"', text)
+    assert len(identities) == len(set(identities))
+
+
+def _nothing(run: Run) -> None:
+    run.samples = []
+    for _, tick in run.ticks:
+        tick.latency_us, tick.lateness_us = Histogram(), Histogram()
+
+
+def _lossy(run: Run) -> None:
+    for _, tick in run.ticks[20:40]:
+        tick.deaths = {"reset": Deaths(count=3)}
+
+
+@pytest.mark.parametrize("changes", [_nothing, _lossy])
+@pytest.mark.parametrize("both", [True, False])
+def test_the_page_and_the_text_of_odd_runs(changes: Callable[[Run], None], both: bool) -> None:
+    runs = [a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)]
+    for run in runs if both else runs[1:]:
+        changes(run)
+    comparison = compared(*runs)
+    printed(comparison)
+    _Page(page(comparison))
+    json.loads(to_json(comparison), parse_constant=strict)
+
+
+def test_the_forest_plot_names_every_row_in_both_widths(unlike: Comparison) -> None:
+    for style in (WIDE, NARROW):
+        figure = forest(unlike.differences, style=style)
+        texts = {text.get_text() for ax in figure.axes for text in ax.texts}
+        assert {"kernel, each end", "p99", "host in all", "B is higher", "B is lower"} <= texts
+    with pytest.raises(NothingToDraw, match="No number is known of both runs"):
+        forest([made("bytes", (None, 1.0), None)])
+
+
+def test_the_forest_plot_stays_on_its_paper() -> None:
+    wide = [
+        made("bytes", (1.0, 900.0), (890.0, 910.0), verdict="higher", key="cost.server_user"),
+        made("bytes", (100.0, 101.0), (-math.pi, 5.0)),
+        made("ms", (1.0, 0.2), (-0.9, -0.7), verdict="lower", key="latency.p50"),
+    ]
+    for style in (WIDE, NARROW):
+        figure = forest(wide, style=style)
+        for ax in figure.axes[1:]:
+            low, high = ax.get_xlim()
+            for line in ax.lines:
+                assert all(low <= x <= high for x in line.get_xdata() if len(line.get_xdata()) and ax.get_xlim() != (0, 1)), style

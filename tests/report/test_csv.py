@@ -1,0 +1,96 @@
+"""The tables that other programs read: whole, documented, with units in their names and no number that is none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import pytest
+from made_runs import HOSTILE, KINDS
+from synthetic_run import a_run
+
+from asyncli.records import Finding
+from asyncli.report.analyses import analyse
+from asyncli.report.csvout import COLUMNS, meaning, tables, to_csv
+from asyncli.report.summary import summarise
+from asyncli.store.reader import Run
+
+NAMES = ["ticks", "samples", "deaths", "phases", "findings", "cost", "columns"]
+
+
+def read(run: Run) -> dict[str, list[dict[str, str]]]:
+    """Every table, as another program reads it."""
+    analyses = analyse(run)
+    found = tables(run, summarise(run, analyses), analyses)
+    assert list(found) == NAMES
+    return {name: list(csv.DictReader(io.StringIO(to_csv(table)))) for name, table in found.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_has_every_table(kind: str) -> None:
+    run = KINDS[kind]()
+    found = read(run)
+    assert len(found["ticks"]) == len(run.ticks)
+    assert len(found["samples"]) == len(run.samples)
+    assert len(found["phases"]) == len(run.phases)
+    for name, rows in found.items():
+        for row in rows:
+            assert None not in row, f"{name}: a row is longer than the header"
+            assert None not in row.values(), f"{name}: a row is shorter than the header"
+            assert row["run_id"] == run.id
+            assert not {"nan", "inf", "-inf", "None"} & set(row.values()), (name, row)
+
+
+def test_numbers_are_those_of_the_run() -> None:
+    run = KINDS["deaths"]()
+    found = read(run)
+    t_s, tick = run.ticks[61]
+    row = found["ticks"][61]
+    assert (float(row["t_s"]), int(row["held"]), int(row["lost"]), row["phase"]) == (t_s, tick.held, tick.lost, "hold")
+    assert float(row["latency_p99_ms"]) == pytest.approx((tick.latency_us.quantile(0.99) or 0) / 1e3)
+    assert sum(int(row["count"]) for row in found["deaths"] if row["kind"] == "lost") == sum(tick.lost for _, tick in run.ticks)
+    assert sum(int(row["count"]) for row in found["deaths"] if row["kind"] == "failed") == sum(
+        sum(tick.failures.values()) for _, tick in run.ticks
+    )
+    idle = [row for row in found["deaths"] if row["cause"] == "closed_idle"]
+    assert {(row["idle_least_s"], row["idle_max_s"]) for row in idle} == {("75.0", "76.0")}
+    failed = next(row for row in found["deaths"] if row["kind"] == "failed")
+    assert failed["age_p50_s"] == ""
+    sample = run.samples[30]
+    assert float(found["samples"][30]["host.used_bytes"]) == sample.values["host.used_bytes"]
+    summary = summarise(run)
+    rows = {row["part"]: row for row in found["cost"]}
+    assert summary.cost.host_total is not None
+    assert float(rows["host_total"]["bytes_per_connection"]) == summary.cost.host_total.bytes_per_connection
+    assert [float(rows["kernel"][f"ci95_{end}_bytes"]) for end in ("low", "high")] == list(summary.cost.kernel.ci95)  # type: ignore[union-attr]
+    assert [row["code"] for row in found["findings"]] == [finding.code for finding in summary.findings]
+
+
+def test_every_column_is_documented() -> None:
+    run = a_run(5000)
+    found = read(run)
+    described = {(row["table"], row["column"]): row["meaning"] for row in found["columns"]}
+    for name, rows in found.items():
+        if name == "columns" or not rows:
+            continue
+        for column in rows[0]:
+            assert described[name, column], (name, column)
+    assert set(COLUMNS) == set(NAMES) - {"columns"}
+    assert meaning("tcp.ListenDrops").startswith("a TCP extension counter")
+
+
+def test_what_was_not_read_is_empty_and_never_zero() -> None:
+    run = a_run(5000)
+    run.samples[3].values.pop("server.pss_bytes")
+    run.samples[4].values["host.used_bytes"] = math.nan
+    rows = read(run)["samples"]
+    assert rows[3]["server.pss_bytes"] == ""
+    assert rows[4]["host.used_bytes"] == ""
+    assert rows[5]["server.pss_bytes"]
+
+
+def test_any_text_survives() -> None:
+    run = a_run(5000)
+    run.findings = [Finding("x", "info", f'{HOSTILE}, a\n"b"', "")]
+    assert f'{HOSTILE}, a\n"b"' in [row["evidence"] for row in read(run)["findings"]]

@@ -1,0 +1,92 @@
+"""A list of runs: one line each, whatever the terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from synthetic_run import a_run
+
+from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
+
+
+def one(file: str = "run.db", **changes: float) -> Listed:
+    run = a_run(20_000, hold_s=30.0)
+    return listed(run, file, 4_100_000, **{"changed_s": 1e6, "age_s": 7200.0, **changes})  # type: ignore[arg-type]
+
+
+def printed(listing: Listing, width: int, *, terminal: bool = True) -> list[str]:
+    file = io.StringIO()
+    print_listing(
+        listing, Console(file=file, width=width, highlight=False, force_terminal=terminal, no_color=True, legacy_windows=False)
+    )
+    return [
+        line for line in file.getvalue().replace("\x1b[2m", "").replace("\x1b[0m", "").replace("\x1b[1m", "").splitlines() if line
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_a_line_fits_the_terminal_and_keeps_what_matters(width: int) -> None:
+    listing = Listing("x", [one("a-run-with-quite-a-long-name-of-its-own.db"), one()], [])
+    lines = printed(listing, width)
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= width
+    for words in ("run file", "age", "held", "verdict", "one more costs"):
+        assert words in lines[0], words
+    assert "its-own.db" in lines[1]
+    for words in ("2 h", "20,000", "passed", " B ± "):
+        assert words in lines[2], words
+
+
+def test_in_a_pipe_nothing_is_cut() -> None:
+    listing = Listing("x", [one("a-run-with-quite-a-long-name-of-its-own.db")], [])
+    head, line = printed(listing, 40, terminal=False)
+    assert "a-run-with-quite-a-long-name-of-its-own.db" in line
+    for words in ("started (UTC)", "server", "size"):
+        assert words in head, words
+    for words in ("2025-03-01 12:00", "nginx/1.22.1", "30 s", "4.1 MB"):
+        assert words in line, words
+
+
+def test_a_terminal_that_knows_ascii_alone() -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    print_listing(
+        Listing("x", [one("é.db")], [Unread("ö", "ö: is broken; mend it")]), Console(file=file, width=80, highlight=False)
+    )
+    file.flush()
+    assert b" B +- " in raw.getvalue()
+
+
+def test_foreign_names_cannot_steer_the_terminal() -> None:
+    listing = Listing("x", [one("a\x1b[2J\nb[red].db")], [Unread("c", "c\x1b[2J: no run")])
+    text = "\n".join(printed(listing, 200, terminal=False))
+    assert "\x1b" not in text
+    assert "[red].db" in text
+    assert len(text.splitlines()) == 4
+
+
+def test_newest_first_and_names_within_a_second() -> None:
+    runs = [one("b.db"), one("a.db"), one("new.db", age_s=5.0), one("old.db", age_s=1e6)]
+    assert [run.file for run in newest_first(runs)] == ["new.db", "a.db", "b.db", "old.db"]
+
+
+def test_json() -> None:
+    document = json.loads(to_json(Listing("x", [one()], [Unread("b.db", "is broken; mend it")])))
+    assert (document["schema"], document["folder"]) == (1, "x")
+    run = document["runs"][0]
+    assert (run["verdict"], run["cost_of"]) == ("passed", "host_total")
+    assert run["cost"]["ci95"][0] < run["cost"]["bytes_per_connection"] < run["cost"]["ci95"][1]
+    assert document["unread"] == [{"file": "b.db", "why": "is broken; mend it"}]
+
+
+def test_the_servers_cost_stands_in_where_the_hosts_is_drowned() -> None:
+    run = a_run(20_000, hold_s=30.0)
+    for sample in run.samples:
+        sample.values.pop("host.used_bytes")
+    found = listed(run, "a.db", 1, changed_s=1e6, age_s=1.0)
+    assert found.cost_of == "server_user"
+    assert " B ± " in (line := printed(Listing("x", [found], []), 140)[1])
+    assert "(server)" in line

@@ -1,0 +1,290 @@
+"""The page: whole, self-contained, the answer first, every number the summary's, and no string of a run able to be more than text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from made_runs import HOSTILE, KINDS, a_night
+from synthetic_run import a_run
+
+from asyncli.records import Finding
+from asyncli.report.analyses import analyse
+from asyncli.report.page import render
+from asyncli.report.summary import Summary, summarise
+from asyncli.report.text import answer, room, why
+from asyncli.store.reader import Run
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+# In SVG any element may close itself.
+KNOWN = {
+    "html", "head", "body", "meta", "link", "title", "style", "script", "header", "main", "section", "nav", "footer", "h1", "h2", "p",
+    "a", "b", "i", "span", "strong", "div", "dl", "dt", "dd", "ol", "ul", "li", "figure", "figcaption", "table", "caption", "thead",
+    "tbody", "tr", "th", "td", "details", "summary", "svg", "g", "path", "use", "defs", "text", "clippath", "rect", "pattern", "circle",
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """A page taken apart: its elements, ids, references and words."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self.links: list[tuple[str, str]] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.headings: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.scripts: list[str] = []
+        self.styles: list[str] = []
+        self.figures: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == [], f"never closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._see(tag, attrs)
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._see(tag, attrs)
+
+    def _see(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        found = {name: value or "" for name, value in attrs}
+        assert len(found) == len(attrs), f"an attribute twice in <{tag}>"
+        self.attributes += [(tag, name, value) for name, value in found.items()]
+        if "id" in found:
+            self.ids.append(found["id"])
+        self.links += [
+            (name, value)
+            for name, value in found.items()
+            if name in ("href", "xlink:href", "src", "srcset", "action", "data", "poster")
+        ]
+        if found.get("role") == "img":
+            self.figures.append(found["aria-label"])
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open, f"</{tag}> closes nothing"
+        assert self._open.pop() == tag, f"</{tag}> closes another"
+
+    def handle_data(self, data: str) -> None:
+        inside = self._open[-1] if self._open else ""
+        if inside == "script":
+            self.scripts.append(data)
+        elif inside == "style":
+            self.styles.append(data)
+        elif data.strip():
+            self.words.append(data)
+            if inside in ("h1", "h2"):
+                self.headings.append((inside, data))
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def made(run: Run) -> tuple[str, Page, Summary]:
+    analyses = analyse(run)
+    summary = summarise(run, analyses)
+    text = render(run, summary, analyses)
+    return text, Page(text), summary
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> tuple[str, str, Page, Summary]:
+    return (request.param, *made(KINDS[request.param]()))
+
+
+def test_it_is_whole(kind: tuple[str, str, Page, Summary]) -> None:
+    name, text, page, summary = kind
+    assert text.startswith('<!doctype html>\n<html lang="en">')
+    assert set(page.tags) <= KNOWN
+    assert (
+        page.tags["h1"]
+        == page.tags["title"]
+        == page.tags["main"]
+        == page.tags["nav"]
+        == page.tags["script"]
+        == page.tags["style"]
+        == 1
+    )
+    assert len(page.ids) == len(set(page.ids))
+    headings = [words for level, words in page.headings if level == "h2"]
+    assert headings == [
+        "Contents", "Cost of a connection", "How many would fit", "Drift over the hold", "Timeline", "Lost connections",
+        "Counts compared", "Findings", "Plan", "Environment", "How it was measured",
+    ]  # fmt: skip
+    targets = {value.removeprefix("#") for attribute, value in page.links if attribute == "href" and value.startswith("#")}
+    assert targets <= set(page.ids)
+    assert {"cost", "forecast", "drift", "timeline", "deaths", "counts", "findings", "plan", "environment", "method"} <= targets
+    assert all(re.fullmatch(r"[A-Z0-9].*\.", alt, re.DOTALL) for alt in page.figures)
+    # Each figure is there for a wide and for a narrow page.
+    assert len(page.figures) == 2 * page.tags["figure"]
+    if name != "hostile":
+        assert not re.search(r"\bnan\b|\binf\b|\bNone\b|Undefined", page.text)
+    assert summary.run.id in page.text
+
+
+def test_it_points_nowhere(kind: tuple[str, str, Page, Summary]) -> None:
+    name, text, page, _ = kind
+    assert {value for _, value in page.links if not value.startswith("#")} == {"data:,"}
+    for tag, attribute, value in page.attributes:
+        # What a figure shows and what a column is of are text; hostile text in them is text.
+        if name == "hostile" and attribute in ("aria-label", "content", "data-of"):
+            continue
+        assert "//" not in value, (tag, attribute, value)
+        assert not attribute.startswith("on"), (tag, attribute)
+    style, script = "".join(page.styles), "".join(page.scripts)
+    for words in ("@import", "url(", "http", "@font-face", "expression"):
+        assert words not in style
+    for words in ("fetch", "XMLHttpRequest", "import", "http", "WebSocket", "eval", "innerHTML"):
+        assert words not in script
+    assert not re.search(r"url\((?!#)", text.replace(HOSTILE, ""))
+
+
+def test_the_verdict_and_the_answer_come_first(kind: tuple[str, str, Page, Summary]) -> None:
+    _, _, page, summary = kind
+    text = page.text
+    word = summary.verdict if summary.run.complete else "incomplete"
+    top = text.index(" Contents ")
+    flat = " ".join(answer(summary).split())
+    assert text.index(f" {word} ") < top
+    assert re.sub(r"\s", "", flat) in re.sub(r"\s", "", text[:top]), "flags are set apart, but the words are the answer's"
+    assert " ".join(why(summary).split()) in text[:top]
+    assert room(summary) in text
+
+
+def test_every_number_is_the_summarys(kind: tuple[str, str, Page, Summary]) -> None:
+    _, _, page, summary = kind
+    text = re.sub(r"\s+", " ", page.text)
+    c, beats = summary.connections, summary.heartbeats
+    for words in (
+        f"asked for {c.requested:,}", f"opened {c.opened:,}", f"most at once {c.established_peak:,}", f"held at the end {c.held:,}",
+        f"lost {c.lost:,}", f"reopened {c.reopened:,}", f"failed to open {c.failed:,}",
+        f"{beats.sent:,} heartbeats sent, {beats.answered:,} answered, {beats.failed:,} failed",
+    ):  # fmt: skip
+        assert words in text, words
+    for name, count in {**c.deaths, **c.failures}.items():
+        assert f"{' '.join(name.split())} {count:,}" in text
+    for name in ("server_user", "kernel", "generator_user", "host_total", "residual"):
+        cost = getattr(summary.cost, name)
+        if cost is None:
+            continue
+        low, high = cost.ci95
+        digits = [
+            "0"
+            if abs(cost.bytes_per_connection) < 0.05
+            else f"{cost.bytes_per_connection:,.{1 if abs(cost.bytes_per_connection) < 9.95 else 0}f}"
+        ]
+        tenths = 1 if high - low < 10 else 0
+        digits += [f"{end:,.{tenths}f}" for end in (low, high)]
+        digits = ["0" if not one.strip("-0.") else one for one in digits]
+        value, low_words, high_words = (one.replace("-", "−") for one in digits)
+        assert f" {value} {low_words} to {high_words} " in text, name
+        assert f"{cost.method}; {cost.points} points." in text
+    if summary.reconciliation.agrees is not None:
+        assert f"answers, requests (polls too) {beats.answered:,} {summary.reconciliation.requests_delta:,}" in text
+    glued = re.sub(r"\s", "", page.text)
+    for finding in summary.findings:
+        assert re.sub(r"\s", "", finding.evidence) in glued, finding.code
+        if not finding.code.startswith("verdict_"):
+            assert re.sub(r"\s", "", finding.remedy) in glued
+
+
+def test_it_is_small_and_the_same_each_time(kind: tuple[str, str, Page, Summary]) -> None:
+    name, text, _, _ = kind
+    assert len(text.encode()) < 2_000_000
+    if name in ("good", "deaths"):
+        assert made(KINDS[name]())[0] == text
+
+
+def test_a_night_of_a_sample_a_second_stays_below_two_megabytes() -> None:
+    text, page, summary = made(a_night())
+    assert summary.run.duration_s > 43_000
+    assert len(text.encode()) < 2_000_000
+    assert "Drawn in stretches of 2 min: of each, gauges keep the least and the greatest value" in page.text
+    assert f"reset {summary.connections.lost:,}" in page.text
+
+
+def test_a_string_of_a_run_is_never_more_than_text() -> None:
+    text, page, _ = made(KINDS["hostile"]())
+    assert page.tags["script"] == 1
+    assert "alert" not in "".join(page.scripts)
+    assert "<script>alert" not in text
+    said = page.text
+    for where in ("server", "host", "finding", "remedy", "check", "cause"):
+        assert HOSTILE in said, where
+    assert said.count(HOSTILE) > 12
+    assert not any("alert" in value for _, name, value in page.attributes if name not in ("aria-label", "content", "data-of"))
+
+
+EXPECTED_MISSING = {
+    "without samples": (
+        "No part of a connection's cost is known.", "No line could be fitted: there are too few points of memory over connections.",
+        "No established connection was lost.",
+    ),
+    "nothing": ("Nothing was recorded over time: the run ended before its first second.",),
+    "elsewhere": ("The server's own counts are not known, so there is nothing to compare.",),
+    "short": ("No line could be fitted",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPECTED_MISSING)
+def test_where_there_is_no_data_a_sentence_says_so(name: str) -> None:
+    _, page, _ = made(KINDS[name]())
+    for sentence in EXPECTED_MISSING[name]:
+        assert sentence in page.text
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("good", "passed"),
+        ("deaths", "failed"),
+        ("invalid", "invalid"),
+        ("untested", "untested"),
+        ("interrupted in the ramp", "incomplete"),
+    ],
+)
+def test_a_verdict_is_told_by_word_and_shape_and_not_by_colour_alone(name: str, word: str) -> None:
+    text, _, _ = made(KINDS[name]())
+    badge = re.search(r'<p class="verdict (\w+)"><svg[^>]*>(.*?)</svg><strong>(\w+)</strong>', text)
+    assert badge is not None
+    assert (badge[1], badge[3]) == (word, word)
+    assert badge[2].count("<path") >= 1
+
+
+def test_severities_have_a_word_and_a_shape_each() -> None:
+    run = a_run(30_000)
+    run.findings = [Finding("a", "error", "first", "mend"), Finding("b", "warning", "second"), Finding("c", "info", "third")]
+    text, page, _ = made(run)
+    shapes = {}
+    for severity, word, evidence in (("error", "error", "first"), ("warning", "warning", "second"), ("info", "note", "third")):
+        item = re.search(rf'<li class="{severity}">\s*<svg[^>]*>([^§]*?)</svg>\s*<div>\s*<p><b>{word}</b> {evidence}</p>', text)
+        assert item is not None, severity
+        shapes[severity] = item[1]
+    assert len(set(shapes.values())) == 3
+    assert re.search(r"1 error, 1 warning, \d+ notes?", page.text)
+
+
+def test_the_doubts_stand_beside_the_answer() -> None:
+    _, page, _ = made(KINDS["invalid"]())
+    assert "Do not rely on these numbers" in page.text[: page.text.index(" Contents ")]
+    run = a_run(20_000)
+    for sample in run.samples[10:]:
+        sample.values["kernel.tcp_alloc"] += 100_000
+    _, page, _ = made(run)
+    assert "But we were not alone" in page.text[: page.text.index(" Contents ")]
+
+
+def test_it_reads_in_light_in_dark_on_a_phone_and_on_paper() -> None:
+    _, page, _ = made(a_run(30_000))
+    style = "".join(page.styles)
+    for query in ("@media screen and (prefers-color-scheme: dark)", "@media (max-width: 44rem)", "@media print", "size: A4"):
+        assert query in style
+    assert ("meta", "content", "width=device-width, initial-scale=1") in page.attributes

@@ -1,0 +1,193 @@
+"""The page in a real browser: it renders, asks nobody for anything, complains of nothing, and can be read in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from devtools import Browser, Tab, find_chromium
+from made_runs import KINDS, a_night
+
+from asyncli.report.analyses import analyse
+from asyncli.report.charts import PALETTE
+from asyncli.report.page import render
+from asyncli.report.summary import summarise
+
+Go = Callable[[Coroutine[Any, Any, Any]], Any]
+
+# Words that are smaller than this on the glass (px) cannot be read at arm's length.
+SMALLEST = 9.5
+
+#: Words of the figures that are shown: too small, beyond their figure, or on top of each other.
+LAYOUT = """(() => {
+  const wrong = [];
+  for (const svg of document.querySelectorAll(".plot svg")) {
+    const frame = svg.getBoundingClientRect();
+    if (!frame.width) continue;
+    const scale = frame.width / svg.viewBox.baseVal.width;
+    const boxes = [];
+    for (const text of svg.querySelectorAll("text")) {
+      const box = text.getBoundingClientRect(), words = text.textContent;
+      if (!words.trim()) continue;
+      const size = parseFloat(getComputedStyle(text).fontSize) * scale;
+      if (size < SMALLEST) wrong.push(`${size.toFixed(1)} px: ${words}`);
+      if (box.left < frame.left - 6 || box.right > frame.right + 6) wrong.push(`beyond the figure: ${words}`);
+      for (const [other, said] of boxes) {
+        const across = Math.min(box.right, other.right) - Math.max(box.left, other.left);
+        const down = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
+        if (across > 2 && down > 5 * scale) wrong.push(`${words} stands on ${said}`);
+      }
+      boxes.push([box, words]);
+    }
+  }
+  return wrong;
+})()""".replace("SMALLEST", str(SMALLEST))
+
+
+@pytest.fixture(scope="module")
+def go() -> Iterator[Go]:
+    with asyncio.Runner() as runner:
+        yield runner.run
+
+
+@pytest.fixture(scope="module")
+def browser(go: Go) -> Iterator[Browser]:
+    binary = find_chromium()
+    if binary is None:
+        why = "no Chromium on this host; apt-get install chromium"
+        if os.environ.get("ASYNCLI_REQUIRE_CHROMIUM"):
+            pytest.fail(f"{why} (ASYNCLI_REQUIRE_CHROMIUM is set)", pytrace=False)
+        pytest.skip(why)
+    browser = Browser(binary)
+    go(browser.__aenter__())
+    yield browser
+    go(browser.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("pages")
+
+    def page(kind: str) -> Path:
+        path = folder / f"{kind.replace(' ', '-')}.html"
+        if not path.exists():
+            run = a_night(7200) if kind == "night" else KINDS[kind]()
+            analyses = analyse(run)
+            path.write_text(render(run, summarise(run, analyses), analyses), encoding="utf-8")
+        return path
+
+    return page
+
+
+async def shown(browser: Browser, page: Path, **how: Any) -> Tab:
+    """The page in a tab of its own; it asked for itself alone and complained of nothing."""
+    tab = await browser.tab()
+    await tab.show(page, **how)
+    assert [url for url in tab.requests if not url.startswith("data:")] == [page.as_uri()]
+    assert tab.complaints == []
+    return tab
+
+
+VIEWS = {
+    "light": {"width": 1280}, "dark": {"width": 1280, "dark": True}, "phone": {"width": 390}, "dark phone": {"width": 390, "dark": True},
+    "tablet": {"width": 720},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("kind", ["good", "deaths", "night", "nothing", "hostile"])
+def test_it_renders(go: Go, browser: Browser, pages: Callable[[str], Path], kind: str, view: str) -> None:
+    async def look() -> None:
+        tab = await shown(browser, pages(kind), **VIEWS[view])
+        dark, narrow = "dark" in view, "phone" in view
+        paper = PALETTE["paper"][dark]
+        rgb = ", ".join(str(int(paper[place : place + 2], 16)) for place in (1, 3, 5))
+        assert await tab.evaluate("getComputedStyle(document.documentElement).backgroundColor") == f"rgb({rgb})"
+        assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page itself scrolls sideways"
+        figures = await tab.evaluate("document.querySelectorAll('figure').length")
+        for which in ("wide", "narrow"):
+            seen = await tab.evaluate(
+                f"[...document.querySelectorAll('.plot.{which}')].filter(one => one.checkVisibility()).length"
+            )
+            assert seen == (figures if (which == "narrow") == narrow else 0)
+        assert await tab.evaluate(LAYOUT) == []
+        assert not await tab.evaluate("document.querySelector('.methods').checkVisibility({contentVisibilityAuto: true})")
+        # Nothing is black on black: the words take part in the colour scheme, in the figures too.
+        ink = await tab.evaluate("getComputedStyle(document.body).color")
+        assert ink != f"rgb({rgb})"
+        raw = base64.b64decode((await tab.call("Page.captureScreenshot", format="png"))["data"])
+        assert len(colours(raw)) > 3, "an empty picture"
+
+    go(look())
+
+
+def colours(png: bytes) -> set[Any]:
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(png)).convert("RGB").resize((200, 140))
+    return {colour for count, colour in image.getcolors(200 * 140) or []}
+
+
+@pytest.mark.parametrize("kind", ["deaths", "nothing"])
+def test_it_prints_whole(go: Go, browser: Browser, pages: Callable[[str], Path], kind: str) -> None:
+    async def look() -> None:
+        tab = await shown(browser, pages(kind), width=660, printed=True)
+        assert await tab.evaluate("document.querySelector('.methods').checkVisibility()"), "details are open on paper"
+        wide = await tab.evaluate("[...document.querySelectorAll('.plot.wide')].every(one => one.checkVisibility())")
+        assert wide
+        pdf = base64.b64decode((await tab.call("Page.printToPDF", preferCSSPageSize=True))["data"])
+        assert pdf.startswith(b"%PDF")
+        # A4 in points, as the page's own style asks.
+        assert b"/MediaBox [0 0 594.95996 841.91998]" in pdf or b"/MediaBox [0 0 595" in pdf
+        count = pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ")
+        assert count in (range(5, 16) if kind == "deaths" else range(2, 8)), count
+
+    go(look())
+
+
+def test_dark_paper_is_never_printed(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
+    async def look() -> None:
+        tab = await shown(browser, pages("good"), width=660, dark=True, printed=True)
+        assert await tab.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
+        assert await tab.evaluate("getComputedStyle(document.body).color") == "rgb(29, 29, 27)"
+
+    go(look())
+
+
+def test_it_is_readable_without_javascript(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
+    async def look() -> None:
+        tab = await browser.tab()
+        await tab.call("Emulation.setScriptExecutionDisabled", value=True)
+        await tab.show(pages("good"), width=1280)
+        tree = await tab.call("Accessibility.getFullAXTree")
+        said = [(node.get("role", {}).get("value"), node.get("name", {}).get("value", "")) for node in tree["nodes"]]
+        # What a screen reader is told: headings, tables, figures with a sentence each.
+        headings = [name for role, name in said if role == "heading"]
+        assert headings[0].startswith("30,000 connections on nginx")
+        assert "Findings" in headings
+        figures = [name for role, name in said if role == "image"]
+        assert any(name.startswith("A bar of one connection's memory: nginx") for name in figures)
+        assert len(figures) == 6 or len(figures) == 7
+        assert any(role == "table" for role, _ in said)
+
+    go(look())
+
+
+def test_a_stacked_table_is_a_table_to_a_screen_reader(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
+    async def look() -> None:
+        tab = await shown(browser, pages("good"), width=390)
+        tree = await tab.call("Accessibility.getFullAXTree")
+        roles = [
+            node.get("role", {}).get("value")
+            for node in tree["nodes"]
+            if node.get("name", {}).get("value") == "nginx, user memory"
+        ]
+        assert "rowheader" in roles
+
+    go(look())

@@ -1,0 +1,485 @@
+"""asyncli in Python: a run that was recorded, as numbers, frames, tables and figures; and a soak from a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recording import write_run
+
+sys.path.insert(0, str(Path(__file__).parent / "analysis"))
+from synthetic_run import GENERATOR, KERNEL_END, SERVER, a_run
+
+from asyncli import api
+from asyncli.errors import AsyncliError, PlanError, StoreError
+from asyncli.plan import Plan
+from asyncli.records import Check, Deaths, Finding, Phase
+from asyncli.report.livestate import LiveState
+from asyncli.store.reader import Run
+
+pandas = pytest.importorskip("pandas")
+
+
+def record(path: Path, run: Run, *, complete: bool = True) -> Path:
+    """The run through the writer that every soak uses."""
+    run.complete = complete
+    return write_run(run, path)
+
+
+def with_deaths() -> Run:
+    """A run of which 40 connections were closed at 30 s of age, and 3 were reset."""
+    run = a_run(2000, interval_s=0.1, hold_s=60.0)
+    _, tick = run.ticks[40]
+    dead = tick.deaths["closed_announced"] = Deaths(40)
+    for _ in range(40):
+        dead.age_s.add(30)
+        dead.idle_s.add(2)
+        dead.requests.add(5)
+    tick.deaths["reset"] = Deaths(3)
+    run.checks.append(Check("nofile", "descriptors", "ok", have=20000.0, need=2100.0, unit=""))
+    return run
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("api") / "run.db", with_deaths())
+
+
+@pytest.fixture
+def run(run_file: Path) -> api.Recorded:
+    return api.load(run_file)
+
+
+# -- loading
+
+
+def test_a_run_says_what_its_report_says(run: api.Recorded, run_file: Path) -> None:
+    assert (run.verdict, run.complete, run.plan.connections) == ("failed", True, 2000)
+    assert run.summary.connections.lost == 43
+    assert run.environment["server"]["label"] == "nginx/1.22.1"
+    assert run.findings == run.summary.findings
+    assert "verdict_failed" in {finding.code for finding in run.findings}
+    assert "43 of" in repr(run)
+    assert str(run_file) in repr(run)
+    assert run.report().startswith("FAILED")
+    assert run.html().lstrip().lower().startswith("<!doctype html>")
+
+
+def test_a_run_is_a_path_to_its_file(run: api.Recorded, run_file: Path) -> None:
+    assert os.fspath(run) == str(run_file)
+    assert Path(run) == run_file
+    assert api.load(run).records == run.records
+
+
+def test_what_is_no_run_is_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("not a database, and longer than a header of SQLite")
+    for name, says in {"gone.db": "there is no such file", "text.db": "is not a run file", ".": "is a folder"}.items():
+        with pytest.raises(StoreError, match=says) as caught:
+            api.load(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cut", ["nothing", "baseline", "ramp", "no samples"])
+def test_a_run_that_was_killed_has_everything_but_the_numbers(tmp_path: Path, cut: str) -> None:
+    whole = with_deaths()
+    end = {"nothing": 0.0, "baseline": 4.0, "ramp": 12.0, "no samples": 999.0}[cut]
+    whole.ticks = [(t_s, tick) for t_s, tick in whole.ticks if t_s < end]
+    whole.samples = [] if cut in ("nothing", "no samples") else [sample for sample in whole.samples if sample.t_s < end]
+    whole.phases = [Phase(one.name, one.start_s, one.end_s if (one.end_s or 0) < end else None) for one in whole.phases if one.start_s < end]
+    run = api.load(record(tmp_path / "run.db", whole, complete=False))
+    assert not run.complete
+    assert run.verdict in ("untested", "invalid", "failed")
+    frames = run.frames
+    assert len(frames.ticks) == len(whole.ticks)
+    assert len(frames.samples) == len(whole.samples)
+    assert len(frames.phases) == len(whole.phases)
+    assert list(frames.deaths.columns) == ["phase", "cause", "count", "age_p50_s", "idle_p50_s", "requests_p50"]
+    for shown in (run, run.cost(), run.drift(), run.deaths(), frames):
+        assert "nan" not in (repr(shown) + getattr(shown, "_repr_html_", str)()).lower().replace("nanosec", "")
+    for figure in (run.plot.cost(), run.plot.parts(), run.plot.timeline(), run.plot.latency(), run.plot.deaths(), run.plot.drift()):
+        assert figure.get_figwidth() > 1
+
+
+# -- frames
+
+
+def test_ticks_as_a_frame(run: api.Recorded) -> None:
+    frame = run.frames.ticks
+    assert frame.index.name == "t_s"
+    assert frame.index.is_monotonic_increasing
+    for name in ("held", "opened", "lost", "failed", "sent", "answered", "cpu_user_s", "longest_turn_s", "latency_p99_ms"):
+        assert frame[name].dtype.kind in "if", name
+    assert frame["opened"].sum() == run.summary.connections.opened
+    assert frame["lost"].sum() == 43
+    assert frame["sent"].sum() == run.summary.heartbeats.sent
+    assert set(frame["phase"]) >= {"ramp", "hold", "drain"}
+    hold = frame[frame["phase"] == "hold"]
+    # Each second's quantiles are of the same shape as the whole run's.
+    assert hold["latency_p50_ms"].median() == pytest.approx(run.summary.heartbeats.latency_ms.p50, rel=0.02)
+    assert (hold["latency_p50_ms"] <= hold["latency_p99_ms"]).all()
+    assert (hold["latency_p99_ms"] <= hold["latency_max_ms"]).all()
+    assert hold["connect_p50_ms"].isna().all()  # nothing connects in the hold, and that is no zero
+
+
+def test_samples_as_a_frame(run: api.Recorded) -> None:
+    frame, samples = run.frames.samples, run.records.samples
+    assert list(frame.index) == [sample.t_s for sample in samples]
+    assert set(frame.columns) == {name for sample in samples for name in sample.values}
+    assert frame.columns[0] == "status.active"
+    for name in frame.columns:
+        found = [(t_s, value) for t_s, value in frame[name].dropna().items()]
+        assert found == [(sample.t_s, sample.values[name]) for sample in samples if name in sample.values], name
+    assert frame["status.active"].isna().sum() == 1  # the first sample came before the first page
+
+
+def test_deaths_phases_findings_and_checks_as_frames(run: api.Recorded) -> None:
+    frames = run.frames
+    assert list(frames.deaths["cause"]) == ["closed_announced", "reset"]
+    assert list(frames.deaths["count"]) == [40, 3]
+    first = frames.deaths.iloc[0]
+    assert (first["age_p50_s"], first["idle_p50_s"], first["requests_p50"]) == (30, 2, 5)
+    assert frames.deaths.iloc[1][["age_p50_s"]].isna().all()
+    assert list(frames.phases.index) == ["baseline", "ramp", "hold", "drain", "residue"]
+    assert frames.phases.loc["hold", "duration_s"] == pytest.approx(60.0)
+    assert list(frames.findings["code"]) == [finding.code for finding in run.findings]
+    assert frames.checks.loc[0, "have"] == 20000.0
+
+
+# -- what it costs, how it drifts, who died
+
+
+def test_the_cost(run: api.Recorded) -> None:
+    cost = run.cost()
+    for name, truth in (("server_user", SERVER), ("kernel", KERNEL_END), ("generator_user", GENERATOR)):
+        one = cost[name]
+        assert one is not None
+        assert one.ci95[0] <= truth <= one.ci95[1], name
+        assert cost.frame.loc[name, "bytes_per_connection"] == one.bytes_per_connection
+        assert getattr(run.summary.cost, name) == one
+        assert f"{one.bytes_per_connection:,.0f}" in repr(cost)
+        assert f"{one.bytes_per_connection:,.0f}" in cost._repr_html_()
+    assert "One more connection costs" in repr(cost)
+    assert cost.fits["server_user"].n
+    with pytest.raises(KeyError, match="server_user"):
+        cost["servre"]
+
+
+def test_the_drift(run: api.Recorded) -> None:
+    drift = run.drift()
+    assert "server_user" in drift
+    assert drift["server_user"].verdict == drift.frame.loc["server_user", "verdict"]
+    assert "Rule:" in repr(drift)
+    assert drift._repr_html_().count("<tr>") == 1 + len(drift)
+
+
+def test_the_deaths(run: api.Recorded) -> None:
+    deaths = run.deaths()
+    assert (deaths.count, list(deaths.by_cause)) == (43, ["closed_announced", "reset"])
+    assert sum(one.count for one in deaths.diagnoses) == 43
+    assert deaths.frame["count"].sum() == 43
+    assert "43 established connections were lost" in repr(deaths)
+    for one in deaths:
+        assert one.evidence[:20] in repr(deaths)
+
+
+def test_nothing_died(tmp_path: Path) -> None:
+    run = api.load(record(tmp_path / "run.db", a_run(500)))
+    assert len(run.deaths()) == 0
+    assert repr(run.deaths()) == "No established connection was lost."
+    assert run.plot.deaths().texts
+
+
+def test_what_is_shown_cannot_steer_a_page(tmp_path: Path) -> None:
+    odd = a_run(500, label="<script>alert(1)</script>/1")
+    odd.findings.append(Finding("odd", "warning", "<img src=x onerror=alert(1)>", "<b>"))
+    run = api.load(record(tmp_path / "run.db", odd))
+    for shown in (run._repr_html_(), run.cost()._repr_html_(), run.drift()._repr_html_()):
+        assert "<script" not in shown
+        assert "<img" not in shown
+
+
+def test_figures_are_matplotlib_s(run: api.Recorded, tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    names = ("cost", "deaths", "parts", "residuals", "timeline", "latency", "drift", "forecast", "counts")
+    for name in names:
+        figure = getattr(run.plot, name)()
+        assert isinstance(figure, Figure), name
+        figure.savefig(tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").stat().st_size > 2000, name
+
+
+# -- comparing
+
+
+def test_two_runs_compared(tmp_path: Path) -> None:
+    lean, rich = a_run(5000, interval_s=0.02, seed=3), a_run(5000, interval_s=0.02, seed=4)
+    rich.id = "f00dfeed0003"
+    for sample in rich.samples:
+        grown = sample.values
+        n = max(0.0, grown.get("status.active", 1.0) - 1)
+        grown["server.pss_bytes"] += 400 * n
+        grown["host.used_bytes"] += 400 * n
+    a, b = record(tmp_path / "a.db", lean), record(tmp_path / "b.db", rich)
+    compared = api.compare(a, api.load(b))
+    row = compared.frame.loc["cost.server_user"]
+    assert (row["verdict"], row["first"], row["second"]) == ("higher", "A", "B")
+    assert row["ci95_low"] <= 400 <= row["ci95_high"]
+    assert "a.db" in repr(compared)
+    assert "a.db" in compared._repr_html_()
+    assert "B is higher" in compared._repr_html_()
+    assert compared.plot().axes
+    with pytest.raises(PlanError, match="no run 'C'"):
+        compared.plot("C")
+    with pytest.raises(PlanError, match="one run alone"):
+        api.compare(a)
+    with pytest.raises(StoreError, match="again"):
+        api.compare(a, api.load(a))
+
+
+# -- anywhere
+
+
+def test_reading_needs_neither_linux_nor_uvloop(run_file: Path) -> None:
+    code = f"""
+        import sys
+        for name in ("uvloop", "aiohttp", "psutil", "resource", "fcntl", "termios", "grp", "pwd", "crossplane", "click", "IPython"):
+            sys.modules[name] = None
+        import os, select, signal
+        for module, names in ((select, ("epoll", "poll")), (os, ("fork", "sched_getaffinity", "eventfd", "pidfd_open"))):
+            for name in names:
+                if hasattr(module, name):
+                    delattr(module, name)
+        import asyncli.api as api
+        run = api.load({str(run_file)!r})
+        assert run.verdict == "failed"
+        assert len(run.frames.ticks) == len(run.records.ticks)
+        run.cost().frame, run.drift().frame, run.deaths().frame
+        run.plot.cost(), run.plot.timeline()
+        run._repr_html_(), run.report()
+        try:
+            import asyncio
+            asyncio.run(api.soak("http://127.0.0.1:9/", connections=1))
+        except Exception as error:
+            print(type(error).__name__, error)
+        assert not [name for name in sys.modules if name.startswith("asyncli.engine.") and name != "asyncli.engine.spread"]
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("HostError soaking needs Linux"), done.stdout
+
+
+def test_frames_without_pandas_say_what_to_install(run_file: Path) -> None:
+    code = f"""
+        import sys
+        sys.modules["pandas"] = None
+        import asyncli.api as api
+        run = api.load({str(run_file)!r})
+        repr(run.cost()), run.cost()._repr_html_(), run._repr_html_(), run.plot.parts()
+        for frame in (lambda: run.frames.ticks, lambda: run.cost().frame, lambda: run.drift().frame):
+            try:
+                frame()
+            except ImportError as error:
+                print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ['frames need pandas, which is not installed: pip install "asyncli[pandas]"'] * 3
+
+
+# -- plans and soaks
+
+
+def test_a_plan_takes_units() -> None:
+    plan = api.make_plan("http://127.0.0.1:8080/", connections="10k", hold="30s", ramp="20/60ms", keepalive="1m", seed=1)
+    assert (plan.connections, plan.hold_s, plan.batch, plan.interval_s, plan.keepalive_s) == (10_000, 30.0, 20, 0.06, 60.0)
+    assert api.make_plan(["http://[::1]:8080/", "http://127.0.0.1/"]).targets[1].port == 80
+
+
+@pytest.mark.parametrize(
+    ("urls", "settings", "says"),
+    [
+        ("127.0.0.1", {}, "plan: urls: '127.0.0.1' has no scheme; write http://127.0.0.1"),
+        ("http://a/", {"connections": "10kk"}, "plan: connections: '10kk' is not a count"),
+        ("http://a/", {"conections": 3}, "plan: conections: unknown key"),
+        ("http://a/", {"hold": -1}, "plan: hold: -1 is not a duration"),
+        ("http://a/", {"ramp": "fast"}, "plan: ramp: 'fast' is not a pace"),
+        (7, {}, "plan: urls: no URL"),
+        ([], {}, "plan: urls: no URL"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_located(urls: Any, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        api.make_plan(urls, **settings)
+    assert says in str(caught.value)
+
+
+def test_a_lab_server_takes_units_and_names() -> None:
+    assert api.lab_server("builtin", connections="2k", keepalive="1h").label == "built-in server"
+    with pytest.raises(PlanError, match="apache"):
+        api.lab_server("apache")
+    with pytest.raises(PlanError, match="many"):
+        api.lab_server(connections="many")
+
+
+async def test_a_plan_is_whole_already() -> None:
+    with pytest.raises(PlanError, match="hold came beside it"):
+        await api.soak(Plan(urls=("http://127.0.0.1:9/",)), hold="1s")
+
+
+@pytest.fixture
+def short() -> dict[str, Any]:
+    return {"connections": 200, "ramp": "20/20ms", "keepalive": 2, "baseline": 0.2, "hold": "2s", "residue": 0.2}
+
+
+async def test_a_soak_gives_what_it_recorded(tmp_path: Path, short: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    async with api.lab_server("builtin", connections=500, keepalive=2, workers=1) as server:
+        run = await api.soak(server, tmp_path / "run.db", progress=True, **short)
+        assert (run.path, run.complete) == (tmp_path / "run.db", True)
+        assert run.summary.connections.held == 200
+        assert run.environment["server"]["label"] == "built-in server"
+        assert run.plan.status_url == server.status_url
+        # The counts agree: the lab was ours alone, and its status page was read.
+        assert run.summary.reconciliation.agrees
+        said = capsys.readouterr()
+        assert "held 200 of 200" in said.err
+        assert said.out == ""
+        with pytest.raises(StoreError, match="never overwritten"):
+            await api.soak(server, run, **short)
+        # In one loop with other work, and cancelled: the file is whole up to there.
+        task = asyncio.create_task(api.soak(server, tmp_path / "cancelled.db", **{**short, "hold": "1h"}))
+        deadline = asyncio.get_running_loop().time() + 30
+        while not (tmp_path / "cancelled.db").exists() or not api.load(tmp_path / "cancelled.db").records.ticks:
+            assert asyncio.get_running_loop().time() < deadline
+            assert not task.done()
+            await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    cancelled = api.load(tmp_path / "cancelled.db")
+    assert not cancelled.complete
+    assert cancelled.records.ticks
+
+
+async def test_a_soak_that_cannot_begin(tmp_path: Path) -> None:
+    with pytest.raises(AsyncliError) as caught:
+        await api.soak("http://127.0.0.1:9/", tmp_path / "no" / "run.db", connections=1)
+    assert "there is no folder" in str(caught.value)
+
+
+# -- in a notebook
+
+
+class _Shell:
+    """What is needed of IPython's shell in a kernel."""
+
+    kernel = object()
+
+
+class _Display:
+    """Stands for IPython.display: keeps what is shown, and how often it was shown anew."""
+
+    def __init__(self) -> None:
+        self.shown: list[Any] = []
+        self.breaks = False
+
+    def display(self, thing: Any, *, display_id: bool) -> _Display:
+        assert display_id
+        self.update(thing)
+        return self
+
+    def update(self, thing: Any) -> None:
+        if self.breaks:
+            raise OSError("the browser is gone")
+        self.shown.append(thing)
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> _Display:
+    import types
+
+    display = _Display()
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = _Shell  # type: ignore[attr-defined]
+    module = types.ModuleType("IPython.display")
+    module.display = display.display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    return display
+
+
+def test_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch, kernel: _Display) -> None:
+    from asyncli.notebook import kernel_shell
+
+    assert kernel_shell() is not None
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", object)
+    assert kernel_shell() is None
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: None)
+    assert kernel_shell() is None
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert kernel_shell() is None
+
+
+def feed(watcher: Any) -> None:
+    run = a_run(500, hold_s=5.0)
+    for phase in run.phases:
+        watcher.phase(Phase(phase.name, phase.start_s))
+        watcher.phase(phase)
+    for t_s, tick in run.ticks:
+        watcher.tick(t_s, tick)
+    for sample in run.samples:
+        watcher.sample(sample)
+    watcher.finding(Finding("odd", "error", "<b>12 ms</b>"))
+
+
+def test_progress_in_a_notebook_changes_in_place(kernel: _Display) -> None:
+    from asyncli.notebook import NotebookWatcher
+
+    plan = a_run(500).plan
+    watcher = NotebookWatcher(plan)
+    feed(watcher)
+    last = kernel.shown[-1]
+    assert "of 500" in last._repr_html_()
+    assert "&lt;b&gt;12 ms&lt;/b&gt;" in last._repr_html_()
+    assert "held" in repr(last)
+    watcher.end("passed: all was well")
+    assert repr(kernel.shown[-1]) == "passed: all was well"
+    assert "all was well" in kernel.shown[-1]._repr_html_()
+    # Phases and findings are shown at once, the seconds between them at most four times a second.
+    assert len(kernel.shown) < 30
+
+
+def test_a_browser_that_is_gone_ends_the_showing_alone(kernel: _Display) -> None:
+    from asyncli.notebook import NotebookWatcher
+
+    watcher = NotebookWatcher(a_run(500).plan)
+    watcher.phase(Phase("baseline", 0.0))
+    kernel.breaks = True
+    feed(watcher)
+    watcher.end("passed")
+    assert len(kernel.shown) == 1
+
+
+def test_a_look_knows_nothing_yet() -> None:
+    from asyncli.report.livehtml import look
+
+    seen = look(a_run(500).plan, LiveState(asked=500))
+    assert "None" not in seen
+    assert "nan" not in seen
+
+
+async def test_a_soak_in_a_notebook_shows_itself(tmp_path: Path, short: dict[str, Any], kernel: _Display) -> None:
+    async with api.lab_server("builtin", connections=500, keepalive=2, workers=1) as server:
+        run = await api.soak(server, tmp_path / "run.db", **short)
+        assert repr(kernel.shown[-1]).startswith(f"{run.verdict}: 200 of 200 connections were held")
+        before = len(kernel.shown)
+        assert before > 8
+        await api.soak(server, tmp_path / "silent.db", progress=False, **short)
+        assert len(kernel.shown) == before
+
