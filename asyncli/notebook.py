@@ -9,10 +9,9 @@ import time
 from typing import Any
 
 from asyncli.plan import Plan
-from asyncli.records import Finding, Phase, Sample, Tick
 from asyncli.report.live import PlainView
 from asyncli.report.livehtml import Look
-from asyncli.report.livestate import LiveFold, LiveState
+from asyncli.report.livestate import LiveState, Onlooker
 
 # As on a terminal: more often tires the eye, and sends to the browser what nobody sees.
 _SHORTEST_FRAME_S = 0.25
@@ -25,42 +24,26 @@ def kernel_shell() -> Any | None:
     return shell if shell is not None and getattr(shell, "kernel", None) is not None else None
 
 
-class _Watcher:
+class _Watcher(Onlooker):
     """A soak's watcher that shows what it sees. Whatever goes wrong with showing ends the showing, never the soak."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
         self.plan = plan
-        self._fold = LiveFold(plan)
         self._shown_s = 0.0
         self._blind = False
-
-    def phase(self, phase: Phase) -> None:
-        self._fold.phase(phase)
-        self._look(at_once=True)
-
-    def tick(self, t_s: float, tick: Tick) -> None:
-        self._fold.tick(t_s, tick)
-        self._look()
-
-    def sample(self, sample: Sample) -> None:
-        self._fold.sample(sample)
-        self._look()
-
-    def finding(self, finding: Finding) -> None:
-        self._fold.finding(finding)
-        self._look(at_once=True)
 
     def show(self, state: LiveState) -> None:
         """Show one look."""
         raise NotImplementedError
 
-    def _look(self, at_once: bool = False) -> None:
+    def look(self, at_once: bool) -> None:
         now = time.monotonic()
         if self._blind or (not at_once and now - self._shown_s < _SHORTEST_FRAME_S):
             return
         self._shown_s = now
         try:
-            self.show(self._fold.state())
+            self.show(self.fold.state())
         except Exception:  # whatever a front end or a pipe that has gone away raises
             self._blind = True
 
@@ -78,7 +61,7 @@ class NotebookWatcher(_Watcher):
     def end(self, outcome: str) -> None:
         """Leave what should stay on the page: how it ended, in a line."""
         with contextlib.suppress(Exception):
-            self._update(Look(self.plan, self._fold.state(), outcome))
+            self._update(Look(self.plan, self.fold.state(), outcome))
 
     def _update(self, look: Look) -> None:
         from IPython import display as ipython

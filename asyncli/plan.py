@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
 from asyncli.units import parse_count, parse_duration, parse_pace
 
@@ -75,6 +76,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def asked_per_s(self) -> float:
         """The ramp's pace in connections a second."""
         return self.batch / self.interval_s
+
+    @property
+    def schedule(self) -> Ramp:
+        """The ramp as arithmetic: which batch is due when."""
+        return Ramp(self.connections, self.batch, self.interval_s, self.plateaus, self.plateau_s)
 
 
 def parse_url(value: object) -> Target:

@@ -23,7 +23,6 @@ from common import command, machine
 from scipy import stats
 
 from asyncli.analysis.cost import Fit, costs
-from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Phase, Sample, Tick
 
@@ -47,7 +46,7 @@ def design(seconds: float, plateaus: int = 0) -> Design:
         urls=("http://127.0.0.1:1/",), connections=CONNECTIONS, batch=100, interval_s=seconds / (CONNECTIONS / 100),
         plateaus=plateaus, hold_s=HOLD_S,
     )  # fmt: skip
-    ramp = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s)
+    ramp = plan.schedule
     dues = np.array([ramp.due_s(j) for j in range(ramp.batches)])
     end = BASELINE_S + math.ceil(ramp.end_s)
     t_s = np.arange(1.0, end + HOLD_S)

@@ -17,7 +17,6 @@ import msgspec
 
 from asyncli.analysis.regression import CONFIDENCE, Line, Point, regress
 from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, phase, series, within
-from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count
@@ -76,6 +75,11 @@ class Cost(msgspec.Struct):
     points: int
     r2: float | None = None
 
+    @property
+    def half_width(self) -> float:
+        """Half of the interval (bytes): what stands behind a ±."""
+        return (self.ci95[1] - self.ci95[0]) / 2
+
 
 class Fit(msgspec.Struct):
     """What is behind a :class:`Cost`: the points that the line goes through, and the samples that they are the medians of.
@@ -101,9 +105,8 @@ class Fit(msgspec.Struct):
 
     def band(self, n: float) -> tuple[float, float]:
         """The 95 % confidence band of the line at ``n`` connections, bytes: where the line is, not where a sample falls."""
-        low, high = self.cost.ci95
         # The cost's interval may be wider than the line's own (an unsettled plateau, a difference of slopes).
-        wider = (high - low) / 2 / self.line.half if self.line.half > 0 else 1.0
+        wider = self.cost.half_width / self.line.half if self.line.half > 0 else 1.0
         half = self.line.half_at(n) * max(1.0, wider)
         return self.at(n) - half, self.at(n) + half
 
@@ -228,8 +231,7 @@ class _Fitter:
         end = ramp.end_s if ramp is not None and ramp.end_s is not None else (ticks[-1][0] if ticks else self._start)
         hold_end = hold.end_s if hold is not None and hold.end_s is not None else math.inf
         self._end = min(end + _INTO_HOLD_S, hold_end) if hold is not None else end
-        schedule = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s)
-        rests = [(a, b) for a, b in schedule.rests() if self._start + b <= self._end + 1.0]
+        rests = [(a, b) for a, b in plan.schedule.rests() if self._start + b <= self._end + 1.0]
         #: Plateaus that were rested on to the end.
         self.reached = len(rests)
         self._rests = rests if len(rests) >= FEWEST_PLATEAUS else []
@@ -373,32 +375,38 @@ def residue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], *,
     after, start = phase(phases, "residue"), first_connect(phases, ticks)
     if after is None:
         return found
-    samples = within(samples, (-math.inf, start), (after.start_s, math.inf))
+    begin = after.start_s
+
+    def risen(metric: Series) -> tuple[float, float] | None:
+        """(when, bytes more than in the baseline) of the last reading."""
+        before, left = metric.between(-math.inf, start), metric.between(begin, math.inf)
+        return (left.t_s[-1], left.values[-1] - statistics.median(before.values)) if before.values and left.values else None
+
+    samples = within(samples, (-math.inf, start), (begin, math.inf))
     for name, metric in (
         ("server_user", server_memory(samples)[0]),
         ("kernel", series(samples, "kernel.socket_bytes")),
         ("host_total", series(samples, "host.used_bytes")),
     ):
-        before, left = metric.between(-math.inf, start), metric.between(after.start_s, math.inf)
-        if before.values and left.values:
-            setattr(found, name, left.values[-1] - statistics.median(before.values))
-            found.after_s = max(found.after_s or 0.0, left.t_s[-1] - after.start_s)
-    listing = series(samples, "kernel.listing_bytes")
-    before, left = listing.between(-math.inf, start), listing.between(after.start_s, math.inf)
-    if listed and found.host_total is not None and before.values and left.values:
-        found.host_total -= left.values[-1] - statistics.median(before.values)
+        grown = risen(metric)
+        if grown is not None:
+            at_s, more = grown
+            setattr(found, name, more)
+            found.after_s = max(found.after_s or 0.0, at_s - begin)
+    listing = risen(series(samples, "kernel.listing_bytes"))
+    if listed and found.host_total is not None and listing is not None:
+        found.host_total -= listing[1]
     return found
 
 
 def _listed(listing: Cost) -> Finding:
     """What a program that lists descriptors adds for each connection."""
-    half = (listing.ci95[1] - listing.ci95[0]) / 2
     return Finding(
         "descriptors_listed",
         "warning",
-        f"{listing.bytes_per_connection:,.0f} B a connection (± {half:,.0f}) more are in use on this host, which are not counted "
-        "above: inodes and dentries of /proc, left by a program that lists /proc/PID/fd, as monitoring agents do that count "
-        "descriptors",
+        f"{listing.bytes_per_connection:,.0f} B a connection (± {listing.half_width:,.0f}) more are in use on this host, which "
+        "are not counted above: inodes and dentries of /proc, left by a program that lists /proc/PID/fd, as monitoring agents do "
+        "that count descriptors",
         "reckon with them where such a program runs, or have it count less often",
     )
 
@@ -422,8 +430,7 @@ def _residual(known: Costs, found: Fit | int, local: bool) -> Fit | None:
     if server is not None:
         value, fixed = value - server.bytes_per_connection, fixed - server.fixed_bytes
     own = found.cost
-    half = (own.ci95[1] - own.ci95[0]) / 2
-    low, high = min(own.ci95[0], value - half), max(own.ci95[1], value + half)
+    low, high = min(own.ci95[0], value - own.half_width), max(own.ci95[1], value + own.half_width)
     method = f"host_total {'- server_user ' if local else ''}- generator_user - {ends} x kernel; interval: {own.method}"
     cost = Cost(value, (low, high), fixed, method, own.points, own.r2)
     return msgspec.structs.replace(found, cost=cost)
@@ -434,17 +441,12 @@ def _minus(whole: Series, parts: Sequence[Series]) -> Series:
     sparsest = min([whole, *parts], key=len)
     rest = Series()
     for t_s in sparsest.t_s:
-        values = [_near(one, t_s) for one in (whole, *parts)]
+        values = [one.near(t_s, _WIDEST_GAP_S) for one in (whole, *parts)]
         if all(value is not None for value in values):
             total, *others = (value for value in values if value is not None)
             rest.t_s.append(t_s)
             rest.values.append(total - sum(others))
     return rest
-
-
-def _near(metric: Series, t_s: float) -> float | None:
-    """The value at ``t_s`` if there are samples close by on both sides, or one at that very instant."""
-    return metric.near(t_s, _WIDEST_GAP_S)
 
 
 def _server_count(samples: Sequence[Sample], held: Series, phases: Sequence[Phase], ticks: Ticks) -> Series | None:

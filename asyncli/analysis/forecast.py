@@ -15,7 +15,7 @@ from ipaddress import ip_address
 
 import msgspec
 
-from asyncli.analysis.cost import Cost, Costs
+from asyncli.analysis.cost import Costs
 from asyncli.analysis.series import Ticks, first_connect, held_over_time, series
 from asyncli.plan import Plan
 from asyncli.records import Check, Environment, Finding, Phase, Sample
@@ -78,7 +78,7 @@ def forecast(
     if room is None:
         findings.append(_unknown("memory", why_not, "see the other findings for why it was not read"))
     elif local:
-        found.memory = _both_ends(costs, room, said)
+        found.memory = _in_all("memory", _BOTH_ENDS, costs, room, said)
         found.server_memory = _server_alone(costs, room, said)
     else:
         found.server_memory = _server_alone(costs, room, said)
@@ -86,7 +86,7 @@ def forecast(
         why = found.memory.how if found.memory is not None else "what a connection costs on this host is not known"
         findings.append(_unknown("memory", why, "ramp more slowly or to more connections, on a quiet host"))
 
-    generator = None if local or room is None else _generator(costs, room, said)
+    generator = None if local or room is None else _in_all("generator", _OUR_END, costs, room, said)
     known = (found.memory, generator, _slots(by_code), _descriptors(by_code, plan), _ports(by_code, plan, environment))
     ceilings = [one for one in known if one is not None]
     ceilings += _of_the_host(by_code, plan, 2 if local else 1)
@@ -149,15 +149,20 @@ def _room(
     return room, said, ""
 
 
-def _both_ends(costs: Costs, room: float, said: str) -> Ceiling | None:
+_BOTH_ENDS = "as in this test (server, asyncli and both ends of each connection on it)"
+# Where the server is elsewhere, the client's host may be what runs out of memory first.
+_OUR_END = "with asyncli and its end of each connection"
+
+
+def _in_all(name: str, where: str, costs: Costs, room: float, said: str) -> Ceiling | None:
+    """A host on which asyncli is: with the server as well, or with its own end of each connection alone."""
     total = costs.host_total
     if total is None:
         return None
-    each = f"{total.bytes_per_connection:,.0f} B a connection in all"
-    how = f"this host, as in this test (server, asyncli and both ends of each connection on it): {said}, by {each}"
+    how = f"this host, {where}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
     if any(one.code == "descriptors_listed" for one in costs.findings):
         how += ", without the inodes of /proc that another program adds here (see the findings)"
-    return _by_memory("memory", room, total.bytes_per_connection, total.ci95, how)
+    return _by_memory(name, room, total.bytes_per_connection, total.ci95, how)
 
 
 def _server_alone(costs: Costs, room: float, said: str) -> Ceiling | None:
@@ -170,7 +175,7 @@ def _server_alone(costs: Costs, room: float, said: str) -> Ceiling | None:
         return None
     value = user.bytes_per_connection + kernel.bytes_per_connection
     # The two errors may go together, so they are added as they are.
-    half = _half(user) + _half(kernel)
+    half = user.half_width + kernel.half_width
     left_over = max(0.0, rest.ci95[1]) if rest is not None else 0.0
     how = (
         f"a server with as much memory and its clients elsewhere: {said}, by {value:,.0f} B a connection "
@@ -181,16 +186,6 @@ def _server_alone(costs: Costs, room: float, said: str) -> Ceiling | None:
     return _by_memory("server_memory", room, value, (value - half, value + half + left_over), how)
 
 
-def _generator(costs: Costs, room: float, said: str) -> Ceiling | None:
-    """The client's host, where the server is on another: it may be what runs out of memory first."""
-    total = costs.host_total
-    if total is None:
-        return None
-    each = f"{total.bytes_per_connection:,.0f} B a connection in all"
-    how = f"this host, with asyncli and its end of each connection: {said}, by {each}"
-    return _by_memory("generator", room, total.bytes_per_connection, total.ci95, how)
-
-
 def _by_memory(name: str, room: float, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
     """``room`` by ``slope``. The interval is the slope's, turned over: Fieller's, where the numerator has no error."""
     low, high = ci95
@@ -198,10 +193,6 @@ def _by_memory(name: str, room: float, slope: float, ci95: tuple[float, float], 
         return Ceiling(name, None, None, f"{how}: a cost that is not above zero bounds nothing")
     most = room / low if low > 0 else None
     return Ceiling(name, math.floor(room / slope), (math.floor(room / high), None if most is None else math.floor(most)), how)
-
-
-def _half(cost: Cost) -> float:
-    return (cost.ci95[1] - cost.ci95[0]) / 2
 
 
 # Limits that the preflight read.

@@ -253,7 +253,7 @@ class _Client:
 def _schedule(plan: Plan) -> tuple[Ramp, Any]:
     import numpy as np
 
-    schedule = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s)
+    schedule = plan.schedule
     # Plain arithmetic, which an array does as well as one number: a million connections are 100,000 batches.
     every: Any = np.arange(schedule.batches)
     return schedule, np.asarray(schedule.due_s(every))

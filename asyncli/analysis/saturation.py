@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from asyncli.analysis.series import Ticks, first_connect, phase
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram
-from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, PhaseName
 
@@ -63,9 +62,8 @@ def achieved_per_s(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: T
     if whole_seconds is not None or ramp is None or not ramp.ramp_lateness_us:
         return whole_seconds
     batches = ramp.ramp_lateness_us.count
-    schedule = Ramp(plan.connections, plan.batch, plan.interval_s)
     # The last batch may be a small one: it stands for its share of an interval.
-    grid_s = (batches - 1 + schedule.size(batches - 1) / plan.batch) * plan.interval_s
+    grid_s = (batches - 1 + plan.schedule.size(batches - 1) / plan.batch) * plan.interval_s
     delay_s = max(0.0, (ramp.ramp_lateness_us.quantile(0.5) or 0.0) / 1e6 - plan.interval_s)
     return (ramp.opened - ramp.reopened) / (grid_s + delay_s)
 
@@ -80,7 +78,7 @@ def _rate_of_ticks(plan: Plan, phases: Sequence[Phase], ticks: Ticks) -> float |
     if len(opening) < 2 or opening[-2][0] < _SHORTEST_SPAN_S:
         return None
     opened, until = sum(count for _, count in opening[:-1]), opening[-2][0]
-    rests = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s).rests()
+    rests = plan.schedule.rests()
     driven = until - sum(max(0.0, min(until, b) - a) for a, b in rests if a < until)
     return opened / driven if driven > 0 else None
 

@@ -15,10 +15,10 @@ from asyncli.cli.main import INTERRUPTED
 from asyncli.cli.places import require_files, write_file
 from asyncli.lab import LabServer
 from asyncli.plan import Plan
-from asyncli.records import Finding, Phase, Sample, Tick
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.jsonout import to_json
-from asyncli.report.live import LiveFold, LiveView, NullView, PlainView
+from asyncli.report.live import LiveView, NullView, PlainView
+from asyncli.report.livestate import Onlooker
 from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
 from asyncli.session import Soak, Target, free_name
@@ -28,11 +28,11 @@ from asyncli.store.reader import Run, read_run
 _UNSEEN = (OSError, SystemExit)
 
 
-class _Screen:
+class _Screen(Onlooker):
     """Folds what happens into a state and shows it."""
 
     def __init__(self, plan: Plan, console: Console, quiet: bool) -> None:
-        self._fold = LiveFold(plan)
+        super().__init__(plan)
         self._view = NullView() if quiet else LiveView(plan, console) if console.is_terminal else PlainView(plan, console)
 
     def __enter__(self) -> _Screen:
@@ -43,28 +43,12 @@ class _Screen:
         with contextlib.suppress(*_UNSEEN):
             self._view.__exit__(None, None, None)
 
-    def _show(self) -> None:
+    def look(self, at_once: bool) -> None:
         """A screen that is gone (the reader of a pipe has left) ends the showing, never the soak."""
         try:
-            self._view.update(self._fold.state())
+            self._view.update(self.fold.state())
         except _UNSEEN:
             self._view = NullView()
-
-    def phase(self, phase: Phase) -> None:
-        self._fold.phase(phase)
-        self._show()
-
-    def tick(self, t_s: float, tick: Tick) -> None:
-        self._fold.tick(t_s, tick)
-        self._show()
-
-    def sample(self, sample: Sample) -> None:
-        self._fold.sample(sample)
-        self._show()
-
-    def finding(self, finding: Finding) -> None:
-        self._fold.finding(finding)
-        self._show()
 
 
 def run_soak(

@@ -13,9 +13,6 @@ import click
 from asyncli.cli.places import require_files, write_file
 from asyncli.errors import PlanError, StoreError
 
-# The first bytes of every SQLite file (https://www.sqlite.org/fileformat.html, 1.2).
-_MAGIC = b"SQLite format 3\0"
-
 
 @click.command(name="runs")
 @click.argument("folder", default=".", metavar="[FOLDER]")
@@ -89,8 +86,10 @@ def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | N
 
 
 def _is_sqlite(path: Path) -> bool:
+    from asyncli.store.reader import MAGIC
+
     with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _changed(path: Path) -> float:

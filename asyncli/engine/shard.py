@@ -32,7 +32,7 @@ class Shard(msgspec.Struct, frozen=True):
 def build_shard(plan: Plan, spread: Spread) -> Shard:
     """The orders for the one host process of a local run."""
     return Shard(
-        ramp=Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s),
+        ramp=plan.schedule,
         keepalive_s=plan.keepalive_s,
         timeout_s=plan.timeout_s,
         connect_timeout_s=plan.connect_timeout_s,

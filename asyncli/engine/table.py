@@ -275,12 +275,14 @@ class Table:
                     row_of.extend([-1] * (handle + 1 - len(row_of)))
                 handles[row] = handle
                 row_of[handle] = row
-                try:
-                    # On loopback the handshake is over when connect() returns: the first beat can go out at once, and the
-                    # event that would say "connected" need never be awaited.
-                    early = not local or send(handle, (one_request or self._request(row)) if beat else b"") < 0
-                except BlockingIOError:
-                    early = True
+                early = not local
+                if local:
+                    # There the handshake is over when connect() returns: the first beat can go out at once, and the event
+                    # that would say "connected" need never be awaited.
+                    try:
+                        send(handle, (one_request or self._request(row)) if beat else b"")
+                    except BlockingIOError:
+                        early = True
                 watch(handle, READABLE | WRITABLE if early else READABLE)
             except OSError as error:
                 self._end(row, event_of(error.errno))

@@ -8,7 +8,6 @@ from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.drift import Drift, MetricName, drifts
 from asyncli.analysis.forecast import Forecast, forecast
-from asyncli.analysis.reconcile import CountsOverTime, counts_over_time
 from asyncli.analysis.totals import Totals, fold
 from asyncli.records import Finding
 from asyncli.store.reader import Run
@@ -21,7 +20,6 @@ class Analyses(msgspec.Struct):
     costs: Costs
     forecast: Forecast
     drifts: dict[MetricName, Drift]
-    counts: CountsOverTime
     diagnoses: list[Diagnosis]
     findings: list[Finding]
 
@@ -38,7 +36,6 @@ def analyse(run: Run) -> Analyses:
         costs=cost,
         forecast=ceilings,
         drifts=drift,
-        counts=counts_over_time(phases, ticks, samples, plan),
         diagnoses=diagnose(totals, ticks, phases, samples, run.checks, environment, plan),
         findings=[*of_forecast, *of_drift],
     )

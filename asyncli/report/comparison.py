@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,19 +20,17 @@ from asyncli.analysis.compare import (
     named,
 )
 from asyncli.records import SCHEMA, Finding
+from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
 from asyncli.report.words import oneline
 from asyncli.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
-    from rich.text import Text
 
 # Beyond this, the eye loses a row of numbers on its way.
 _WIDEST = 120
-_SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _VERDICT_STYLE = {"passed": "green", "failed": "red", "invalid": "magenta", "untested": "yellow", "incomplete": "magenta"}
-_ASCII = str.maketrans({"±": "+-", "×": "x", "…": "~"})
 _ROW = {row.key: row for row in ROWS}
 #: Units by size: (at least, factor, name); the first that fits is used.
 _SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
@@ -160,20 +158,13 @@ def to_json(comparison: Comparison) -> str:
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print it; readable at 80 columns, without colour, piped, and where only ASCII is known."""
-    from rich.console import Group
-
     width = min(console.width, _WIDEST)
     parts = [*_runs(comparison), *_findings(comparison.findings)]
     for second in comparison.runs[1:]:
         rows = [one for one in comparison.differences if one.between[1] == second.name]
         parts += [*_answer(rows), *_numbers(rows, width), *_rest(rows)]
     parts += [*_differs(comparison), *_epilogue()]
-    if not console.options.ascii_only:
-        console.print(Group(*parts), width=width)
-        return
-    with console.capture() as captured:
-        console.print(Group(*parts), width=width)
-    console.file.write(captured.get().translate(_ASCII).encode("ascii", "replace").decode())
+    print_parts(parts, console, _WIDEST)
 
 
 def _runs(comparison: Comparison) -> Iterable[RenderableType]:
@@ -186,7 +177,7 @@ def _runs(comparison: Comparison) -> Iterable[RenderableType]:
             (f"{run.name}  ", "bold"), (oneline(run.path), "bold"), f": {server_of(run)}, {held}, begun {run.started}, ",
             (verdict, _VERDICT_STYLE[verdict]),
         )  # fmt: skip
-        yield _Hanging(text, 3)
+        yield Indented(text, 3)
     yield ""
 
 
@@ -194,10 +185,10 @@ def _findings(findings: Sequence[Finding]) -> Iterable[RenderableType]:
     from rich.text import Text
 
     for one in findings:
-        text = Text.assemble((one.severity, _SEVERITY_STYLE[one.severity]), f"  {oneline(one.evidence)}")
+        text = Text.assemble((one.severity, SEVERITY_STYLE[one.severity]), f"  {oneline(one.evidence)}")
         if one.remedy:
             text.append(f"; {oneline(one.remedy)}", "dim")
-        yield _Hanging(text, 2)
+        yield Indented(text, 2)
     if findings:
         yield ""
 
@@ -235,7 +226,7 @@ def _answer(rows: Sequence[Difference]) -> Iterable[RenderableType]:
     yield Text(headline(rows), "bold")
     for one in rows:
         if one.verdict in ("higher", "lower"):
-            yield _Hanging(Text(f"  {sentence(one)}"), 4)
+            yield Indented(Text(f"  {sentence(one)}"), 4)
     yield ""
 
 
@@ -304,7 +295,7 @@ def _rest(rows: Sequence[Difference]) -> Iterable[RenderableType]:
     if reasons:
         yield Text("Cannot say", "bold")
         for why, names in reasons.items():
-            yield _Hanging(Text(f"  {', '.join(names)}: {why}"), 4)
+            yield Indented(Text(f"  {', '.join(names)}: {why}"), 4)
         yield ""
 
 
@@ -331,17 +322,3 @@ def _epilogue() -> Iterable[RenderableType]:
 
     yield Text(f"Real by this rule: {RULE}.", "dim")
     yield Text(f"Intervals: {METHOD}.", "dim")
-
-
-class _Hanging:
-    """Text whose later lines are set in, so that the eye finds each beginning."""
-
-    def __init__(self, text: Text, indent: int) -> None:
-        self._text, self._indent = text, indent
-
-    def __rich_console__(self, console: Console, options: Any) -> Iterator[Text]:
-        from rich.text import Text
-
-        for place, line in enumerate(self._text.wrap(console, options.max_width - self._indent)):
-            line.rstrip()
-            yield Text.assemble(" " * self._indent if place else "", line)

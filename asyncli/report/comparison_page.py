@@ -11,7 +11,7 @@ from asyncli.analysis.compare import GROUPS, METHOD, ROWS, RULE, Comparison, Dif
 from asyncli.report import charts
 from asyncli.report.charts import NARROW, PALETTE, WIDE, NothingToDraw, Style
 from asyncli.report.comparison import amounts, headline, sentence, server_of, unsaid, verdict_of, words
-from asyncli.report.page import Figure, Table
+from asyncli.report.page import Figure, Table, fill
 from asyncli.report.svg import inline_svg
 from asyncli.report.words import oneline
 from asyncli.units import format_count, format_duration
@@ -50,17 +50,7 @@ class Pair(NamedTuple):
 
 def page(comparison: Comparison) -> str:
     """The page as HTML text. The same comparison gives the same page, byte for byte."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("asyncli.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    text = environment.get_template("comparison.html.jinja").render(**_document(comparison), palette=PALETTE)
-    return text.rstrip("\n") + "\n"
+    return fill("comparison.html.jinja", **_document(comparison))
 
 
 def _document(comparison: Comparison) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from asyncli.analysis.series import end_of_hold, phase
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.records import SCHEMA
+from asyncli.report.terminal import ascii_only
 from asyncli.report.words import bytes_each, oneline
 from asyncli.store.reader import Run
 from asyncli.units import format_bytes, format_count, format_duration
@@ -25,7 +26,6 @@ _LIVE_S = 10.0
 _VERDICT_STYLE = {
     "passed": "green", "failed": "red", "invalid": "magenta", "untested": "yellow", "going on": "cyan", "incomplete": "magenta",
 }  # fmt: skip
-_ASCII = str.maketrans({"±": "+-", "…": "~"})
 
 
 class Listed(msgspec.Struct):
@@ -146,7 +146,7 @@ def print_listing(listing: Listing, console: Console) -> None:
 
 def _say(console: Console, text: Any) -> None:
     if console.options.ascii_only:
-        text.plain = text.plain.translate(_ASCII).encode("ascii", "replace").decode()
+        text.plain = ascii_only(text.plain)
     console.print(text, soft_wrap=True)
 
 
@@ -154,7 +154,7 @@ def _cells(run: Listed) -> dict[str, str]:
     held = format_count(run.held)
     cost = "-" if run.cost is None else bytes_each(run.cost.bytes_per_connection)
     if run.cost is not None:
-        half = (run.cost.ci95[1] - run.cost.ci95[0]) / 2
+        half = run.cost.half_width
         cost += f" ± {half:,.0f}" if half >= 1 else f" ± {half:,.1f}"
         cost += " (server)" if run.cost_of == "server_user" else ""
     return {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding
 from asyncli.report.livestate import LiveFold, LiveState
+from asyncli.report.terminal import SEVERITY_STYLE
 from asyncli.report.words import bytes_each, cores, milliseconds, oneline, or_dash
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -26,7 +27,6 @@ _SHORTEST_FRAME_S = 0.25
 _LINE_EVERY_S = 10.0
 # Columns that are farther apart than this are read apart.
 _WIDEST = 92
-_SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 _Rows = Iterable[tuple[str, str, str]]
 
@@ -291,7 +291,7 @@ def _finding(finding: Finding, width: int, plain: bool) -> Text:
 
     words = oneline(finding.evidence)
     words = words.encode("ascii", "replace").decode() if plain else words
-    return _cut(Text.assemble((f"{finding.severity}: ", _SEVERITY_STYLE[finding.severity]), words), width)
+    return _cut(Text.assemble((f"{finding.severity}: ", SEVERITY_STYLE[finding.severity]), words), width)
 
 
 def _why(what: str, counts: dict[str, int]) -> str:

@@ -8,7 +8,6 @@ from collections import deque
 import msgspec
 
 from asyncli.core.histogram import Histogram
-from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, PhaseName, Sample, Tick
 
@@ -84,7 +83,7 @@ class LiveFold:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._ramp = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s)
+        self._ramp = plan.schedule
         self._state = LiveState(asked=plan.connections, asked_per_s=plan.asked_per_s)
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
@@ -218,3 +217,30 @@ class LiveFold:
 def _ms(histogram: Histogram, q: float) -> float | None:
     value = histogram.quantile(q)
     return None if value is None else value / 1e3
+
+
+class Onlooker:
+    """A soak's watcher that folds what happens; what it shows is for :meth:`look` to say."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.fold = LiveFold(plan)
+
+    def look(self, at_once: bool) -> None:
+        """Show the state of now; ``at_once``: a phase or a finding, which must not wait for the next frame."""
+        raise NotImplementedError
+
+    def phase(self, phase: Phase) -> None:
+        self.fold.phase(phase)
+        self.look(at_once=True)
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        self.fold.tick(t_s, tick)
+        self.look(at_once=False)
+
+    def sample(self, sample: Sample) -> None:
+        self.fold.sample(sample)
+        self.look(at_once=False)
+
+    def finding(self, finding: Finding) -> None:
+        self.fold.finding(finding)
+        self.look(at_once=True)

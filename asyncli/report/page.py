@@ -27,7 +27,7 @@ from asyncli.report.charts import NARROW, PALETTE, WIDE, NothingToDraw, drift_wo
 from asyncli.report.pictures import pictures
 from asyncli.report.summary import Summary, Then
 from asyncli.report.svg import inline_svg
-from asyncli.report.text import answer, room, server_label, server_name, why
+from asyncli.report.text import answer, doubts, room, server_label, server_name, why
 from asyncli.report.words import milliseconds, oneline, or_dash
 from asyncli.store.reader import Run
 from asyncli.units import format_bytes, format_count, format_duration
@@ -65,8 +65,17 @@ class Figure(NamedTuple):
 
 def render(run: Run, summary: Summary, analyses: Analyses) -> str:
     """The page of a run as HTML text. The same run gives the same page, byte for byte."""
-    import jinja2
     from markupsafe import Markup
+
+    figures = {
+        name: one._replace(wide=Markup(one.wide), narrow=Markup(one.narrow)) for name, one in _figures(run, summary, analyses)
+    }
+    return fill("page.html.jinja", **_document(run, summary, analyses), figures=figures)
+
+
+def fill(template: str, **document: Any) -> str:
+    """One of the report's templates with its document, every text escaped; it ends with one line's end."""
+    import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("asyncli.report"),
@@ -76,12 +85,7 @@ def render(run: Run, summary: Summary, analyses: Analyses) -> str:
         lstrip_blocks=True,
     )
     environment.filters["flags"] = _unbroken_flags
-    figures = {
-        name: one._replace(wide=Markup(one.wide), narrow=Markup(one.narrow)) for name, one in _figures(run, summary, analyses)
-    }
-    document = _document(run, summary, analyses)
-    text = environment.get_template("page.html.jinja").render(**document, figures=figures, palette=PALETTE)
-    return text if text.endswith("\n") else text + "\n"
+    return environment.get_template(template).render(**document, palette=PALETTE).rstrip("\n") + "\n"
 
 
 _FLAG = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
@@ -118,7 +122,7 @@ def _document(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Any]:
         "why": oneline(why(summary)),
         "answer": answer(summary),
         "room": room(summary),
-        "doubts": _doubts(summary),
+        "doubts": doubts(summary),
         "facts": _facts(summary, analyses),
         "tally": tally,
         "tally_words": _tally_words(tally),
@@ -171,20 +175,6 @@ def _byline(summary: Summary) -> list[str]:
         f"{format_duration(summary.run.duration_s)} in all",
         *([f"on {oneline(str(host))}"] if host else []),
     ]
-
-
-def _doubts(summary: Summary) -> list[str]:
-    """What must be known before the answer is believed."""
-    found = []
-    if summary.generator.saturated:
-        found.append("Do not rely on these numbers: the generator was the limit (see the findings).")
-    shared = next((one for one in summary.findings if one.code == "host_shared"), None)
-    if shared is not None:
-        found.append(f"But we were not alone: {oneline(shared.evidence)}.")
-    total = summary.cost.host_total
-    if total is not None and total.ci95[0] > 0 and _half(total) > _WIDE_INTERVAL * abs(total.bytes_per_connection):
-        found.append("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.")
-    return found
 
 
 def _facts(summary: Summary, analyses: Analyses) -> list[tuple[str, str, str]]:
@@ -641,10 +631,6 @@ def _methods(summary: Summary, analyses: Analyses) -> list[tuple[str, str]]:
 
 
 # Words for numbers.
-
-
-def _half(cost: Cost) -> float:
-    return (cost.ci95[1] - cost.ci95[0]) / 2
 
 
 def _bytes(value: float | None) -> str:

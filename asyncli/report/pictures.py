@@ -10,6 +10,7 @@ import msgspec
 
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.drift import Drift, MetricName, drifting, in_words
+from asyncli.analysis.reconcile import CountsOverTime, counts_over_time
 from asyncli.analysis.series import Series
 from asyncli.report import charts
 from asyncli.report.analyses import Analyses
@@ -40,7 +41,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     ends, server = (2 if summary.environment.get("local") is True else 1), server_name(summary)
     fits, held = analyses.costs.fits, summary.connections.held
     points = medians(run, analyses.drifts)
-    over_time = timeline(run, _asked(analyses), server)
+    counts = counts_over_time(run.phases, run.ticks, run.samples, run.plan)
+    over_time = timeline(run, _asked(counts), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
     return [
         Picture(
@@ -101,8 +103,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "The server's counts less the client's",
             "At zero both count the same. While connections come and go the two are read up to a second apart, and differ "
             "by what happened in between; the held ones are left out of the drain.",
-            lambda style: charts.counts_apart(analyses.counts, over_time.phases, style=style),
-            lambda: _counts_alt(analyses),
+            lambda style: charts.counts_apart(counts, over_time.phases, style=style),
+            lambda: _counts_alt(counts),
         ),
     ]
 
@@ -127,10 +129,8 @@ def medians(run: Run, drifts: Mapping[MetricName, Drift]) -> dict[str, Series]:
     return found
 
 
-def _asked(analyses: Analyses) -> Series | None:
-    pairs = [
-        (t_s, float(asked)) for t_s, asked in zip(analyses.counts.t_s, analyses.counts.asked, strict=True) if asked is not None
-    ]
+def _asked(counts: CountsOverTime) -> Series | None:
+    pairs = [(t_s, float(asked)) for t_s, asked in zip(counts.t_s, counts.asked, strict=True) if asked is not None]
     return Series([t_s for t_s, _ in pairs], [asked for _, asked in pairs]) if pairs else None
 
 
@@ -190,8 +190,7 @@ def _deaths_alt(summary: Summary) -> str:
     return f"Ages, idle times and request numbers of the lost connections, by cause: {said}."
 
 
-def _counts_alt(analyses: Analyses) -> str:
-    counts = analyses.counts
+def _counts_alt(counts: CountsOverTime) -> str:
     said = []
     for label, ours, theirs in (
         ("held", counts.held, counts.server_active),

@@ -6,7 +6,7 @@ It depends on the summary alone, so that a run file printed a month later reads 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from asyncli.analysis import drift as drifting
@@ -16,11 +16,12 @@ from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.records import Finding
 from asyncli.report.summary import Summary, Then
+from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
 from asyncli.report.words import bytes_each, milliseconds, oneline, or_dash
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -32,25 +33,14 @@ _VERDICT_STYLE = {
     "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
     "incomplete": "bold magenta",
 }  # fmt: skip
-_SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
-_ASCII = str.maketrans({"±": "+-", "×": "x", "…": "~"})
 
 
 def print_report(summary: Summary, console: Console, path: str | os.PathLike[str]) -> None:
     """Print the report of the run kept in ``path``; readable at 80 columns, without colour, and piped."""
-    from rich.console import Group
-
     parts = [*_answer(summary), *_cost(summary), *_room(summary), *_drift(summary), *_connections(summary)]
     parts += [*_beats(summary), *_counts(summary)]
     parts += [*_machines(summary), *_findings(summary), *_epilogue(summary, os.fspath(path))]
-    width = min(console.width, _WIDEST)
-    if not console.options.ascii_only:
-        console.print(Group(*parts), width=width)
-        return
-    # A terminal that knows ASCII alone would end the report with an encoding error at the first sign beyond it.
-    with console.capture() as captured:
-        console.print(Group(*parts), width=width)
-    console.file.write(captured.get().translate(_ASCII).encode("ascii", "replace").decode())
+    print_parts(parts, console, _WIDEST)
 
 
 def one_line(summary: Summary) -> str:
@@ -58,7 +48,7 @@ def one_line(summary: Summary) -> str:
     line = f"{summary.verdict}: {why(summary)}"
     total = summary.cost.host_total
     if total is not None and total.ci95[0] > 0:
-        line += f"; one more costs {bytes_each(total.bytes_per_connection)} on this host, +- {_half(total):,.0f} B"
+        line += f"; one more costs {bytes_each(total.bytes_per_connection)} on this host, +- {total.half_width:,.0f} B"
     elif summary.cost.server_user is not None:
         server = summary.cost.server_user
         line += f"; one more costs {bytes_each(server.bytes_per_connection)} in {server_name(summary)}"
@@ -100,10 +90,10 @@ def answer(summary: Summary) -> str:
     if total is not None and total.ci95[0] <= 0 and parts:
         # Whatever else the host did hides the connections in its memory: lead with what was measured apart.
         parts = parts[:-1] if cost.residual is not None else parts
-        unknown = f"the whole host's memory moved too much to tell (± {_half(total):,.0f} B)"
+        unknown = f"the whole host's memory moved too much to tell (± {total.half_width:,.0f} B)"
         return f"One more connection costs {', '.join(parts)}; {unknown}."
     if total is not None:
-        whole = f"One more connection costs {bytes_each(total.bytes_per_connection)} on this host ± {_half(total):,.0f}"
+        whole = f"One more connection costs {bytes_each(total.bytes_per_connection)} on this host ± {total.half_width:,.0f}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
     if parts:
         return f"One more connection costs {', '.join(parts)}; this host's total is not known."
@@ -151,8 +141,21 @@ def _about(connections: float) -> str:
     return format_count(round(connections, -digits))
 
 
-def _half(cost: Cost) -> float:
-    return (cost.ci95[1] - cost.ci95[0]) / 2
+_NOT_THE_SERVER = "Do not rely on these numbers: the generator was the limit (see the findings)."
+
+
+def doubts(summary: Summary) -> list[str]:
+    """What must be known before the answer is believed, the gravest first."""
+    found = []
+    if summary.generator.saturated:
+        found.append(_NOT_THE_SERVER)
+    shared = next((one for one in summary.findings if one.code == "host_shared"), None)
+    if shared is not None:
+        found.append(f"But we were not alone: {oneline(shared.evidence)}.")
+    total = summary.cost.host_total
+    if total is not None and total.ci95[0] > 0 and total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection):
+        found.append("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.")
+    return found
 
 
 def _answer(summary: Summary) -> Iterable[RenderableType]:
@@ -165,14 +168,8 @@ def _answer(summary: Summary) -> Iterable[RenderableType]:
     yield Text(answer(summary), "bold")
     if not summary.generator.saturated and (more := room(summary)):
         yield Text(more)
-    if summary.generator.saturated:
-        yield Text("Do not rely on these numbers: the generator was the limit (see the findings).", "bold magenta")
-    shared = next((one for one in summary.findings if one.code == "host_shared"), None)
-    if shared is not None:
-        yield Text(f"But we were not alone: {shared.evidence}.", "yellow")
-    total = summary.cost.host_total
-    if total is not None and total.ci95[0] > 0 and _half(total) > _WIDE_INTERVAL * abs(total.bytes_per_connection):
-        yield Text("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.", "yellow")
+    for doubt in doubts(summary):
+        yield Text(doubt, "bold magenta" if doubt == _NOT_THE_SERVER else "yellow")
     yield ""
 
 
@@ -409,7 +406,7 @@ def _findings(summary: Summary) -> Iterable[RenderableType]:
 def _finding(finding: Finding) -> Text:
     from rich.text import Text
 
-    text = Text.assemble((finding.severity, _SEVERITY_STYLE[finding.severity]), f"  {oneline(finding.evidence)}")
+    text = Text.assemble((finding.severity, SEVERITY_STYLE[finding.severity]), f"  {oneline(finding.evidence)}")
     if finding.remedy:
         text.append(f"\n  remedy: {oneline(finding.remedy)}", "dim")
     return text
@@ -432,20 +429,8 @@ def _epilogue(summary: Summary, path: str) -> Iterable[RenderableType]:
 
 
 def _note(text: Text) -> RenderableType:
-    """Lines under a table, set in; rich's Padding would fill each with blanks to its end."""
-    return _Note(text)
-
-
-class _Note:
-    def __init__(self, text: Text) -> None:
-        self._text = text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        from rich.text import Text
-
-        for line in self._text.wrap(console, options.max_width - 2):
-            line.rstrip()
-            yield Text.assemble("  ", line)
+    """Lines under a table, set in."""
+    return Indented(text, 2, first=2)
 
 
 def _table(heading: str, *columns: str, width: int = 24) -> Table:

@@ -9,18 +9,13 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from asyncli.core.histogram import Histogram, bucket
-from asyncli.errors import PlanError
-from asyncli.plan import load_plan
 from asyncli.records import Phase, Tick
 from asyncli.samples import Samples
-from asyncli.store.reader import Run, _identify, _look, _opened, _wrong
+from asyncli.store.reader import Run, read_frame, read_ticks, read_with
 from asyncli.store.stored import StoredHistogram, open_tick
 
 # The cost looks a few seconds into the hold, and at the server's own count there, which may come seldom.
@@ -38,37 +33,14 @@ def read_head(path: str | os.PathLike[str]) -> Run:
     few metrics, until 15 s into the hold. Raises :class:`~asyncli.errors.StoreError` as
     :func:`~asyncli.store.reader.read_run` does.
     """
-    path = Path(path)
-    _look(path)
-    with _opened(path) as connection:
-        try:
-            _identify(path, connection)
-            connection.execute("BEGIN")
-            return _load(connection)
-        except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
-            raise _wrong(path, error) from None
+    return read_with(path, _load)
 
 
 def _load(connection: sqlite3.Connection) -> Run:
-    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-    started = datetime.fromtimestamp(msgspec.json.decode(meta["started_wall_s"], type=float), UTC)
-    phases = [
-        msgspec.convert({"name": name, "start_s": start_s, "end_s": end_s}, Phase)
-        for name, start_s, end_s in connection.execute("SELECT name, start_s, end_s FROM phases ORDER BY start_s")
-    ]
-    return Run(
-        id=meta["id"],
-        started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        plan=load_plan(msgspec.json.decode(meta["plan"])),
-        environment=msgspec.json.decode(meta["environment"], type=dict[str, Any]),
-        phases=phases,
-        ticks=[(t_s, _light(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")],
-        samples=_samples(connection, _until(phases)),
-        findings=[],
-        checks=[],
-        complete=meta.get("complete") == "true",
-        dropped=int(meta.get("dropped", 0)),
-    )
+    run = read_frame(connection)
+    run.ticks = read_ticks(connection, _light)
+    run.samples = _samples(connection, _until(run.phases))
+    return run
 
 
 class _Ends(msgspec.Struct, array_like=True):

@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from asyncli.store.schema import APPLICATION_ID
 from asyncli.store.stored import open_tick
 
 _BUSY_S = 5.0
-_MAGIC = b"SQLite format 3\0"
+#: The first bytes of every SQLite file (https://www.sqlite.org/fileformat.html, 1.2).
+MAGIC = b"SQLite format 3\0"
 
 
 class Run(msgspec.Struct):
@@ -53,6 +54,11 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     Raises :class:`StoreError` (one line) for a file that is missing, unreadable, not SQLite, of another program, of a
     newer asyncli, or damaged.
     """
+    return read_with(path, _load)
+
+
+def read_with(path: str | os.PathLike[str], load: Callable[[sqlite3.Connection], Run]) -> Run:
+    """What ``load`` makes of the run file ``path``; raises as :func:`read_run` does."""
     path = Path(path)
     _look(path)
     with _opened(path) as connection:
@@ -61,7 +67,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
             # One transaction: a live file keeps growing, and its tables must tell of the same instant.
             connection.execute("BEGIN")
             with _no_collection():
-                return _load(connection)
+                return load(connection)
         except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
             raise _wrong(path, error) from None
 
@@ -85,7 +91,7 @@ def _look(path: Path) -> None:
         if path.exists() and not path.is_file():
             raise StoreError(f"{path}: is not a regular file; name a run file that asyncli wrote")
         with path.open("rb") as file:
-            head = file.read(len(_MAGIC))
+            head = file.read(len(MAGIC))
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file; name a run file that asyncli wrote (see --out)") from None
     except OSError as error:
@@ -93,7 +99,7 @@ def _look(path: Path) -> None:
     # A writer killed before its first commit leaves a file of no bytes: SQLite would call that an empty database.
     if not head:
         raise _empty(path)
-    if head != _MAGIC:
+    if head != MAGIC:
         raise StoreError(f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote")
 
 
@@ -169,10 +175,10 @@ def _identify(path: Path, connection: sqlite3.Connection) -> None:
         )
 
 
-def _load(connection: sqlite3.Connection) -> Run:
+def read_frame(connection: sqlite3.Connection) -> Run:
+    """The run without its long tables: no ticks, samples, findings or checks."""
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     started = datetime.fromtimestamp(msgspec.json.decode(meta["started_wall_s"], type=float), UTC)
-    check = msgspec.json.Decoder(Check).decode
     return Run(
         id=meta["id"],
         started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -182,16 +188,31 @@ def _load(connection: sqlite3.Connection) -> Run:
             msgspec.convert({"name": name, "start_s": start_s, "end_s": end_s}, Phase)
             for name, start_s, end_s in connection.execute("SELECT name, start_s, end_s FROM phases ORDER BY start_s")
         ],
-        ticks=[(t_s, open_tick(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")],
-        samples=_samples(connection),
-        findings=[
-            msgspec.convert(dict(zip(Finding.__struct_fields__, row, strict=True)), Finding)
-            for row in connection.execute("SELECT code, severity, evidence, remedy FROM findings ORDER BY rowid")
-        ],
-        checks=[check(payload) for (payload,) in connection.execute("SELECT payload FROM checks ORDER BY place")],
+        ticks=[],
+        samples=(),
+        findings=[],
+        checks=[],
         complete=meta.get("complete") == "true",
         dropped=int(meta.get("dropped", 0)),
     )
+
+
+def read_ticks(connection: sqlite3.Connection, opened: Callable[[bytes], Tick]) -> list[tuple[float, Tick]]:
+    """Every tick with its instant, as ``opened`` makes it of its payload."""
+    return [(t_s, opened(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")]
+
+
+def _load(connection: sqlite3.Connection) -> Run:
+    check = msgspec.json.Decoder(Check).decode
+    run = read_frame(connection)
+    run.ticks = read_ticks(connection, open_tick)
+    run.samples = _samples(connection)
+    run.findings = [
+        msgspec.convert(dict(zip(Finding.__struct_fields__, row, strict=True)), Finding)
+        for row in connection.execute("SELECT code, severity, evidence, remedy FROM findings ORDER BY rowid")
+    ]
+    run.checks = [check(payload) for (payload,) in connection.execute("SELECT payload FROM checks ORDER BY place")]
+    return run
 
 
 def _samples(connection: sqlite3.Connection) -> Samples:

@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 from asyncli.core.histogram import Histogram, bucket
-from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
 from asyncli.store.reader import Run
@@ -64,7 +63,7 @@ def a_run(
         urls=("http://127.0.0.1:8080/",), connections=connections, hold_s=hold_s, seed=seed,
         status_url="http://127.0.0.1:8081/status" if status else None, **of_plan,
     )  # fmt: skip
-    schedule = Ramp(plan.connections, plan.batch, plan.interval_s, plan.plateaus, plan.plateau_s)
+    schedule = plan.schedule
     t0 = plan.baseline_s + 0.1
     ramp_s = float(int(schedule.end_s) + 1)
     stop = t0 + ramp_s + hold_s
