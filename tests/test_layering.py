@@ -32,11 +32,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab": {"asyncli", "errors"},
     "session": {"errors", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
     "cli": {
-        "asyncli", "errors", "units", "plan", "records", "preflight", "session", "lab", "store.reader", "store.head", "report",
+        "asyncli", "errors", "units", "plan", "preflight", "session", "lab", "store.reader", "store.head", "report",
         "analysis.compare",
     },
     # Python's and the notebook's entry, beside the command line's.
-    "notebook": {"plan", "records", "report"},
+    "notebook": {"plan", "report"},
     "api": {"errors", "units", "plan", "records", "session", "lab", "notebook", "store.reader", "analysis", "report"},
     # The package itself: what it exports, when it is asked for.
     "": {"plan", "session", "api"},
