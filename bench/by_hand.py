@@ -89,7 +89,7 @@ def by_hand(seen: Seen, since: int) -> dict[str, float | None]:
         "nginx (smaps_rollup)": (after.server - before.server) / more,
         "kernel, an end (slabinfo)": kernel,
         # asyncli leaves these inodes out as well where they tell.
-        "in all (meminfo) but /proc's": (after.host - before.host - listing) / more,
+        "in all but /proc's": (after.host - before.host - listing) / more,
         "inodes of /proc (slabinfo)": listing / more,
         # Of procps 4 "used" is total less available, and that counts pinned inodes and dentries as free to take.
         "free: used": (last["used"] - first["used"]) / more,
@@ -98,7 +98,7 @@ def by_hand(seen: Seen, since: int) -> dict[str, float | None]:
 
 
 OURS = {
-    "nginx (smaps_rollup)": "server_user", "kernel, an end (slabinfo)": "kernel", "in all (meminfo) but /proc's": "host_total",
+    "nginx (smaps_rollup)": "server_user", "kernel, an end (slabinfo)": "kernel", "in all but /proc's": "host_total",
 }  # fmt: skip
 
 

@@ -612,8 +612,9 @@ def _methods(summary: Summary, analyses: Analyses) -> list[tuple[str, str]]:
         (
             "What is counted as memory",
             "Server: proportional set size of its processes, where shared pages count once. Kernel: slab objects in use of the "
-            "socket family. asyncli: private memory of its host process and workers. Host: MemTotal less MemFree, Buffers, and "
-            "Cached but for Shmem. Left over: the host less all of these, at the same instants.",
+            "socket family. asyncli: private memory of its host process and workers. Host: MemTotal less MemFree, free pages on "
+            "the CPUs' own lists (/proc/zoneinfo), Buffers, and Cached but for Shmem. Left over: the host less all of these, at "
+            "the same instants.",
         ),
         (
             "Forecast",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,41 @@ def test_used_memory_does_not_believe_mem_available() -> None:
     assert values["host.available_bytes"] == 24389468 * 1024
     assert values["host.slab_bytes"] == 101404 * 1024
     assert values["host.pagetable_bytes"] == 1716 * 1024
+
+
+ZONEINFO = """\
+Node 0, zone      DMA
+  per-node stats
+      nr_inactive_anon 43186
+  pages free     3840
+  pagesets
+    cpu: 0
+              count:    0
+              high:     8
+Node 0, zone   Normal
+  pages free     5768000
+  pagesets
+    cpu: 0
+              count:    7890
+              high:     40213
+    cpu: 1
+              count:    7302
+              high:     39911
+  node_unreclaimable:  0
+"""
+
+
+def test_pages_on_the_lists_of_the_cpus_are_free(tmp_path: Path) -> None:
+    assert kernel.parse_zoneinfo(ZONEINFO, page_bytes=4096) == (7890 + 7302) * 4096
+    shutil.copytree("/proc/net", tmp_path / "net", ignore=lambda _, names: set(names) - {"sockstat", "netstat", "snmp"})
+    (tmp_path / "stat").write_text(Path("/proc/stat").read_text())
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    without = kernel.read_counters(tmp_path).values
+    assert "host.cpu_lists_bytes" not in without
+    (tmp_path / "zoneinfo").write_text(ZONEINFO)
+    values = kernel.read_counters(tmp_path).values
+    assert values["host.cpu_lists_bytes"] == (7890 + 7302) * kernel.PAGE_BYTES
+    assert values["host.used_bytes"] == without["host.used_bytes"] - values["host.cpu_lists_bytes"]
 
 
 def test_counters_are_picked_by_name_from_their_group() -> None:
