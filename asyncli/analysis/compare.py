@@ -76,9 +76,9 @@ _NO_SCATTER = Repeat()
 REPEAT: dict[str, Repeat] = {
     "fixed.server_user": Repeat(absolute=0.23e6),
     "memory.server_hold_end": Repeat(absolute=0.23e6),
-    "cpu.per_request": Repeat(0.1),
-    "cpu.per_connection": Repeat(0.072),
-    "latency.p50": Repeat(0.03),
+    "cpu.per_request": Repeat(0.142),
+    "cpu.per_connection": Repeat(0.082),
+    "latency.p50": Repeat(0.035),
     "latency.p99": Repeat(0.05),
     "latency.p999": Repeat(0.05),
     "lateness.p99": Repeat(0.05),
