@@ -102,3 +102,9 @@ def format_duration(seconds: float) -> str:
         return f"{minutes} min" + (f" {rest} s" if rest else "")
     hours, rest = divmod(whole, 3600)
     return f"{hours} h" + (f" {rest // 60} min" if rest >= 60 else "")
+
+
+def format_clock(t_s: float) -> str:
+    """A run's clock for reading: ``65.9`` -> ``"0:01:05"``."""
+    minutes, seconds = divmod(max(0, math.floor(t_s)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

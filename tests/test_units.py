@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.units import format_bytes, format_duration, parse_count, parse_duration, parse_pace
+from asyncli.units import format_bytes, format_clock, format_duration, parse_count, parse_duration, parse_pace
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,8 @@ def test_bytes_for_reading(number: float, text: str) -> None:
 )
 def test_durations_for_reading(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-0.5, "0:00:00"), (65.9, "0:01:05"), (3600, "1:00:00"), (360_061, "100:01:01")])
+def test_a_runs_clock(seconds: float, text: str) -> None:
+    assert format_clock(seconds) == text

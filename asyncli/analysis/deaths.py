@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncli.analysis.diagnosis import Diagnosis, diagnose
+from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.mortality import befell
 from asyncli.analysis.series import Ticks, end_of_hold, series
 from asyncli.analysis.totals import Totals
@@ -33,27 +33,24 @@ _FAILURES: dict[str, tuple[str, str]] = {
 def failures(totals: Totals) -> list[Finding]:
     """A finding for each cause of attempts that never established."""
     found = []
-    for cause, count in _by_count(totals.whole.failures):
+    for cause, count in counted(totals.whole.failures).items():
         what, remedy = _FAILURES.get(cause, _FAILURES["other"])
-        found.append(Finding(f"failed_{cause}", "error", f"{format_count(count)} {what} ({cause})", remedy))
+        found.append(Finding(f"failed_{cause}", "error", f"{_many(count, what)} ({cause})", remedy))
     return found
 
 
-def deaths(totals: Totals, environment: Environment, diagnoses: Sequence[Diagnosis] | None = None) -> list[Finding]:
-    """A finding for each cause of established connections that ended before the drain: what its ``diagnoses`` say, together.
-
-    Without ``diagnoses`` (of :func:`~asyncli.analysis.diagnosis.diagnose`), by what the totals alone tell.
-    """
-    if diagnoses is None:
-        diagnoses = diagnose(totals, (), (), (), (), environment, None)
+def deaths(diagnoses: Sequence[Diagnosis]) -> list[Finding]:
+    """A finding for each cause of established connections that ended before the drain: what its ``diagnoses`` say, together."""
     by_cause: dict[str, list[Diagnosis]] = {}
     for one in diagnoses:
         by_cause.setdefault(one.cause, []).append(one)
     found = []
     for cause, ones in by_cause.items():
-        evidence = "; ".join(one.evidence for one in ones)
+        evidence = ones[0].evidence
         if len(ones) > 1:
-            evidence = f"{befell(cause, sum(one.count for one in ones))}; of these {evidence}"
+            # What befell them all is not said again of each part.
+            parts = (one.evidence.replace(befell(cause, one.count), format_count(one.count), 1) for one in ones)
+            evidence = f"{befell(cause, sum(one.count for one in ones))}; of these {'; '.join(parts)}"
         remedy = "; ".join(dict.fromkeys(one.remedy for one in ones))
         found.append(Finding(f"lost_{cause}", "error", evidence, remedy))
     return found
@@ -72,7 +69,7 @@ def statuses(whole: Tick) -> list[Finding]:
 #: A TCP counter of this host -> what its rise means, and what to do (kernel: networking/snmp_counter.rst).
 _COUNTERS = {
     "tcp.ListenOverflows": (
-        "times a listen queue of some program on this host was full (ListenOverflows)",
+        "connects met a full listen queue of some program on this host (ListenOverflows)",
         "if it was the server's: raise net.core.somaxconn and its backlog=, or ramp more slowly (--interval)",
     ),
     "tcp.ListenDrops": (
@@ -93,10 +90,17 @@ def listen_queue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample
         first, last = counter.first(), counter.last(until_s=stop)
         if first is not None and last is not None and last > first:
             code = "listen_" + name.removeprefix("tcp.Listen").lower()
-            found.append(Finding(code, "warning", f"{format_count(last - first)} {what}", remedy))
+            found.append(Finding(code, "warning", _many(last - first, what), remedy))
     return found
 
 
-def _by_count(counts: dict[str, int]) -> list[tuple[str, int]]:
+def counted(counts: dict[str, int]) -> dict[str, int]:
     """The causes that occurred, most frequent first."""
-    return sorted(((cause, count) for cause, count in counts.items() if count), key=lambda pair: (-pair[1], pair[0]))
+    return dict(sorted(((cause, n) for cause, n in counts.items() if n), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _many(count: float, what: str) -> str:
+    """``2 connects were refused`` of ``connects were refused``, and one of them."""
+    if count == 1:
+        what = what.replace("connects", "connect", 1).replace(" were ", " was ", 1)
+    return f"{format_count(count)} {what}"

@@ -39,6 +39,8 @@ _MECHANISMS = (
     timers.keepalive_timeout,
     moments.idle_reuse,
     moments.certain_bursts,
+    timers.likely_keepalive_off,
+    timers.likely_client_header_timeout,
     moments.unlucky_reuse,
     timers.keepalive_requests,
     timers.keepalive_time,
@@ -56,7 +58,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """``count`` deaths of one cause that one mechanism explains; code "unexplained" or "too_few" for what none does.
 
     ``certain``: the server's own configuration, counts or processes bear it out; else it is a likelihood, and worded as one.
-    ``from_s`` and ``to_s``: the seconds of the run in which the first and the last of them died; None where not recorded.
+    ``from_s`` and ``to_s``: the seconds of the run in which the first and the last of them died.
     """
 
     cause: str
@@ -65,8 +67,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     evidence: str
     remedy: str
     certain: bool
-    from_s: float | None = None
-    to_s: float | None = None
+    from_s: float
+    to_s: float
 
 
 def diagnose(
@@ -76,26 +78,24 @@ def diagnose(
     samples: Sequence[Sample],
     checks: Sequence[Check],
     environment: Environment,
-    plan: Plan | None,
+    plan: Plan,
 ) -> list[Diagnosis]:
     """Every death of the run under one diagnosis: the counts of a cause's diagnoses add up to its deaths.
 
-    Without ``ticks`` (totals alone) it is not known when they died; without ``plan``, nor how far apart heartbeats were. The
-    most frequent cause comes first, and within it the most frequent diagnosis.
+    ``totals``: those of ``ticks``. The most frequent cause comes first, and within it the most frequent diagnosis.
     """
     if not totals.whole.deaths:
         return []
     case = Case(totals, ticks, plan, Witness(phases, ticks, samples, checks, environment))
-    for mechanism in _MECHANISMS:
+    for case.turn, mechanism in enumerate((*_MECHANISMS, _unexplained)):
         mechanism(case)
-    _unexplained(case)
     found = []
     of_cause: dict[str, int] = {}
-    for (cause, code, _), (share, words, certain) in case.shares.items():
+    for (cause, code, _, certain, _), (share, words) in case.shares.items():
         evidence, remedy = words(share)
         found.append(Diagnosis(cause, code, share.count, evidence, remedy, certain, share.from_s, share.to_s))
         of_cause[cause] = of_cause.get(cause, 0) + share.count
-    return sorted(found, key=lambda one: (-of_cause[one.cause], one.cause, -one.count, one.from_s or 0.0))
+    return sorted(found, key=lambda one: (-of_cause[one.cause], one.cause, -one.count, one.from_s))
 
 
 def _unexplained(case: Case) -> None:

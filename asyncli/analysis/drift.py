@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, held_over_time, phase, series
+from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_duration
@@ -358,10 +358,16 @@ def _less(whole: Series, part: Series) -> Series:
 
 
 def _restarts(samples: Sequence[Sample]) -> list[float]:
-    """When the server's counters had begun anew (s): its memory before and after is of different processes."""
-    accepts = series(samples, "status.accepts")
-    later = zip(accepts.t_s[1:], accepts.values, accepts.values[1:], strict=False)
-    return [t_s for t_s, before, after in later if after < before]
+    """When the server was started anew (s): its memory before and after is of different processes.
+
+    By its counters; and, where no page shows them, by half of its processes or more ending at once.
+    """
+    accepts, ended, processes = (series(samples, name) for name in ("status.accepts", "server.ended", "server.processes"))
+    found = {accepts.t_s[place] for place in began_anew(accepts.values)}
+    for (_, before), (t_s, after) in pairwise(zip(ended.t_s, ended.values, strict=True)):
+        if after > before and after - before >= 0.5 * (processes.last(t_s) or math.inf):
+            found.add(t_s)
+    return sorted(found)
 
 
 # Saying it.
@@ -397,7 +403,8 @@ def in_words(drift: Drift) -> str:
         return flat
     if within is not None:
         return f"too short to say: anything within {format_bytes(within)} an hour may hide in it"
-    return f"too short to say: {format_count(drift.points)} points of the {FEWEST_POINTS} that it takes"
+    points = f"{format_count(drift.points)} points of the {FEWEST_POINTS} that it takes"
+    return f"{'too little' if drift.minutes >= FEWEST_POINTS else 'too short'} to say: {points}"
 
 
 def _worth_saying(name: MetricName, found: dict[MetricName, Drift]) -> bool:
@@ -424,9 +431,13 @@ def _grows(name: MetricName, drift: Drift, available: float | None) -> Finding:
 def _unknown(short: dict[MetricName, Drift]) -> list[Finding]:
     if not short:
         return []
-    points = max(one.points for one in short.values())
-    evidence = f"the hold was too short to say whether memory grows ({points} points of the {FEWEST_POINTS} that it takes): "
-    return [Finding("drift_unknown", "info", f"{evidence}{', '.join(short)}", "hold for longer (--hold)")]
+    points = f"{max(one.points for one in short.values())} points of the {FEWEST_POINTS} that it takes"
+    what = ", ".join(_WHAT[name] for name in short)
+    if min(one.minutes for one in short.values()) < FEWEST_POINTS:
+        evidence = f"the hold was too short to say whether memory grows ({points}): {what}"
+        return [Finding("drift_unknown", "info", evidence, "hold for longer (--hold)")]
+    evidence = f"too few minutes of the hold say whether memory grows ({points}), for want of samples or of connections: {what}"
+    return [Finding("drift_unknown", "info", evidence, "see the other findings for what was lost, or not read")]
 
 
 def _few_bytes(value: float) -> str:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, Words, befell, clock, left, tells
+from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, Words, befell, in_seconds, left, tells
 from asyncli.analysis.mortality import mode as mode_of
 from asyncli.analysis.timers import idle_edge, known_idle
 from asyncli.analysis.witness import Testimony
 from asyncli.core.histogram import Histogram
 from asyncli.records import Tick
-from asyncli.units import format_count, format_duration
+from asyncli.units import format_clock, format_count, format_duration
 
 # The causes by which a server that goes, or a part of it, ends connections.
 _ENDED = ("closed_idle", "closed_awaiting", "closed_announced", "reset")
@@ -38,6 +38,9 @@ _DEVIATIONS = 3.0
 # Nearly all; as good as full; clearly not all that was asked for; and the share from which it counts as the most.
 _NEARLY_ALL, _FULL, _NOT_ALL, _HALF = 0.9, 0.75, 0.8, 0.5
 
+# The clock of /proc counts in hundredths of a second; who answers nobody and uses half a core is not idle.
+_STILL_CORES, _BUSY_CORES = 0.015, 0.5
+
 _ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
 
 
@@ -50,7 +53,7 @@ def idle_reuse(case: Case) -> None:
     Asked before bursts, because a short ramp is one too.
     """
     slots = case.configured("worker_connections") or 0.0
-    if case.plan is not None and case.plan.connections >= _REUSE_ABOVE * slots:
+    if case.plan.connections >= _REUSE_ABOVE * slots:
         _reuse(case, slots, lambda most, _: most >= _FULL * slots, True)
 
 
@@ -69,15 +72,12 @@ def _reuse(case: Case, slots: float, is_full: Callable[[float, int], bool], cert
     """``is_full`` is told the most that were held, and by how many workers."""
     # A close for room needs an opening; and it never takes the half of what was there at one moment.
     cells = [
-        cell
-        for cell in case.of("closed_idle")
-        if cell.tick.opened and cell.from_s is not None and not 0 < _HALF * case.witness.held(cell.from_s) < cell.left
+        cell for cell in case.of("closed_idle") if cell.tick.opened and not 0 < _HALF * case.witness.held(cell.from_s) < cell.left
     ]
     dead = left(cells)
-    if slots <= 0 or not dead or dead < _HALF * left(case.of("closed_idle")) or case.plan is None:
+    if slots <= 0 or not dead or dead < _HALF * left(case.of("closed_idle")):
         return
-    first = min(cell.from_s for cell in cells if cell.from_s is not None)
-    last = max(cell.to_s for cell in cells if cell.to_s is not None)
+    first, last = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
     most = max(*(cell.tick.held for cell in cells), case.witness.most_active(first, last) or 0.0)
     if not is_full(most, case.witness.workers(last) or 1):
         return
@@ -103,11 +103,11 @@ def _reuse(case: Case, slots: float, is_full: Callable[[float, int], bool], cert
 
 def likely_reuse(case: Case) -> None:
     """The same where the number of slots is not known: it never holds what was asked for, and closes as many as it accepts."""
-    cells = [cell for cell in case.of("closed_idle") if cell.tick.opened and cell.to_s is not None]
+    cells = [cell for cell in case.of("closed_idle") if cell.tick.opened]
     dead = left(cells)
-    if case.plan is None or dead < FEWEST or dead < _NEARLY_ALL * left(case.of("closed_idle")):
+    if dead < FEWEST or dead < _NEARLY_ALL * left(case.of("closed_idle")):
         return
-    first, last = min(cell.to_s or 0.0 for cell in cells), max(cell.to_s or 0.0 for cell in cells)
+    first, last = min(cell.to_s for cell in cells), max(cell.to_s for cell in cells)
     meanwhile = [tick for _, tick in _between(case, first - 0.5, last)]
     most = max(tick.held for _, tick in case.ticks)
     opened = sum(tick.opened for tick in meanwhile)
@@ -156,6 +156,15 @@ class _Burst(msgspec.Struct):
         return sum(cell.left for cell in self.cells if cell.cause == cause)
 
 
+class _Moment(msgspec.Struct):
+    """A burst, of what causes, with what is said of it."""
+
+    burst: _Burst
+    causes: frozenset[str]
+    why: str
+    remedy: str
+
+
 def certain_bursts(case: Case) -> None:
     """Moments of which the server's own counts or processes say what happened."""
     _bursts(case, only_certain=True)
@@ -168,7 +177,7 @@ def likely_bursts(case: Case) -> None:
 
 def _bursts(case: Case, *, only_certain: bool) -> None:
     """Explain the bursts; those of one kind, a daily reload, under one diagnosis."""
-    alike: dict[tuple[str, bool], list[tuple[_Burst, str, str]]] = {}
+    alike: dict[tuple[str, bool], list[_Moment]] = {}
     for burst in _find(case):
         said = case.witness.about(burst.from_s, burst.to_s, burst.count)
         code, why, remedy, certain = _what_happened(case, burst, said)
@@ -178,14 +187,16 @@ def _bursts(case: Case, *, only_certain: bool) -> None:
         # One idle time for nearly all says more than the moment: they were opened at one moment, too.
         if (code == "box_reset" or (code != "burst" and not certain)) and _timed(case, pooled.idle_s):
             continue
-        alike.setdefault((code, certain), []).append((burst, why, remedy))
-    for (code, certain), ones in alike.items():
+        causes = frozenset(cell.cause for cell in burst.cells)
+        alike.setdefault((code, certain), []).append(_Moment(burst, causes, why, remedy))
+    for (code, certain), moments in alike.items():
         # Where moments that nothing explains come by the dozen, they are no moments but how it goes.
-        if code == "burst" and len(ones) > _MOST_UNKNOWN:
+        if code == "burst" and len(moments) > _MOST_UNKNOWN:
             continue
-        for burst, _, _ in ones:
-            for cell in burst.cells:
-                case.take(cell, cell.left, code, _at_moments(cell.cause, ones), certain)
+        for moment in moments:
+            for cell in moment.burst.cells:
+                its = [one for one in moments if cell.cause in one.causes]
+                case.take(cell, cell.left, code, _at_moments(cell.cause, its), certain)
 
 
 def _timed(case: Case, idle_s: Histogram) -> bool:
@@ -197,8 +208,7 @@ def _find(case: Case) -> list[_Burst]:
     """The bursts among what is left, the first first."""
     by_second: dict[float, list[Cell]] = {}
     for cell in case.of(*_ENDED):
-        if cell.to_s is not None:
-            by_second.setdefault(cell.to_s, []).append(cell)
+        by_second.setdefault(cell.to_s, []).append(cell)
     instants = sorted(by_second)
     counts = [left(by_second[t_s]) for t_s in instants]
     taken: set[int] = set()
@@ -281,17 +291,24 @@ def _what_happened(case: Case, burst: _Burst, said: Testimony) -> tuple[str, str
         return "reload", why, _NO_RELOAD, True
     if all_of_them and _refused_after(case, burst):
         return "server_ended", f"looks like {name} ended: connects were refused from then on", "see its error log", False
+    if all_of_them and said.silent_since:
+        why = f"looks like {name} ended: its status page answered before, and never again"
+        return "server_ended", why, "see its error log", False
     if all_of_them and (burst.of("closed_idle") >= _HALF * burst.count or burst.of("closed_announced")):
         if said.reconnected and said.excess is not None:
             what = f"looks like a reload of {name}" if perhaps else f"{name} was reloaded"
             why = f"{what}: it went on counting, let go of them all in good order, and ended our status connection with them"
             return "reload", why, _NO_RELOAD, not perhaps
-        return "reload", f"looks like a reload of {name}, which lets old workers close what they hold", _NO_RELOAD, False
-    if workers and workers > 1 and (said.ended or (said.ended is None and _one_of(workers, burst))):
-        ended = said.ended is not None
+        if case.witness.is_nginx or any(tick.opened for _, tick in _between(case, burst.to_s, burst.to_s + _AROUND_S)):
+            return "reload", f"looks like a reload of {name}, which lets old workers close what they hold", _NO_RELOAD, False
+        return "reload", f"looks like a reload, a restart or the end of {name}", "see its log of that moment", False
+    # A child that ends may be a helper, or a worker that held little: it must have held about as many as died.
+    ended = bool(said.ended and workers and burst.count >= _HALF * said.ended * burst.held / workers)
+    if workers and workers > 1 and (ended or (said.ended is None and _one_of(workers, burst))):
         which = f"{format_count(said.ended or 1)} of {workers} workers of {name}"
         if said.excess is not None:
-            why = f"{'' if ended else 'looks like '}{which} shut down and let go of its connections in good order"
+            order = "" if burst.of("reset") else " in good order"
+            why = f"{'' if ended else 'looks like '}{which} shut down and let go of its connections{order}"
             return "worker_ended", why, "see its error log for who ended it", ended
         why = f"{'' if ended else 'looks like '}{which} ended with its connections: a crash, or it was killed"
         return "worker_crash", why, _CRASH, ended
@@ -318,18 +335,21 @@ def _refused_after(case: Case, burst: _Burst) -> bool:
     return refused >= FEWEST and sum(tick.opened for tick in after[1:]) == 0
 
 
-def _at_moments(cause: str, ones: list[tuple[_Burst, str, str]]) -> Words:
+def _at_moments(cause: str, moments: list[_Moment]) -> Words:
+    """Of ``moments`` in which some died of ``cause``."""
+
     def words(share: Share) -> tuple[str, str]:
-        largest, why, remedy = max(ones, key=lambda one: one[0].count)
-        all_ = f"{format_count(largest.count)} of {format_count(max(largest.held, largest.count))} held"
-        if len(ones) == 1:
-            lasted = format_duration(max(1.0, largest.to_s - largest.from_s))
-            when = f"at {clock(largest.from_s)} within {lasted} ({all_}; of ages {share.ages()})"
+        largest = max(moments, key=lambda one: one.burst.count)
+        burst = largest.burst
+        all_ = f"{format_count(burst.count)} of {format_count(max(burst.held, burst.count))} held"
+        if len(moments) == 1:
+            lasted = format_duration(max(1.0, burst.to_s - burst.from_s))
+            when = f"at {format_clock(burst.from_s)} within {lasted} ({all_}; of ages {share.ages()})"
         else:
-            first = ", ".join(clock(burst.from_s) for burst, _, _ in ones[:3])
-            more = f" and {len(ones) - 3} more" if len(ones) > 3 else ""
-            when = f"at {len(ones)} moments ({first}{more}; of ages {share.ages()}), {all_} in the largest, of which"
-        return f"{befell(cause, share.count)} {when}: {why}", remedy
+            first = ", ".join(format_clock(one.burst.from_s) for one in moments[:3])
+            more = f" and {len(moments) - 3} more" if len(moments) > 3 else ""
+            when = f"at {len(moments)} moments ({first}{more}; of ages {share.ages()}); of the largest, {all_}"
+        return f"{befell(cause, share.count)} {when}: {largest.why}", largest.remedy
 
     return words
 
@@ -354,10 +374,9 @@ def silences(case: Case) -> None:
 def _stretches(case: Case) -> list[list[Cell]]:
     """The silent deaths, parted where none died for longer than a heartbeat and its patience take."""
     parted: list[list[Cell]] = []
-    pause = case.timeout_s + (case.gap_s or 0.0) + 3.0
-    for cell in sorted((one for one in case.of("heartbeat_timeout") if one.to_s is not None), key=lambda one: one.to_s or 0.0):
-        last = parted[-1][-1].to_s if parted else None
-        if last is None or cell.to_s is None or cell.to_s - last > pause:
+    pause = case.timeout_s + case.gap_s + 3.0
+    for cell in sorted(case.of("heartbeat_timeout"), key=lambda one: one.to_s):
+        if not parted or cell.to_s - parted[-1][-1].to_s > pause:
             parted.append([])
         parted[-1].append(cell)
     return parted
@@ -366,20 +385,25 @@ def _stretches(case: Case) -> list[list[Cell]]:
 def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
     """Code, words, remedy, and whether the server itself bears it out; code "" where nothing fits."""
     count = left(cells)
-    from_s, to_s = cells[0].from_s or 0.0, cells[-1].to_s or 0.0
+    from_s, to_s = cells[0].from_s, cells[-1].to_s
     # When the first of those heartbeats went out, to the last death.
     asked_s = from_s - case.timeout_s + 1.0
     meanwhile = [tick for _, tick in _between(case, asked_s + 0.9, to_s)]
-    answered = sum(tick.answered for tick in meanwhile)
+    # In the last second of a stand-still it may wake, and answers what has waited.
+    still_s = max(to_s - 1.0, asked_s + 2.0)
+    answered = sum(tick.answered for _, tick in _between(case, asked_s + 0.9, still_s))
     name = "nginx" if case.witness.is_nginx else "the server"
-    said = case.witness.about(max(asked_s, 0.0), to_s, count)
     if answered < 0.05 * count:
-        if said.silent and said.still:
+        said = case.witness.about(max(asked_s, 0.0), still_s, count)
+        if said.silent and said.cores is not None and said.cores <= _STILL_CORES:
             why = f"{name} stood still: it answered nobody, its status page neither, and its processes used no CPU"
             return "server_stalled", why, "see who stopped it (SIGSTOP, a debugger, a frozen cgroup)", count >= FEWEST
         if said.silent is False:
-            why = "nobody was answered, though its status page was: looks like the way to the server was cut"
+            why = "nobody was answered, though the server's status page answered: looks like the way to it was cut"
             return "path_cut", why, "see routes and firewalls between here and the server", False
+        if count >= FEWEST and said.cores is not None and said.cores >= _BUSY_CORES:
+            why = f"looks like {name} was busy, and answered nobody: it used {said.cores:.1f} cores meanwhile"
+            return "server_stalled", why, "see what its processes did (top, perf, its error log)", False
         if count >= FEWEST:
             why = f"nobody was answered meanwhile: looks like {name} stood still, or the way to it was cut"
             return "server_stalled", why, "see whether it runs, and routes and firewalls between", False
@@ -387,10 +411,11 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
     edge = idle_edge(case, case.pool(cells).idle_s, count, waited_s=case.timeout_s)
     if edge is not None:
         whose = known_idle(edge, edge + 1)
+        said = case.witness.about(max(asked_s, 0.0), to_s, count)
         holds = said.excess is not None and said.excess >= _HALF * count
         counts = f", and {name} still counts {format_count(min(said.excess or 0, count))} of them as open" if holds else ""
         why = (
-            f"all of them had been idle for {format_duration(edge)} or longer, while others were answered{counts}: "
+            f"all of them had been idle for {in_seconds(edge)} or longer, while others were answered{counts}: "
             f"{'' if holds else 'looks like '}a box on the way drops idle connections without a word"
             f"{f' ({whose})' if whose else ''}"
         )
@@ -402,7 +427,7 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
     workers = case.witness.workers(from_s)
     held = case.witness.held(asked_s)
     burst = _Burst(cells, from_s, to_s, count, held)
-    if workers and workers > 1 and count >= FEWEST and _one_of(workers, burst) and to_s - from_s <= (case.gap_s or 0.0) + 3.0:
+    if workers and workers > 1 and count >= FEWEST and _one_of(workers, burst) and to_s - from_s <= case.gap_s + 3.0:
         why = f"others were answered: looks like a worker of {name}, one of {workers}, stands still with its connections"
         return "worker_stalled", why, "see what its workers do (ps, its error log)", False
     return "", "", "", False

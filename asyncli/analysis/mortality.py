@@ -7,7 +7,7 @@ which. So a mechanism takes those that lie in its stretch of one of the three, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from asyncli.analysis.series import Ticks
@@ -16,7 +16,7 @@ from asyncli.analysis.witness import Witness
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Tick
-from asyncli.units import format_count, format_duration
+from asyncli.units import format_clock, format_count, format_duration
 
 # Fewer dead than this agree by chance.
 FEWEST = 5
@@ -30,6 +30,9 @@ _LEAST_SURPRISE = 0.3
 _NO_ACCIDENT = 1e-4
 
 Field = Literal["age_s", "idle_s", "requests"]
+
+# Times are told in seconds below this, as the timeouts of configurations are (75 s, 350 s).
+_IN_WORDS_S = 600
 
 # Causes that end a connection only while a heartbeat waits.
 _WAITING = ("closed_awaiting", "heartbeat_timeout", "protocol_error")
@@ -52,11 +55,10 @@ class Cell:
 
     __slots__ = ("cause", "dead", "from_s", "left", "tick", "to_s")
 
-    def __init__(self, cause: str, dead: Deaths, tick: Tick, t_s: float | None) -> None:
+    def __init__(self, cause: str, dead: Deaths, tick: Tick, t_s: float) -> None:
         self.cause, self.dead, self.tick = cause, dead, tick
         self.left = dead.count
-        self.to_s = t_s
-        self.from_s = None if t_s is None else t_s - 1.0
+        self.from_s, self.to_s = t_s - 1.0, t_s
 
 
 class Share:
@@ -64,8 +66,7 @@ class Share:
 
     def __init__(self) -> None:
         self.count = 0
-        self.from_s: float | None = None
-        self.to_s: float | None = None
+        self.from_s, self.to_s = math.inf, -math.inf
         #: All of it as one, where it is the whole of what is left of a cause.
         self.whole: Deaths | None = None
         self._parts: list[tuple[Cell, Field | None, float, float]] = []
@@ -73,11 +74,7 @@ class Share:
     def add(self, cell: Cell, count: int, by: Field | None, low: float, high: float) -> None:
         self.count += count
         self._parts.append((cell, by, low, high))
-        if cell.from_s is not None and cell.to_s is not None:
-            if self.from_s is None or cell.from_s < self.from_s:
-                self.from_s = cell.from_s
-            if self.to_s is None or cell.to_s > self.to_s:
-                self.to_s = cell.to_s
+        self.from_s, self.to_s = min(self.from_s, cell.from_s), max(self.to_s, cell.to_s)
 
     def span(self, field: Field) -> tuple[float, float]:
         """Least and greatest age, idle time or request number among them; of a cell that was parted by another, all of it."""
@@ -96,12 +93,10 @@ class Share:
         return in_seconds(*self.span("idle_s"))
 
     def when(self) -> str:
-        """``, at 0:01:05`` on the run's clock, or from when to when; "" where it is not known."""
-        if self.from_s is None or self.to_s is None:
-            return ""
+        """``, at 0:01:05`` on the run's clock, or from when to when."""
         if self.to_s - self.from_s <= 3.0:
-            return f", at {clock(self.from_s)}"
-        return f", from {clock(self.from_s)} to {clock(self.to_s)}"
+            return f", at {format_clock(self.from_s)}"
+        return f", from {format_clock(self.from_s)} to {format_clock(self.to_s)}"
 
     def medians(self) -> str:
         whole = self.whole if self.whole is not None else pool(cell for cell, *_ in self._parts)
@@ -118,19 +113,17 @@ Words = Callable[[Share], tuple[str, str]]
 class Case:
     """The dead of a run, what else is known of it, and what has been explained."""
 
-    def __init__(self, totals: Totals, ticks: Ticks, plan: Plan | None, witness: Witness) -> None:
+    def __init__(self, totals: Totals, ticks: Ticks, plan: Plan, witness: Witness) -> None:
         self.witness, self.plan, self.ticks = witness, plan, ticks
-        timed: Sequence[tuple[float | None, Tick]] = [(t_s, tick) for t_s, tick in ticks if tick.deaths]
-        self.cells = [
-            Cell(cause, dead, tick, t_s)
-            for t_s, tick in timed or [(None, totals.whole)]
-            for cause, dead in tick.deaths.items()
-            if dead.count
-        ]
-        #: The longest gap between two heartbeats (s), None where unknown; and how long one waits for its answer.
-        self.gap_s = plan.keepalive_s / 2 if plan is not None else None
-        self.timeout_s = plan.timeout_s if plan is not None else 0.0
-        self.shares: dict[tuple[str, str, int], tuple[Share, Words, bool]] = {}
+        self.cells = [Cell(cause, dead, tick, t_s) for t_s, tick in ticks for cause, dead in tick.deaths.items() if dead.count]
+        #: The longest gap between two heartbeats (s), and how long one waits for its answer.
+        self.gap_s, self.timeout_s = plan.keepalive_s / 2, plan.timeout_s
+        #: The number of the mechanism that is asked: what two of them explain stays apart, and so does what is certain.
+        self.turn = 0
+        #: By cause, code, turn, certainty and place.
+        self.shares: dict[tuple[str, str, int, bool, int], tuple[Share, Words]] = {}
+        #: How many were opened in all.
+        self.opened = totals.whole.opened
         self._totals = totals
         # By cause: how often something was taken from it, and what was left of it then.
         self._taken: dict[str, int] = {}
@@ -172,7 +165,7 @@ class Case:
         whole, cells = self.all_of(cause), self.of(cause)
         for cell in cells:
             self.take(cell, cell.left, code, words, False)
-        self.shares[cause, code, 0][0].whole = whole
+        self.shares[cause, code, self.turn, False, 0][0].whole = whole
 
     def take_by(
         self, cell: Cell, field: Field, low: float, high: float, code: str, words: Words, certain: bool, place: int = 0
@@ -201,7 +194,7 @@ class Case:
         if cell.left and by is not None:
             rest = self._rests.setdefault(cell, Deaths(cell.dead.count, cell.dead.age_s, cell.dead.idle_s, cell.dead.requests))
             setattr(rest, by, without(getattr(rest, by), low, high))
-        share, _, _ = self.shares.setdefault((cell.cause, code, place), (Share(), words, certain))
+        share, _ = self.shares.setdefault((cell.cause, code, self.turn, certain, place), (Share(), words))
         share.add(cell, count, by, low, high)
 
     def asked(self, cells: Iterable[Cell]) -> float:
@@ -315,13 +308,11 @@ def is_timer(histogram: Histogram, timer_s: float) -> bool:
     return inside >= 2 * beside + FEWEST
 
 
-def chance_idle(gap_s: float | None, low: float, high: float) -> float:
+def chance_idle(gap_s: float, low: float, high: float) -> float:
     """The chance that a connection, looked at in a random moment, has been idle for ``[low, high]`` whole seconds.
 
     Gaps are uniform in [1, gap], and a long one is met the more often: the density of x is P(gap > x) / mean gap.
     """
-    if gap_s is None:
-        return 0.0
 
     def below(x: float) -> float:
         x = min(max(x, 0.0), gap_s)
@@ -332,7 +323,7 @@ def chance_idle(gap_s: float | None, low: float, high: float) -> float:
     return (below(high + 1.0) - below(low)) / max(below(gap_s), 1e-9)
 
 
-def tells(gap_s: float | None, idle_s: Histogram, low: float, high: float, *, named: bool = False) -> bool:
+def tells(gap_s: float, idle_s: Histogram, low: float, high: float, *, named: bool = False) -> bool:
     """Whether idle times in ``[low, high]``, or in some part of it, are more than random moments would show.
 
     By a clear margin, and by no accident, unless the configuration had ``named`` the time beforehand. 0 s never is: that is
@@ -345,13 +336,15 @@ def tells(gap_s: float | None, idle_s: Histogram, low: float, high: float, *, na
     parts = [(a, b) for a in whole for b in whole if a <= b and b >= 1] if len(whole) <= 6 else [(low, high)]
     for a, b in parts:
         share, chance = within(idle_s, a, b) / idle_s.count, chance_idle(gap_s, a, b)
-        if share - chance >= _LEAST_SURPRISE and (named or _accident(share, chance, idle_s.count) < _NO_ACCIDENT):
+        if share - chance >= _LEAST_SURPRISE and (named or accident(share, chance, idle_s.count) < _NO_ACCIDENT):
             return True
     return False
 
 
-def _accident(share: float, chance: float, count: int) -> float:
+def accident(share: float, chance: float, count: int) -> float:
     """At most the probability that ``share`` or more of ``count`` fall where each falls by ``chance`` (Chernoff's bound)."""
+    if share <= chance:
+        return 1.0
     if chance <= 0.0:
         return 0.0
     rest = (1 - share) * math.log((1 - share) / (1 - chance)) if share < 1 else 0.0
@@ -361,15 +354,13 @@ def _accident(share: float, chance: float, count: int) -> float:
 # -- words
 
 
-def in_seconds(low: float, high: float) -> str:
-    """``75 s``, ``3600-3601 s``."""
+def in_seconds(low: float, high: float | None = None) -> str:
+    """``75 s``, ``75-77 s``; ``1 h to 1 h 2 min``, as configurations and their manuals have them."""
+    high = low if high is None else high
+    if round(high) >= _IN_WORDS_S:
+        first, last = format_duration(round(low)), format_duration(round(high))
+        return first if first == last else f"{first} to {last}"
     return f"{low:.0f} s" if round(low) == round(high) else f"{low:.0f}-{high:.0f} s"
-
-
-def clock(t_s: float) -> str:
-    """The run's clock, as the live log prints it: ``0:01:05``."""
-    whole = max(0, int(t_s))
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def befell(cause: str, count: int) -> str:

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, held_over_time, phase, series
+from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
 from asyncli.analysis.totals import Totals
 from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
-from asyncli.units import format_count
+from asyncli.units import format_clock, format_count
 
 RULE = (
     "held by the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
@@ -23,14 +23,15 @@ RULE_OF_TIME = (
     "two counts part where they differ on three status pages running, or up to the last one, by more than was in flight: what "
     "was opened, lost, sent or answered within a second of the page, connects pending and heartbeats unanswered then"
 )
+Severity = Literal["info", "warning", "error"]
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
 # nginx ends a kept connection after keepalive_requests (100 before 1.19.10) polls, and our poller then opens another.
 _POLLS_PER_CONNECTION = 100
 # Failures after which the server may have accepted a connection that the client never counted as opened.
 _PERHAPS_ACCEPTED = ("connect_timeout", "refused", "other")
-# A status page older than this at the drain speaks of another moment.
-_STALE_S = 10.0
+# A status page older than this at the drain speaks of another moment; or older than two of its usual steps.
+_STALE_S = 3.0
 # A tick is a second long, so a page and a tick are up to a second apart.
 _APART_S = 1.0
 # One page, or two, may have been caught between two halves of what they count.
@@ -106,44 +107,51 @@ def reconcile(
     client, pages = _Client(ticks, phases, plan), _Pages(samples)
     if plan is not None:
         result.divergences += client.behind_asked(start, stop)
+    whole = totals.whole
+    context = _Context(lost=whole.lost, failed=sum(whole.failures.values()), addresses=_addresses(plan))
+    if not math.isfinite(start):
+        return result, [_unknown("nothing was connected", "see the other findings for why")]
     if not len(pages) or pages.t_s[0] > start:
         remedy = "name its stub_status page with --status-url, and keep a --baseline"
         unknown = _unknown("no status page from before the ramp", remedy)
-        return result, [unknown, *_parted(result.divergences)]
+        return result, [unknown, *_parted(result.divergences, context)]
     result.accepts_delta, result.handled_delta, result.requests_delta = (
         round(float(counts[-1])) for counts in (pages.accepts, pages.handled, pages.requests)
     )
     result.divergences += _through_time(client, pages, start, stop)
     result.divergences.sort(key=lambda one: one.from_s)
     restarted = _restarted(pages)
-    active = Series(list(map(float, pages.t_s)), list(map(float, pages.active))).last(stop, max(start, stop - _STALE_S))
-    if active is None:
-        unknown = _unknown("the status page was silent at the hold's end", "see the other findings for why")
-        return result, [unknown, *restarted, *_parted(result.divergences)]
-    result.server_active = round(active)
-
     accepts, handled, requests = result.accepts_delta, result.handled_delta, result.requests_delta
     polls, poller = round(float(pages.polls[-1])), round(float(pages.perhaps_reconnected[-1]))
-    whole, flight = totals.whole, _in_flight(phases, ticks, float(pages.t_s[-1]))
+    flight = _in_flight(phases, ticks, float(pages.t_s[-1]))
+    unsure = sum(whole.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
+    opened = whole.opened
+    context.others = accepts - opened > unsure + poller + flight.opened
+    stale_s = max(_STALE_S, 2 * pages.step_s)
+    active = Series(list(map(float, pages.t_s)), list(map(float, pages.active))).last(stop, max(start, stop - stale_s))
+    if active is None:
+        unknown = _unknown("the status page was silent at the hold's end", "see the other findings for why")
+        return result, [unknown, *restarted, *_parted(result.divergences, context)]
+    result.server_active = round(active)
+
     unseen_opened, unseen_sent = (round(float(missed[-1])) for missed in pages.unseen(client))
     churn = _churn(ticks, stop)
-    unsure = sum(whole.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
     answers, unanswered = whole.answered + polls, whole.sent - whole.answered
-    held, server, opened = totals.held, result.server_active, whole.opened
+    held, server = totals.held, result.server_active
     since = {one.pair: _since(one) for one in result.divergences if not one.closed}
     findings = [
-        _held_differ(held, server, since.get("held", "")) if abs(held - server) > churn else None,
-        _accepts_differ(opened, accepts, since.get("accepts", ""))
-        if not -flight.opened - unseen_opened <= accepts - opened <= unsure + poller + flight.opened
+        _held_differ(held, server, since.get("held", ""), context) if abs(held - server) > churn else None,
+        _accepts_differ(opened, accepts, since.get("accepts", ""), context)
+        if context.others or accepts - opened < -flight.opened - unseen_opened
         else None,
         _handled_differ(accepts, handled, since.get("handled", "")) if handled != accepts else None,
-        _requests_differ(answers, requests, since.get("requests", ""))
+        _requests_differ(answers, requests, since.get("requests", ""), context)
         if not -flight.answered - poller - unseen_sent <= requests - answers <= unanswered + flight.sent
         else None,
     ]
     disagreements = [finding for finding in findings if finding is not None]
     result.agrees = not disagreements
-    return result, [*disagreements, *restarted, *_parted(result.divergences)]
+    return result, [*disagreements, *restarted, *_parted(result.divergences, context)]
 
 
 def counts_over_time(
@@ -244,10 +252,13 @@ class _Client:
 
     def behind_asked(self, start: float, stop: float) -> list[Divergence]:
         """Where fewer were held than had been asked for a second before."""
+        import numpy as np
+
         there = (self.t_s > start) & (self.t_s <= stop)
         t_s, held = self.t_s[there], self._held[there]
         asked = self.asked(t_s)
-        return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, 0.0 * t_s)
+        # More than asked is none the less: a gauge and the schedule are read at two moments.
+        return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, np.full(len(t_s), math.inf))
 
 
 def _schedule(plan: Plan) -> tuple[Ramp, Any]:
@@ -280,8 +291,9 @@ class _Pages:
         self.t_s = np.array(instants)
         #: The page spoke of a moment since then: it may have come a round later than it was asked for.
         self.asked_s = self.t_s - (np.maximum(took, _APART_S) if len(took) == len(instants) else _APART_S)
+        self.step_s = float(np.median(np.diff(self.t_s))) if len(instants) > 1 else 0.0
         #: Places of the first page after each restart, and accepts on the page before and on it.
-        self.restarts = [int(at) + 1 for at in np.flatnonzero(np.diff(page["accepts"]) < 0)]
+        self.restarts = began_anew(page["accepts"].tolist())
         self.around = [(float(page["accepts"][at - 1]), float(page["accepts"][at])) for at in self.restarts]
         for name in ("accepts", "handled", "requests"):
             for at in self.restarts:
@@ -400,7 +412,8 @@ def _churn(ticks: Ticks, stop_s: float) -> int:
 
 # Saying it.
 
-_ONLY_OURS = "run against a server that only we use"
+_STRANGER = "someone else uses this server: run against a server that only we use"
+_LATE = "it still counts connections that were lost or given up: see the lost_* and failed_* findings"
 #: What is behind, and what it is behind of.
 _NAMES: dict[Pair, tuple[str, str]] = {
     "asked": ("the connections held", "those asked for"),
@@ -418,18 +431,34 @@ _REMEDY_BEHIND: dict[Pair, str] = {
 }
 
 
-def _clock(t_s: float) -> str:
-    """The run's clock, as the log of a run writes it: ``0:03:12``."""
-    minutes, seconds = divmod(max(0, math.floor(t_s)), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+class _Context(msgspec.Struct):
+    """What tells why two counts differ."""
+
+    lost: int
+    failed: int
+    #: How many servers may be behind the URLs, by host and port.
+    addresses: int
+    #: More was accepted than we can have opened.
+    others: bool = False
+
+    def behind(self, severity: Severity, remedy: str) -> tuple[Severity, str]:
+        """Where the server counts less than we do."""
+        if self.addresses > 1:
+            return "info", f"the status page may count only some of the {self.addresses} addresses; else {remedy}"
+        return severity, remedy
+
+
+def _addresses(plan: Plan | None) -> int:
+    return 1 if plan is None else len({(target.host, target.port) for target in plan.targets})
 
 
 def in_words(divergence: Divergence) -> str:
     """Who fell behind whom when, by how much, and when they met again."""
     behind, of = _NAMES[divergence.pair]
     how = "fell behind" if divergence.most < 0 else "ran ahead of"
-    when = f"{behind} {how} {of} at {_clock(divergence.from_s)} by up to {_count(divergence.most)} (at {_clock(divergence.at_s)})"
-    return f"{when}, and met it again at {_clock(divergence.to_s)}" if divergence.closed else f"{when}, to the end"
+    most, at = _count(divergence.most), format_clock(divergence.at_s)
+    when = f"{behind} {how} {of} at {format_clock(divergence.from_s)} by up to {most} (at {at})"
+    return f"{when}, and met it again at {format_clock(divergence.to_s)}" if divergence.closed else f"{when}, to the end"
 
 
 def _count(difference: int) -> str:
@@ -438,22 +467,28 @@ def _count(difference: int) -> str:
 
 def _since(divergence: Divergence) -> str:
     """When what disagrees at the end began to."""
-    most, at = _count(divergence.most), _clock(divergence.at_s)
-    return f" (apart since {_clock(divergence.from_s)}, by {most} at most, at {at})"
+    most, at = _count(divergence.most), format_clock(divergence.at_s)
+    return f" (apart since {format_clock(divergence.from_s)}, by {most} at most, at {at})"
 
 
-def _parted(divergences: Sequence[Divergence]) -> list[Finding]:
-    """A finding for each pair that parted and met again, or fell behind what was asked; the widest time speaks for all."""
+def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Finding]:
+    """A finding for each pair that parted and met again, or fell behind what was asked; the widest time speaks for all.
+
+    None for what was not held to the end because it was lost or failed: those findings say so.
+    """
     found = []
     for pair in _NAMES:
-        times = [one for one in divergences if one.pair == pair and (one.closed or pair == "asked")]
+        told = context.lost + context.failed if pair == "asked" else -1
+        times = [one for one in divergences if one.pair == pair and (one.closed or (pair == "asked" and -one.most > told))]
         if not times:
             continue
         widest = max(times, key=lambda one: abs(one.most))
         others = f"; and {_many(len(times) - 1)} more" if len(times) > 1 else ""
         behind = widest.most < 0
-        severity: Literal["info", "warning"] = "warning" if behind and pair not in ("asked", "requests") else "info"
-        remedy = _REMEDY_BEHIND[pair] if behind else f"someone else used this server: {_ONLY_OURS}"
+        severity: Severity = "warning" if behind and pair not in ("asked", "requests") else "info"
+        remedy = _REMEDY_BEHIND[pair] if behind else _LATE if pair == "held" and not context.others else _STRANGER
+        if behind and pair in ("held", "accepts", "requests"):
+            severity, remedy = context.behind(severity, remedy)
         found.append(Finding(f"parted_{pair}", severity, in_words(widest) + others, remedy))
     return found
 
@@ -465,7 +500,7 @@ def _many(times: int) -> str:
 def _restarted(pages: _Pages) -> list[Finding]:
     if not pages.restarts:
         return []
-    when = ", ".join(_clock(float(pages.t_s[at])) for at in pages.restarts[:3])
+    when = ", ".join(format_clock(float(pages.t_s[at])) for at in pages.restarts[:3])
     before, after = pages.around[0]
     more = f" and {len(pages.restarts) - 3} more times" if len(pages.restarts) > 3 else ""
     evidence = (
@@ -479,23 +514,25 @@ def _unknown(why: str, remedy: str) -> Finding:
     return Finding("reconciliation_unknown", "info", f"the server's own counts are not known: {why}", remedy)
 
 
-def _held_differ(held: int, active: int, since: str) -> Finding:
+def _held_differ(held: int, active: int, since: str, context: _Context) -> Finding:
     evidence = f"the client holds {held:,} connections, the server {active:,}{since}"
     if active > held:
-        return Finding("reconcile_held", "warning", evidence, f"someone else uses this server: {_ONLY_OURS}")
+        return Finding("reconcile_held", "warning", evidence, _STRANGER if context.others else _LATE)
     remedy = (
         "the server let connections go, or never took them from its listen queue: see its error log for 'too many open "
         "files' and 'reusing connections', and middle boxes for silent drops"
     )
-    return Finding("reconcile_held", "error", evidence, remedy)
+    severity, remedy = context.behind("error", remedy)
+    return Finding("reconcile_held", severity, evidence, remedy)
 
 
-def _accepts_differ(opened: int, accepts: int, since: str) -> Finding:
+def _accepts_differ(opened: int, accepts: int, since: str, context: _Context) -> Finding:
     evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}{since}"
     if accepts > opened:
-        return Finding("reconcile_accepts", "warning", evidence, f"someone else uses this server: {_ONLY_OURS}")
+        return Finding("reconcile_accepts", "warning", evidence, _STRANGER)
     remedy = "they wait in its listen queue: see its error log for 'too many open files', and raise worker_rlimit_nofile"
-    return Finding("reconcile_accepts", "error", evidence, remedy)
+    severity, remedy = context.behind("error", remedy)
+    return Finding("reconcile_accepts", severity, evidence, remedy)
 
 
 def _handled_differ(accepts: int, handled: int, since: str) -> Finding:
@@ -503,7 +540,9 @@ def _handled_differ(accepts: int, handled: int, since: str) -> Finding:
     return Finding("reconcile_handled", "error", evidence, "raise worker_connections in nginx.conf")
 
 
-def _requests_differ(answers: int, requests: int, since: str) -> Finding:
+def _requests_differ(answers: int, requests: int, since: str, context: _Context) -> Finding:
     evidence = f"the client counts {answers:,} answers and polls, the server {requests:,} requests{since}"
-    remedy = f"someone else uses this server: {_ONLY_OURS}" if requests > answers else "see whether the server was restarted"
-    return Finding("reconcile_requests", "warning", evidence, remedy)
+    if requests > answers:
+        return Finding("reconcile_requests", "warning", evidence, _STRANGER)
+    severity, remedy = context.behind("warning", "see whether the server was restarted")
+    return Finding("reconcile_requests", severity, evidence, remedy)

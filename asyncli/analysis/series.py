@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -66,6 +67,11 @@ class Series(msgspec.Struct):
             return None
         share = (t_s - t0) / (t1 - t0)
         return self.values[after - 1] * (1 - share) + self.values[after] * share
+
+
+def began_anew(counter: Sequence[float]) -> list[int]:
+    """The places at which a counter is less than before: who counts was started anew."""
+    return [place for place, (before, after) in enumerate(itertools.pairwise(counter), 1) if after < before]
 
 
 def series(samples: Iterable[Sample], name: str) -> Series:

@@ -7,6 +7,8 @@ ngx_http_update_location_config of nginx 1.22 (keepalive_timeout 0, then keepali
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Callable
 
@@ -18,6 +20,7 @@ from asyncli.analysis.mortality import (
     Cell,
     Share,
     Words,
+    accident,
     as_configured,
     befell,
     in_seconds,
@@ -29,12 +32,12 @@ from asyncli.analysis.mortality import (
     timer_window,
     within,
 )
-from asyncli.core.histogram import Histogram, bounds
+from asyncli.core.histogram import Histogram, bounds, bucket
 from asyncli.units import format_count, format_duration
 
 # Gaps shorter than this (s) are nearly of one length (they are uniform in [1, gap]): ages then say what request numbers say.
 _REGULAR_S = 1.5
-# That so many gaps drawn at random are all this long: a likelihood below it is no accident.
+# That nearly all of so many gaps met at random are this long: a likelihood below it is no accident.
 _NO_ACCIDENT = 1e-3
 # Older than this (s) by its deaths' spread, a fleet was not opened at one moment, and a common age means something.
 _SPREAD_S = 4.0
@@ -46,6 +49,7 @@ KNOWN_IDLE_S = {
     240: "the idle timeout of Azure's load balancer", 350: "the idle timeout of AWS's network load balancer",
     600: "the idle timeout of GCP's firewalls and load balancers",
 }  # fmt: skip
+_DEFAULT_TIME_S = 3600
 _NGINX_S = {65: "65 s in its packages", 75: "75 s by default"}
 
 _MORE_REQUESTS = "raise keepalive_requests in nginx.conf, or beat less often (--keepalive)"
@@ -98,23 +102,31 @@ def _bad(cell: Cell) -> dict[int, int]:
 
 
 def keepalive_off(case: Case) -> None:
-    """Keep-alive is off: every connection ends with its first answer."""
-    cells = case.of("closed_announced")
-    zero = case.configured("keepalive_timeout") == 0
-    off = zero or (case.configured("keepalive_requests") or math.inf) <= 1
-    requests = case.all_of("closed_announced").requests
-    if not off and (requests.count < FEWEST or within(requests, 0, 1) < 0.9 * requests.count):
-        return
-    said = f" (nginx.conf says {'keepalive_timeout 0' if zero else 'keepalive_requests 1'})" if off else ""
+    """Keep-alive is off by nginx.conf: every connection ends with its first answer."""
+    timeout, requests = case.configured("keepalive_timeout"), case.configured("keepalive_requests")
+    if timeout == 0:
+        _off(case, "keep-alive is off (nginx.conf says keepalive_timeout 0)", True)
+    elif requests is not None and requests <= 1:
+        _off(case, f"keep-alive is off (nginx.conf says keepalive_requests {format_count(requests)})", True)
 
+
+def likely_keepalive_off(case: Case) -> None:
+    """The same where no configuration says so: most of what was opened ended with its first answer."""
+    requests = case.all_of("closed_announced").requests
+    first = within(requests, 0, 1)
+    if first >= max(FEWEST, 0.9 * requests.count, 0.5 * case.opened):
+        _off(case, "looks like keep-alive is off", False)
+
+
+def _off(case: Case, said: str, certain: bool) -> None:
     def words(share: Share) -> tuple[str, str]:
         return (
-            f"{befell('closed_announced', share.count)} after their first request each: keep-alive is off{said}{share.when()}",
+            f"{befell('closed_announced', share.count)} after their first request each: {said}{share.when()}",
             "switch keep-alive on: keepalive_timeout and keepalive_requests well above 0 in nginx.conf",
         )
 
-    for cell in cells:
-        case.take_by(cell, "requests", 0, 1, "keepalive_off", words, off)
+    for cell in case.of("closed_announced"):
+        case.take_by(cell, "requests", 0, 1, "keepalive_off", words, certain)
 
 
 def keepalive_requests(case: Case) -> None:
@@ -136,10 +148,13 @@ def keepalive_requests(case: Case) -> None:
         return
     low, high = found
     numbers = format_count(low) if low == high else f"{format_count(low)}-{format_count(high)}"
-    if case.gap_s is not None and case.gap_s < _REGULAR_S and narrow(rest.age_s) is not None:
+    if case.gap_s < _REGULAR_S and narrow(rest.age_s) is not None:
         # Gaps of one length make request numbers and ages say the same.
         said = "looks like nginx keepalive_requests or keepalive_time, which look the same with heartbeats this regular"
         code, remedy = "keepalive_limit", f"{_MORE_REQUESTS}; {_MORE_TIME}"
+    elif low < high and narrow(rest.age_s, case.gap_s + 1) is not None:
+        # A limit of requests is exact; numbers that spread at ages that lie within a gap are those of a limit of age.
+        return
     else:
         default = "1,000 by default" if low <= 1000 <= high else "100 by default before 1.19.10" if low <= 100 <= high else ""
         said = _looks_like(case, "keepalive_requests", default) + _disputed(case, "keepalive_requests", format_count)
@@ -170,12 +185,14 @@ def keepalive_time(case: Case) -> None:
                 case.take_by(cell, "age_s", low, high, "keepalive_time", words, certain)
     cells = case.of("closed_announced")
     age_s = case.all_of("closed_announced").age_s
-    width = max(NARROW, (case.gap_s or 0.0) + 1, NARROW_SHARE * (age_s.quantile(0.5) or 0.0))
+    width = max(NARROW, case.gap_s + 1, NARROW_SHARE * (age_s.quantile(0.5) or 0.0))
     span = narrow(age_s, width)
     if span is None or span[1] < 2 or _among_idle(case, cells):
         return
     low, high = max(0.0, span[0] - width), span[1] + width
-    default = "1h by default" if low <= 3600 <= high else ""
+    if not (low <= _DEFAULT_TIME_S <= high or _is_no_moment(cells, age_s, span)):
+        return
+    default = "1 h by default" if low <= _DEFAULT_TIME_S <= high else ""
     said = _looks_like(case, "keepalive_time", default) + _disputed(case, "keepalive_time", format_duration)
     for cell in cells:
         case.take_by(cell, "age_s", low, high, "keepalive_time", _at_age(said), False)
@@ -191,7 +208,7 @@ def _at_age(said: str) -> Words:
 
 def _age_window(case: Case, limit_s: float) -> tuple[float, float]:
     """The ages at which a limit of age ends connections: at the first heartbeat past it."""
-    return max(0.0, limit_s - 1), limit_s + (case.gap_s or 0.0) + 1 + case.timeout_s
+    return max(0.0, limit_s - 1), limit_s + case.gap_s + 1 + case.timeout_s
 
 
 def _by_configured_age(case: Case, age_s: Histogram) -> bool:
@@ -202,31 +219,46 @@ def _by_configured_age(case: Case, age_s: Histogram) -> bool:
 
 def _among_idle(case: Case, cells: list[Cell]) -> bool:
     """These died within seconds, with at least as many that were told nothing: their ages and numbers are an accident."""
-    instants = [cell.to_s for cell in cells if cell.to_s is not None]
+    instants = [cell.to_s for cell in cells]
     if not instants or max(instants) - min(instants) > _SPREAD_S:
         return False
-    beside = [one for one in case.of("closed_idle") if one.to_s is not None and min(instants) <= one.to_s <= max(instants)]
+    beside = [one for one in case.of("closed_idle") if min(instants) <= one.to_s <= max(instants)]
     return left(beside) >= left(cells)
 
 
 def client_header_timeout(case: Case) -> None:
-    """Closed without ever having sent a request."""
-    cells = [cell for cell in case.of("closed_idle") if within(cell.dead.requests, 0, 0)]
-    silent = sum(within(cell.dead.requests, 0, 0) for cell in cells)
-    idle_s, have = case.pool(cells).idle_s, case.configured("client_header_timeout")
-    if not silent or silent < 0.5 * left(cells):
+    """Closed without ever having sent a request, when nginx.conf says."""
+    have = case.configured("client_header_timeout")
+    cells, idle_s = _without_request(case)
+    if have is None or have < 1 or not is_timer(idle_s, have):
         return
-    known = have is not None and is_timer(idle_s, have)
-    span = (have, have) if known and have is not None else narrow(idle_s)
+    certain = sum(within(cell.dead.requests, 0, 0) for cell in cells) >= FEWEST
+    said = as_configured("client_header_timeout", in_seconds(have), certain)
+    _before_request(case, cells, (have, have), said, certain)
+
+
+def likely_client_header_timeout(case: Case) -> None:
+    """The same where no configuration says so."""
+    cells, idle_s = _without_request(case)
+    span = narrow(idle_s)
     if span is None or span[1] < 1:
         return
     low, high = timer_window(*span)
-    certain = known and silent >= FEWEST
-    said = (
-        as_configured("client_header_timeout", format_duration(span[0]), certain)
-        if known
-        else _looks_like(case, "client_header_timeout", "60 s by default" if low <= 60 <= high else "")
-    )
+    default = "60 s by default" if low <= 60 <= high else ""
+    said = _looks_like(case, "client_header_timeout", default) + _disputed(case, "client_header_timeout", in_seconds)
+    _before_request(case, cells, span, said, False)
+
+
+def _without_request(case: Case) -> tuple[list[Cell], Histogram]:
+    """The cells in which some were closed before any request, and their idle times; none where those are few of them."""
+    cells = [cell for cell in case.of("closed_idle") if within(cell.dead.requests, 0, 0)]
+    silent = sum(within(cell.dead.requests, 0, 0) for cell in cells)
+    cells = cells if silent >= 0.5 * left(cells) else []
+    return cells, case.pool(cells).idle_s
+
+
+def _before_request(case: Case, cells: list[Cell], span: tuple[float, float], said: str, certain: bool) -> None:
+    low, high = timer_window(*span)
 
     def words(share: Share) -> tuple[str, str]:
         return (
@@ -249,9 +281,9 @@ def keepalive_timeout(case: Case) -> None:
     low, high = timer_window(have, have)
     if not tells(case.gap_s, idle_s, low, high, named=True):
         return
-    after = format_duration(have)
+    after = in_seconds(have)
     certain = within(idle_s, low, high) >= FEWEST
-    said = as_configured("keepalive_timeout", format_duration(have), certain)
+    said = as_configured("keepalive_timeout", after, certain)
 
     def words(share: Share) -> tuple[str, str]:
         return f"{befell('closed_idle', share.count)}, {after} after their last answer: {said}{share.when()}", _MORE_IDLE
@@ -291,10 +323,10 @@ def idle_timeout(case: Case) -> None:
 
 def _kept(case: Case, cells: list[Cell]) -> int:
     """How many of these the server's own count still holds, if that is half of them or more."""
-    count, seconds = left(cells), [cell.to_s for cell in cells if cell.to_s is not None]
-    if count < FEWEST or not seconds:
+    count = left(cells)
+    if count < FEWEST:
         return 0
-    excess = case.witness.about(min(seconds) - 1.0, max(seconds), count).excess or 0
+    excess = case.witness.about(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells), count).excess or 0
     return min(excess, count) if excess >= 0.5 * count else 0
 
 
@@ -312,12 +344,13 @@ def _whose_timeout(case: Case, cause: str, low: float, high: float) -> tuple[str
     if cause == "closed_announced":
         return "idle_timeout", "looks like an idle timeout that says farewell (HTTP 408)", _BEAT_OFTENER
     have = case.configured("keepalive_timeout")
-    if have is not None:
-        said = f"nginx.conf says keepalive_timeout {format_duration(have)}, so it looks like a box on the way"
-        return "box_idle_timeout", said + (f" ({whose})" if whose else ""), _BEAT_OFTENER
     default = next((words for seconds, words in _NGINX_S.items() if low - 1 <= seconds <= high + 1), "")
+    if have is not None and not (default and case.witness.direct):
+        said = f"nginx.conf says keepalive_timeout {in_seconds(have)}: it was changed since, or it looks like a box on the way"
+        return "box_idle_timeout", said + (f" ({whose})" if whose else ""), _BEAT_OFTENER
     if case.witness.is_nginx or (default and not case.witness.name):
-        return "keepalive_timeout", _looks_like(case, "keepalive_timeout", default), _MORE_IDLE
+        said = _looks_like(case, "keepalive_timeout", default) + _disputed(case, "keepalive_timeout", in_seconds)
+        return "keepalive_timeout", said, _MORE_IDLE
     return "idle_timeout", f"looks like {whose or 'an idle timeout of the server or of a box on the way'}", _BEAT_OFTENER
 
 
@@ -339,7 +372,7 @@ def forgotten(case: Case) -> None:
 
         def words(share: Share, cause: str = cause, edge: float = edge, said: str = said) -> tuple[str, str]:
             return (
-                f"{befell(cause, share.count)}, all of them idle for {edge:.0f} s or longer before (heartbeats are 1 to "
+                f"{befell(cause, share.count)}, all of them idle for {in_seconds(edge)} or longer before (heartbeats are 1 to "
                 f"{case.gap_s:.0f} s apart): {said}{share.when()}",
                 _BEAT_OFTENER,
             )
@@ -351,21 +384,22 @@ def forgotten(case: Case) -> None:
 def idle_edge(case: Case, idle_s: Histogram, count: int, waited_s: float = 0.0) -> float | None:
     """The idle time (s) from which on connections die at their heartbeat, where shorter gaps would have killed some too.
 
-    Gaps are uniform in [1, gap]: that ``count`` of them are all at least x has the chance ((gap - x)/(gap - 1))^count.
-    ``waited_s`` of the recorded idle time went by after the heartbeat. None where there is no such edge.
+    Gaps are uniform in [1, gap]. Whoever is met in one moment is met in a long gap the more often, so that by mere chance one
+    is at least x with (gap^2 - x^2)/(gap^2 - 1), more than that of all gaps. ``waited_s`` of the recorded idle time went by
+    after the heartbeat. None where there is no such edge.
     """
-    if case.gap_s is None or case.gap_s < _REGULAR_S or count < FEWEST:
+    if case.gap_s < _REGULAR_S or count < FEWEST:
         return None
     for strays in (0.0, 0.02 * count if count >= 50 else 0.0):
         # The least; or, where one in fifty strays, where the others begin.
-        low, seen = 0.0, 0
+        low, before, upto = 0.0, 0, 0
         for key, many in idle_s.items():
-            low, seen = float(max(bounds(key)[0], idle_s.least)), seen + many
-            if seen > strays:
+            low, before, upto = float(max(bounds(key)[0], idle_s.least)), upto, upto + many
+            if upto > strays:
                 break
         edge = low - waited_s
-        share = (case.gap_s - edge) / (case.gap_s - 1.0)
-        if edge >= 1.0 and (share <= 0 or count * math.log(share) < math.log(_NO_ACCIDENT)):
+        chance = (case.gap_s**2 - edge**2) / (case.gap_s**2 - 1.0)
+        if edge >= 1.0 and accident(1.0 - before / count, chance, count) < _NO_ACCIDENT:
             return edge
     return None
 
@@ -374,9 +408,9 @@ def lifetime(case: Case) -> None:
     """Ended at a certain age without a word, though not all at one moment: a limit of age on the way."""
     for cause in ("closed_idle", "reset", "closed_awaiting"):
         cells = case.of(cause)
-        instants = [cell.to_s for cell in cells if cell.to_s is not None]
-        span = narrow(case.all_of(cause).age_s)
-        if span is None or span[1] < 1 or not instants or max(instants) - min(instants) < _SPREAD_S:
+        age_s = case.all_of(cause).age_s
+        span = narrow(age_s)
+        if span is None or span[1] < 1 or not _is_no_moment(cells, age_s, span):
             continue
         low, high = timer_window(*span)
 
@@ -389,6 +423,20 @@ def lifetime(case: Case) -> None:
 
         for cell in cells:
             case.take_by(cell, "age_s", low, high, "lifetime", words, False)
+
+
+def _is_no_moment(cells: list[Cell], age_s: Histogram, ages: tuple[float, float]) -> bool:
+    """Whether the middle 80 % of the deaths are spread well wider than those of their ``ages``, of ``age_s``, can be.
+
+    A limit of age leaves instants as spread as the openings were, and ages that agree; a moment does the reverse.
+    """
+    ordered = sorted(cells, key=lambda cell: cell.to_s)
+    upto = list(itertools.accumulate(cell.left for cell in ordered))
+    first, last = (ordered[bisect.bisect_left(upto, share * upto[-1])].to_s for share in (0.1, 0.9))
+    # At 8 h a bucket is minutes wide.
+    low = max(bounds(bucket(int(ages[0])))[0], age_s.least)
+    high = min(bounds(bucket(int(ages[1])))[1], age_s.greatest)
+    return last - first >= max(_SPREAD_S, 2 * (high - low))
 
 
 def closed_at_once(case: Case) -> None:

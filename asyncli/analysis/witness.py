@@ -10,15 +10,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from asyncli.analysis.series import Series, Ticks, end_of_hold, held_over_time, instants, series
+from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, held_over_time, instants, series
 from asyncli.records import Check, Environment, Phase, Sample
 
 # A status page or a scan of processes may miss a second or two; what is missing for longer than this was not there.
 _GAP_S = 2.5
 # How far before and after a moment its witnesses may stand (s).
 _BEFORE_S, _AFTER_S = 5.0, 5.0
-# Less CPU time than this (s) over a whole second or more: the clock of /proc counts in hundredths.
-_STILL_S = 0.015
 
 
 class Testimony(msgspec.Struct):
@@ -36,8 +34,10 @@ class Testimony(msgspec.Struct):
     excess: int | None = None
     #: Its status page, which answered before, was silent meanwhile.
     silent: bool | None = None
-    #: Its processes were there and used no CPU time.
-    still: bool | None = None
+    #: It was silent from then on, up to the end of the hold.
+    silent_since: bool | None = None
+    #: How many cores its processes used.
+    cores: float | None = None
 
 
 class Witness:
@@ -60,7 +60,10 @@ class Witness:
         self._looks = instants(samples, *_LOCAL)
         names = ("processes", "ended", "cpu_s")
         self._server = {name: series(samples, f"server.{name}") for name in names}
-        self._present = frozenset(self._server["processes"].t_s)
+        self._seen = self._server["processes"].t_s
+        # Probes that cost much are asked less often than once a second.
+        steps = [later - earlier for earlier, later in itertools.pairwise(self._seen)]
+        self._missed_s = max(_GAP_S, 2 * statistics.median(steps)) if steps else _GAP_S
         self._status = {name: series(samples, f"status.{name}") for name in ("active", "accepts", "connects")}
 
     @property
@@ -79,7 +82,7 @@ class Witness:
 
     def workers(self, t_s: float) -> int | None:
         """Its worker processes before ``t_s``, the master not counted; None where unknown."""
-        processes = _before(self._server["processes"], t_s)
+        processes = self._server["processes"].last(t_s)
         return None if processes is None or processes < 2 else round(processes) - 1
 
     def most_active(self, from_s: float, to_s: float) -> float | None:
@@ -90,40 +93,36 @@ class Witness:
         """What it says of the stretch in which ``count`` connections were lost."""
         said = Testimony()
         processes, accepts = self._server["processes"], self._status["accepts"]
-        if _before(processes, from_s) is not None:
+        if processes.last(from_s) is not None:
             said.gone, said.restarted = self._absence(from_s, to_s)
             # A process that was named by its number is not looked for again; the page of its successor answers all the same.
             if said.gone and self._status["active"].between(to_s + 0.5, self._stop):
                 said.gone, said.restarted = False, True
         counts = accepts.between(from_s - _BEFORE_S, to_s + 2 * _AFTER_S).values
         if len(counts) > 1:
-            fell = any(later < earlier for earlier, later in itertools.pairwise(counts))
-            said.restarted = fell or bool(said.restarted)
+            said.restarted = bool(began_anew(counts)) or bool(said.restarted)
         said.ended = self._rise(self._server["ended"], from_s, to_s)
         said.reconnected = self._rise(self._status["connects"], from_s, to_s)
         said.excess = self._excess(from_s, to_s, count)
-        if _before(self._status["active"], from_s) is not None:
+        if self._status["active"].last(from_s) is not None:
             said.silent = self._silent(from_s, to_s)
+            said.silent_since = self._stop - to_s > _GAP_S and self._silent(to_s, self._stop)
         used = self._server["cpu_s"].between(from_s, to_s)
         if len(used) > 1 and used.t_s[-1] - used.t_s[0] >= 0.9:
-            said.still = used.values[-1] - used.values[0] <= _STILL_S
+            said.cores = (used.values[-1] - used.values[0]) / (used.t_s[-1] - used.t_s[0])
         return said
 
     def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
         """Whether its processes were missing from then on: for good, or until others came."""
-        processes = self._server["processes"]
-        low, high = (
-            bisect.bisect_left(self._looks, from_s - 0.5),
-            bisect.bisect_right(self._looks, min(to_s + _GAP_S, self._stop)),
-        )
-        first = next((place for place in range(low, high) if self._looks[place] not in self._present), None)
-        if first is None:
-            return False, False
-        back = bisect.bisect_left(processes.t_s, self._looks[first])
-        if back == len(processes.t_s):
-            return True, False
-        # One look that misses is a reading that came late.
-        return False, bisect.bisect_left(self._looks, processes.t_s[back]) - first > 1
+        low = bisect.bisect_left(self._looks, from_s - 0.5)
+        for look_s in self._looks[low : bisect.bisect_right(self._looks, min(to_s + _GAP_S, self._stop))]:
+            after = bisect.bisect_left(self._seen, look_s)
+            for_good = after == len(self._seen)
+            back_s = self._looks[-1] if for_good else self._seen[after]
+            # A look without them may be a reading that came late, or was not due.
+            if after and back_s > look_s and back_s - self._seen[after - 1] > self._missed_s:
+                return for_good, not for_good
+        return False, False
 
     def _silent(self, from_s: float, to_s: float) -> bool:
         """No page in this stretch, though its own samples were taken."""
@@ -132,7 +131,7 @@ class Witness:
         return looked and not active.between(from_s + 0.5, to_s).values
 
     def _rise(self, counter: Series, from_s: float, to_s: float) -> int | None:
-        before = _before(counter, from_s)
+        before = counter.last(from_s)
         after = counter.between(to_s, min(to_s + _GAP_S, self._stop + 0.5)).values
         if before is None or not after:
             return None
@@ -158,9 +157,3 @@ class Witness:
 
 
 _LOCAL = ("generator.", "kernel.", "host.", "session.")
-
-
-def _before(metric: Series, t_s: float) -> float | None:
-    """The latest value up to ``t_s``."""
-    place = bisect.bisect_right(metric.t_s, t_s)
-    return metric.values[place - 1] if place else None

@@ -12,7 +12,7 @@ from asyncli.records import PHASES, Finding
 from asyncli.report.livestate import LiveFold, LiveState
 from asyncli.report.terminal import SEVERITY_STYLE
 from asyncli.report.words import bytes_each, cores, milliseconds, oneline, or_dash
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -54,7 +54,7 @@ class PlainView(NullView):
     def update(self, state: LiveState) -> None:
         fresh = min(state.findings_seen - self._findings, len(state.findings))
         for finding in state.findings[len(state.findings) - fresh :] if fresh else ():
-            self._print(f"{_clock(state)}  {finding.severity}: {oneline(finding.evidence)}")
+            self._print(f"{format_clock(state.elapsed_s)}  {finding.severity}: {oneline(finding.evidence)}")
         self._findings = state.findings_seen
         if state.phase != self._phase or state.elapsed_s >= self._next_s:
             self._phase = state.phase
@@ -88,12 +88,7 @@ def plain_line(state: LiveState) -> str:
         parts.append(f"asyncli {format_bytes(state.generator_bytes)} {cores(state.generator_cpu_share)}")
     if state.host_per_connection is not None:
         parts.append(f"{bytes_each(state.host_per_connection)} a connection on this host")
-    return f"{_clock(state)}  {state.phase or 'start':<8}  " + "; ".join(parts)
-
-
-def _clock(state: LiveState) -> str:
-    hours, rest = divmod(int(state.elapsed_s), 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+    return f"{format_clock(state.elapsed_s)}  {state.phase or 'start':<8}  " + "; ".join(parts)
 
 
 def _causes(counts: dict[str, int]) -> str:

@@ -179,14 +179,14 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     limits = saturation(plan, totals, phases, ticks, environment)
     judgement = judge(plan, totals, saturated=is_saturated(limits), complete=run.complete)
     marks = _Marks(run)
-    server, server_findings = _server(marks)
+    server, server_findings = _server(run, marks)
     generator, generator_findings = _generator(marks, totals, is_saturated(limits))
     rate = achieved_per_s(plan, totals, phases, ticks)
     findings = [
         Finding(f"verdict_{judgement.verdict}", _SEVERITY[judgement.verdict], judgement.why, f"the rule: {RULE}"),
         *limits,
         *deaths.failures(totals),
-        *deaths.deaths(totals, environment, known.diagnoses),
+        *deaths.deaths(known.diagnoses),
         *disagreements,
         *company(totals, phases, ticks, samples, environment),
         *deaths.listen_queue(phases, ticks, samples, environment),
@@ -220,8 +220,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             lost=whole.lost,
             reopened=whole.reopened,
             failed=sum(whole.failures.values()),
-            failures=_counted(whole.failures),
-            deaths=_counted({cause: dead.count for cause, dead in whole.deaths.items()}),
+            failures=deaths.counted(whole.failures),
+            deaths=deaths.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
         ramp=RampPart(plan.asked_per_s, rate, _lateness(whole.ramp_lateness_us)),
         heartbeats=Heartbeats(
@@ -258,6 +258,9 @@ _SEVERITY: dict[Verdict, Literal["info", "error"]] = {
 _ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
 
 
+_NAME_THEM = "name the server's processes with --server-pid, --server-pidfile or --server-name"
+
+
 class _Marks:
     """Metrics at the two instants that are compared: the baseline's end and the hold's end."""
 
@@ -277,12 +280,14 @@ class _Marks:
         return Then(metric.last(until_s=self.start), late)
 
 
-def _server(marks: _Marks) -> tuple[Server, list[Finding]]:
+def _server(run: Run, marks: _Marks) -> tuple[Server, list[Finding]]:
     server = Server(*(marks.then(f"server.{name}") for name in Server.__struct_fields__))
     unknown = [name for name in Server.__struct_fields__ if getattr(server, name).hold_end is None]
-    if not unknown:
+    if not unknown or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
-    remedy = "name the server's processes with --server-pid, --server-pidfile or --server-name"
+    # They can be named only on this host, and what was read before the ramp had been found.
+    found = any(getattr(server, name).baseline is not None for name in unknown)
+    remedy = "" if found or run.environment.get("local") is False else _NAME_THEM
     evidence = f"of the server's processes these are not known: {', '.join(unknown)}"
     return server, [Finding("server_numbers_unknown", "info", evidence, remedy)]
 
@@ -323,9 +328,8 @@ def _of_the_file(run: Run) -> list[Finding]:
         found.append(
             Finding("incomplete", "warning", evidence, "the numbers are right as far as they go; run again for the rest")
         )
-    elif phase(run.phases, "hold") is not None and run.plan.hold_s is not None:
-        hold = phase(run.phases, "hold")
-        lasted = hold.end_s - hold.start_s if hold is not None and hold.end_s is not None else 0.0
+    elif (hold := phase(run.phases, "hold")) is not None and run.plan.hold_s is not None:
+        lasted = hold.end_s - hold.start_s if hold.end_s is not None else 0.0
         if lasted < run.plan.hold_s - 1.0:
             evidence = f"the hold was ended after {lasted:.0f} s of {run.plan.hold_s:.0f} s"
             found.append(Finding("stopped_early", "info", evidence))
@@ -359,11 +363,6 @@ def _of_residue(residue: Residue) -> list[Finding]:
 def _whole_environment(environment: Environment) -> Environment:
     """All that was recorded, with every key of the contract present."""
     return dict.fromkeys(_ENVIRONMENT) | environment
-
-
-def _counted(counts: dict[str, int]) -> dict[str, int]:
-    """Causes that occurred, most frequent first."""
-    return dict(sorted(((c, n) for c, n in counts.items() if n), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _ms(histogram: Histogram, q: float) -> float | None:

@@ -10,7 +10,7 @@ import pytest
 
 from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.mortality import chance_idle, mode, narrow, within, without
-from asyncli.analysis.totals import Totals, fold
+from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS
 from asyncli.plan import Plan
@@ -131,12 +131,12 @@ def test_keepalive_time() -> None:
     one = only(hours(Scene().says(keepalive_time=3600, keepalive_requests=1e7)))
     assert (one.code, one.certain, one.count) == ("keepalive_time", True, 49_812)
     assert one.evidence == (
-        "49,812 connections were closed at age 3600-3629 s, at their next heartbeat: nginx keepalive_time (nginx.conf says 1 h), "
+        "49,812 connections were closed at age 1 h, at their next heartbeat: nginx keepalive_time (nginx.conf says 1 h), "
         "from 0:00:05 to 0:00:35"
     )
     likely = only(hours(Scene()))
     assert (likely.code, likely.certain) == ("keepalive_time", False)
-    assert "looks like nginx keepalive_time (1h by default)" in likely.evidence
+    assert "looks like nginx keepalive_time (1 h by default)" in likely.evidence
 
 
 def test_keepalive_requests() -> None:
@@ -145,7 +145,7 @@ def test_keepalive_requests() -> None:
 
     one = only(scene().says(keepalive_requests=1000, keepalive_time=3600))
     assert (one.code, one.certain) == ("keepalive_requests", True)
-    assert "after 1,000 requests each, at age 7" in one.evidence
+    assert "after 1,000 requests each, at age 11 min 4" in one.evidence
     assert "nginx keepalive_requests (nginx.conf says 1,000)" in one.evidence
     likely = only(scene())
     assert (likely.code, likely.certain) == ("keepalive_requests", False)
@@ -153,6 +153,34 @@ def test_keepalive_requests() -> None:
     other = only(scene().says(keepalive_requests=5000))
     assert (other.code, other.certain) == ("keepalive_requests", False)
     assert "though nginx.conf says 5,000" in other.evidence
+
+
+def test_a_limit_of_requests_and_some_that_end_at_another_number_stay_apart() -> None:
+    scene = Scene().says(keepalive_requests=1000)
+    scene.die(500, "closed_announced", EVER, age=between(9000, 9900), idle=at(0), requests=at(1000))
+    scene.die(400, "closed_announced", EVER, age=between(900, 1900), idle=at(0), requests=at(100))
+    found = scene.found()
+    assert [(one.code, one.count, one.certain) for one in found] == [
+        ("keepalive_requests", 500, True), ("keepalive_requests", 400, False),
+    ]  # fmt: skip
+    assert "though nginx.conf says 1,000" in found[1].evidence
+
+
+def test_request_numbers_that_spread_at_one_age_are_a_limit_of_age() -> None:
+    scene = Scene(seconds=200, keepalive_s=10.0)
+    one = only(
+        scene.die(902, "closed_announced", range(10, 190), age=between(3600, 3604.9), idle=at(0), requests=between(1184, 1231))
+    )
+    assert (one.code, one.certain) == ("keepalive_time", False)
+
+
+@pytest.mark.parametrize(("cause", "seconds"), [("closed_idle", range(100, 160)), ("closed_announced", range(100, 130))])
+def test_what_happens_over_a_minute_late_in_a_hold_is_no_limit_of_age(cause: str, seconds: range) -> None:
+    # Opened over 100 s.
+    scene = Scene(seconds=300).die(
+        HELD, cause, seconds, age=between(28_800, 28_930), idle=between(0, 29), requests=between(1800, 2000)
+    )
+    assert only(scene).code == "unexplained"
 
 
 def test_regular_heartbeats_make_requests_and_age_look_the_same() -> None:
@@ -172,13 +200,20 @@ def test_keepalive_timeout() -> None:
 
     one = only(scene().says(keepalive_timeout=75))
     assert (one.code, one.certain) == ("keepalive_timeout", True)
-    assert "1 min 15 s after their last answer: nginx keepalive_timeout (nginx.conf says 1 min 15 s)" in one.evidence
+    assert "75 s after their last answer: nginx keepalive_timeout (nginx.conf says 75 s)" in one.evidence
     likely = only(scene())
     assert (likely.code, likely.certain) == ("keepalive_timeout", False)
     assert "looks like nginx keepalive_timeout (75 s by default)" in likely.evidence
-    other = only(scene().says(keepalive_timeout=3600))
+    # The file may say by now what the running nginx does not know of.
+    edited = only(scene().says(keepalive_timeout=3600))
+    assert (edited.code, edited.certain) == ("keepalive_timeout", False)
+    assert (
+        "looks like nginx keepalive_timeout (75 s by default), though nginx.conf says 1 h: it was changed since, or another"
+        in edited.evidence
+    )
+    other = only(Scene(keepalive_s=200.0).says(keepalive_timeout=3600).die(400, "closed_idle", EVER, idle=at(50)))
     assert (other.code, other.certain) == ("box_idle_timeout", False)
-    assert "nginx.conf says keepalive_timeout 1 h, so it looks like a box on the way" in other.evidence
+    assert "nginx.conf says keepalive_timeout 1 h: it was changed since, or it looks like a box on the way" in other.evidence
 
 
 @pytest.mark.parametrize(
@@ -232,7 +267,15 @@ def test_client_header_timeout() -> None:
 def test_keepalive_that_is_off() -> None:
     scene = Scene().die(1000, "closed_announced", [5], age=at(0), idle=at(0), requests=at(1))
     assert (only(scene).code, only(scene).certain) == ("keepalive_off", False)
+    assert "looks like keep-alive is off" in only(scene).evidence
     assert only(scene.says(keepalive_timeout=0)).certain
+    none = Scene().says(keepalive_requests=0).die(60, "closed_announced", EVER, age=at(0), idle=at(0), requests=at(1))
+    assert only(none).certain
+    assert "keepalive_requests 0" in only(none).evidence
+    # Where nearly all live and beat, a few that ended so early say nothing.
+    few = Scene().die(5, "closed_announced", EVER, idle=at(0), requests=at(1))
+    few.ticks[1].opened = HELD
+    assert "keepalive_off" not in by_code(few)
 
 
 def test_errors_that_end_the_connection() -> None:
@@ -384,6 +427,56 @@ def test_a_server_that_ends_and_one_that_is_restarted() -> None:
     assert (only(refused).code, only(refused).certain) == ("server_ended", False)
 
 
+def test_what_the_server_itself_shows_comes_before_a_likely_limit() -> None:
+    scene = Scene(keepalive_s=200.0).die(HELD, "closed_idle", [6], age=at(4), idle=at(4), requests=at(0))
+    assert only(scene).code == "client_header_timeout"
+    scene.sampled(range(7, 121), server_processes=None, status_active=None)
+    assert (only(scene).code, only(scene).certain) == ("server_ended", True)
+
+
+def test_a_remote_server_that_dies_is_not_reloaded() -> None:
+    remote = burst().sampled(range(121), server_processes=None, server_cpu_s=None)
+    remote.checks = []
+    remote.sampled(range(61, 121), status_active=None, status_accepts=None, status_connects=None)
+    assert (only(remote).code, only(remote).certain) == ("server_ended", False)
+    assert "its status page answered before, and never again" in only(remote).evidence
+    unpolled = remote.sampled(range(121), status_active=None, status_accepts=None, status_connects=None)
+    unpolled.environment = {"server": {"label": "Apache/2.4"}}
+    assert "looks like a reload, a restart or the end of the server" in only(unpolled).evidence
+    unpolled.ticks[62].opened = HELD
+    assert "looks like a reload of the server" in only(unpolled).evidence
+
+
+@pytest.mark.parametrize("every_s", [3, 4])
+def test_processes_that_are_read_seldom_have_not_ended(every_s: int) -> None:
+    scene = burst(100, cause="reset").sampled(range(61, 121), status_active=901.0)
+    for t_s in range(121):
+        if t_s % every_s:
+            scene.sampled(range(t_s, t_s + 1), server_processes=None, server_cpu_s=None)
+    assert only(scene).code == "burst"
+    # For as long as several such readings they were gone.
+    assert only(scene.sampled(range(58, 90), server_processes=None)).code == "server_restarted"
+
+
+def test_a_reading_that_is_missing_at_the_end_of_the_file_is_no_end_of_the_server() -> None:
+    scene = burst(100, cause="reset", second=119).sampled(range(120, 121), server_processes=None, status_active=901.0)
+    assert only(scene).code == "burst"
+
+
+def test_a_helper_that_ends_meanwhile_has_nothing_to_do_with_it() -> None:
+    def scene(count: int, cause: str) -> Scene:
+        of_eight = burst(count, cause).sampled(range(121), server_processes=9.0, server_ended=0.0)
+        return of_eight.sampled(range(61, 121), server_ended=1.0, status_active=HELD - count + 1.0)
+
+    assert only(scene(12, "reset")).code == "unexplained"
+    assert (only(scene(125, "closed_idle")).code, only(scene(125, "closed_idle")).certain) == ("worker_ended", True)
+    assert (
+        "1 of 8 workers of nginx shut down and let go of its connections in good order"
+        in only(scene(125, "closed_idle")).evidence
+    )
+    assert "good order" not in only(scene(125, "reset")).evidence
+
+
 def test_one_late_reading_is_no_end_of_the_server() -> None:
     scene = burst().sampled(range(61, 121), status_active=1.0, status_connects=2.0).sampled(range(61, 62), server_processes=None)
     assert only(scene).code == "reload"
@@ -412,6 +505,26 @@ def test_reloads_again_and_again_are_one_diagnosis() -> None:
     assert (one.from_s, one.to_s) == (60.0, 541.0)
 
 
+def test_a_reload_that_nothing_proves_stays_a_likelihood_beside_those_that_are_proven() -> None:
+    scene = Scene(seconds=300).says(keepalive_timeout=3600)
+    for place, second in enumerate((60, 120, 180)):
+        scene.die(HELD, "closed_idle", [second]).sampled(range(second + 1, 301), status_connects=2.0 + place)
+    scene.die(HELD - 50, "closed_idle", [240])
+    assert [(one.code, one.count, one.certain) for one in scene.found()] == [
+        ("reload", 3 * HELD, True), ("reload", HELD - 50, False),
+    ]  # fmt: skip
+
+
+def test_a_cause_names_only_the_moments_in_which_some_died_of_it() -> None:
+    scene = Scene(seconds=300).says(keepalive_timeout=3600)
+    scene.die(HELD, "closed_idle", [60]).die(HELD - 20, "closed_idle", [120]).die(20, "reset", [120])
+    scene.sampled(range(61, 301), status_connects=2.0).sampled(range(121, 301), status_connects=3.0)
+    said = {one.cause: one.evidence for one in scene.found()}
+    assert "at 2 moments (0:01:00, 0:02:00; of ages" in said["closed_idle"]
+    assert "of the largest, 1,000 of 1,000 held: nginx was reloaded" in said["closed_idle"]
+    assert said["reset"].startswith("20 connections were reset by the server or on the way at 0:02:00 within 1 s (1,000 of")
+
+
 def test_moments_that_come_all_the_time_are_none() -> None:
     scene = Scene(seconds=1000).die(6000, "closed_idle", range(10, 990, 10))
     assert only(scene).code == "unexplained"
@@ -434,7 +547,7 @@ def test_a_box_that_drops_silently() -> None:
     scene = silent(200, EVER, between(240, 300), keepalive_s=600.0)
     one = only(scene)
     assert (one.code, one.certain) == ("silent_drop", False)
-    assert "idle for 4 min or longer, while others were answered" in one.evidence
+    assert "idle for 240 s or longer, while others were answered" in one.evidence
     assert (
         "looks like a box on the way drops idle connections without a word (the idle timeout of Azure's load balancer)"
         in one.evidence
@@ -456,6 +569,45 @@ def test_a_server_that_stands_still() -> None:
     assert "used no CPU" in only(scene).evidence
     scene.sampled(range(121), server_processes=None, server_cpu_s=None, status_active=None, status_accepts=None)
     assert (only(scene).code, only(scene).certain) == ("server_stalled", False)
+
+
+def test_a_server_that_wakes_stood_still_before() -> None:
+    scene = silent(500, range(60, 63), between(1, 30))
+    for second in range(50, 62):
+        scene.ticks[second].answered = 0
+    # It answers what has waited.
+    scene.ticks[62].answered = 900
+    scene.sampled(range(50, 63), status_active=None, status_accepts=None, status_connects=None, server_cpu_s=5.0)
+    assert (only(scene).code, only(scene).certain) == ("server_stalled", True)
+
+
+def test_a_server_that_is_busy_does_not_stand_still() -> None:
+    scene = silent(HELD, range(60, 80), between(1, 30))
+    for second in range(50, 121):
+        scene.ticks[second].answered = 0
+        scene.sampled(range(second, second + 1), status_active=None, status_accepts=None, server_cpu_s=2.0 * second)
+    assert "looks like nginx was busy, and answered nobody: it used 2.0 cores meanwhile" in only(scene).evidence
+
+
+def long_gap(chance: random.Random) -> float:
+    """The gap of 1 to 30 s in which a random moment falls: a long one is met the more often."""
+    return (1 + chance.random() * (30**2 - 1)) ** 0.5
+
+
+@pytest.mark.parametrize("count", [25, 500])
+def test_gaps_in_which_a_moment_fell_are_no_box(count: int) -> None:
+    for seed in range(60):
+        scene = Scene()
+        scene._random = random.Random(seed)
+        scene.die(count, "heartbeat_timeout", range(70, 100), idle=lambda chance: long_gap(chance) + 10 + 0.1 * chance.random())
+        assert by_code(scene) == {"worker_stalled" if count == 500 else "unexplained": count}, seed
+        # A table that was lost shows at each connection's next heartbeat.
+        table = Scene()
+        table._random = random.Random(seed)
+        table.die(2 * count, "reset", range(60, 90), idle=long_gap)
+        for tick in table.ticks.values():
+            tick.beats_failed = tick.lost
+        assert by_code(table) == {"unexplained": 2 * count}, seed
 
 
 def test_a_server_that_is_slow_and_a_worker_that_stands_still() -> None:
@@ -543,9 +695,9 @@ def test_what_fits_none_is_said_to_fit_none(cause: str) -> None:
 
 def test_nothing_died_and_nothing_is_known() -> None:
     assert Scene().found() == []
-    whole = Tick(deaths={"closed_idle": Deaths(count=9), "generator_lost": Deaths(count=2)})
-    found = diagnose(Totals(whole=whole), (), (), (), (), {}, None)
-    assert [(one.code, one.count, one.from_s) for one in found] == [("unexplained", 9, None), ("generator_lost", 2, None)]
+    ticks = [(2.0, Tick(second=1, deaths={"closed_idle": Deaths(count=4), "generator_lost": Deaths(count=2)}))]
+    found = diagnose(fold(ticks, ()), ticks, (), (), (), {}, Scene().plan)
+    assert [(one.code, one.count, one.from_s) for one in found] == [("too_few", 4, 1.0), ("generator_lost", 2, 1.0)]
 
 
 # -- the measures
@@ -581,7 +733,6 @@ def test_the_chance_of_an_idle_time_is_what_random_moments_show(gap_s: float) ->
             now = after
         seen += moment - now < 2.0
     assert chance_idle(gap_s, 0, 1) == pytest.approx(seen / 20_000, abs=0.012)
-    assert chance_idle(None, 0, 1) == 0.0
 
 
 # -- whatever the records say

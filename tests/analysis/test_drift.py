@@ -296,7 +296,7 @@ def test_a_hold_of_a_few_samples_is_too_short() -> None:
         assert (drift.verdict, drift.bytes_per_hour, drift.ci95, drift.p_value) == ("too_short", None, None, None)
         assert drift.points < FEWEST_POINTS
         assert [(one.code, one.severity) for one in findings] == [("drift_unknown", "info")]
-        assert findings[0].evidence.endswith(f"({drift.points} points of the {FEWEST_POINTS} that it takes): server_user")
+        assert findings[0].evidence.endswith(f"({drift.points} points of the {FEWEST_POINTS} that it takes): the server's memory")
         assert in_words(drift) == f"too short to say: {drift.points} points of the {FEWEST_POINTS} that it takes"
 
 
@@ -382,6 +382,33 @@ def test_a_server_that_was_started_anew_is_judged_by_its_longest_life() -> None:
     drift = soak.server()
     assert drift.verdict == "flat"
     assert drift.from_s == pytest.approx(soak.start + 500, abs=1.5)
+
+
+def test_a_restart_that_no_page_shows_is_seen_by_the_processes_that_ended() -> None:
+    def soak(ended: float) -> Soak:
+        # It leaks 18 MB an hour.
+        return Soak(
+            server__pss_bytes=lambda t: (100 if t < 500 else 60) * MB + 18 * MB * t / 3600,
+            server__processes=lambda t: 3.0,
+            server__ended=lambda t: 0.0 if t < 500 else ended,
+        )
+
+    restarted, of_two = soak(3.0), soak(1.0)
+    assert restarted.server().verdict == "grows"
+    assert restarted.server().from_s == pytest.approx(restarted.start + 500, abs=1.5)
+    # One worker of two that is replaced is no restart.
+    assert of_two.server().from_s == pytest.approx(of_two.start + 60)
+
+
+def test_a_long_hold_without_its_connections_was_not_too_short() -> None:
+    soak = Soak(server__pss_bytes=still(100 * MB))
+    for t_s, tick in soak.ticks:
+        # Four fifths go, one by one: no number is usual.
+        tick.held = round(100 - 80 * max(0.0, t_s - soak.start) / (soak.end - soak.start))
+    (finding,) = [one for one in soak.drifts()[1] if one.code == "drift_unknown"]
+    assert "for want of samples or of connections: the server's memory" in finding.evidence
+    assert "too short" not in finding.evidence
+    assert in_words(soak.server()).startswith("too little to say: ")
 
 
 def test_the_whole_host_is_a_finding_only_where_its_parts_do_not_explain_it() -> None:

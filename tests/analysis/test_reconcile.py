@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import synthetic_run
 
@@ -66,6 +67,32 @@ def test_one_connection_too_many_or_too_few_is_seen() -> None:
         shift(run, "status.active", by)
         result, codes = reconciled(run)
         assert (result.agrees, codes) == (False, [code])
+
+
+def test_a_server_that_counts_more_has_a_stranger_only_if_it_accepted_more() -> None:
+    run = a_run(20_000)
+    shift(run, "status.active", 80.0, since_s=50.0)
+    (finding,) = look(run)[1]
+    assert "it still counts connections that were lost or given up" in finding.remedy
+    for metric in ("status.accepts", "status.handled"):
+        shift(run, metric, 80.0, since_s=50.0)
+    assert {one.remedy.partition(":")[0] for one in look(run)[1]} == {"someone else uses this server"}
+    # For a while.
+    run = a_run(20_000)
+    shift(run, "status.active", 80.0, since_s=50.0, until_s=60.0)
+    (finding,) = parted(run)[1]
+    assert "it still counts connections that were lost or given up" in finding.remedy
+
+
+def test_a_page_of_one_of_several_servers() -> None:
+    run = a_run(20_000)
+    for metric in ("active", "accepts", "handled"):
+        cap(run, f"status.{metric}", 10_001.0 + (1000.0 if metric != "active" else 0.0))
+    of_two = [*run.plan.urls, "http://127.0.0.1:8090/"]
+    assert {one.severity for one in look(run, run.plan)[1] if one.code.startswith("reconcile_")} == {"error"}
+    found = [one for one in look(run, msgspec.structs.replace(run.plan, urls=tuple(of_two)))[1] if one.code != "parted_asked"]
+    assert {one.code: one.severity for one in found} == {"reconcile_held": "info", "reconcile_accepts": "info"}
+    assert all(one.remedy.startswith("the status page may count only some of the 2 addresses") for one in found)
 
 
 def test_a_listen_queue_that_nobody_empties() -> None:
@@ -139,6 +166,29 @@ def test_a_page_that_fell_silent() -> None:
             sample.values = {name: value for name, value in sample.values.items() if not name.startswith("status.")}
     result, codes = reconciled(run)
     assert (result.server_active, result.agrees, codes) == (None, None, ["reconciliation_unknown"])
+
+
+def test_a_page_from_well_before_the_end_speaks_of_another_moment() -> None:
+    run = a_run(5000)
+    stop = run.phases[3].start_s
+    for sample in run.samples:
+        if stop - 5 < sample.t_s <= stop:
+            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("status.")}
+    assert reconciled(run)[0].server_active is None
+    # Pages that come every five seconds are as near as they can be.
+    run = a_run(5000)
+    for place, sample in enumerate(run.samples):
+        if place % 5:
+            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("status.")}
+    assert reconciled(run)[0].server_active == 5000
+
+
+def test_a_run_that_was_stopped_in_its_baseline() -> None:
+    run = a_run(5000)
+    run.ticks, run.phases = [], run.phases[:1]
+    run.samples = [sample for sample in run.samples if sample.t_s < 4.0]
+    (finding,) = look(run)[1]
+    assert finding.evidence == "the server's own counts are not known: nothing was connected"
 
 
 def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
@@ -308,6 +358,26 @@ def test_connections_that_nobody_replaced_stay_behind_what_was_asked() -> None:
     (finding,) = [one for one in findings if one.code == "parted_asked"]
     assert [(one.pair, one.most, one.closed) for one in divergences if one.pair == "asked"] == [("asked", -3, False)]
     assert finding.evidence.endswith("by up to 3 (at 0:00:50), to the end")
+
+
+def test_what_was_lost_or_failed_is_not_said_again_as_behind_what_was_asked() -> None:
+    run = a_run(20_000)
+    for t_s, tick in run.ticks:
+        if 50 < t_s <= run.phases[3].start_s:
+            tick.held -= 30
+    run.ticks[45][1].deaths, run.ticks[45][1].failures = {"reset": Deaths(count=20)}, {"no_ports": 10}
+    divergences, findings = parted(run, run.plan)
+    assert [one.most for one in divergences if one.pair == "asked"] == [-30]
+    assert "parted_asked" not in [one.code for one in findings]
+    run.ticks[45][1].failures = {}
+    assert "parted_asked" in [one.code for one in parted(run, run.plan)[1]]
+
+
+def test_a_gauge_ahead_of_what_was_asked_blames_nobody() -> None:
+    run = a_run(20_000)
+    for t_s, tick in run.ticks:
+        tick.held += 10 * (t_s > 50)
+    assert [one for one in parted(run, run.plan)[0] if one.pair == "asked"] == []
 
 
 def test_without_a_page_only_what_was_asked_is_compared() -> None:

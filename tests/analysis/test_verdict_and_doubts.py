@@ -9,6 +9,7 @@ from synthetic_run import a_run, spread
 
 from asyncli.analysis import deaths
 from asyncli.analysis.company import company
+from asyncli.analysis.diagnosis import diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import exit_status, judge
@@ -141,13 +142,20 @@ def test_no_rate_without_a_ramp() -> None:
     assert rate(run) is None
 
 
-def dead(count: int, age: range, idle: range, requests: range) -> Deaths:
-    one = Deaths(count=count)
-    for place in range(count):
+def dead(count: int, age: range, idle: range, requests: range) -> list[Deaths]:
+    every = [Deaths(count=1) for _ in range(count)]
+    for place, one in enumerate(every):
         one.age_s.add(age[place % len(age)])
         one.idle_s.add(idle[place % len(idle)])
         one.requests.add(requests[place % len(requests)])
-    return one
+    return every
+
+
+def said(cause: str, every: list[Deaths]) -> list[Finding]:
+    """What is said where these died one every ten seconds, on a server of which nothing is known."""
+    plan = Plan(urls=("http://a/",), connections=1000, keepalive_s=1000.0)
+    ticks = [(10.0 * place, Tick(second=10 * place, deaths={cause: one})) for place, one in enumerate(every, 1)]
+    return deaths.deaths(diagnose(fold(ticks, []), ticks, [], [], [], {}, plan))
 
 
 WIDE = range(10, 400)
@@ -156,25 +164,26 @@ CASES = [
     ("closed_idle", dead(100, WIDE, range(30, 31), WIDE), "30 s after their last answer: looks like an idle timeout of the server or of a box"),
     ("closed_idle", dead(100, WIDE, WIDE, WIDE), "median age"),
     ("closed_idle", dead(2, WIDE, range(75, 76), WIDE), "median age"),
-    ("closed_announced", dead(100, range(3600, 3602), range(1), WIDE), "at age 3600-3601 s, at their next heartbeat: looks like nginx keepalive_time"),
+    ("closed_announced", dead(100, range(3600, 3602), range(1), WIDE), "at age 1 h, at their next heartbeat: looks like nginx keepalive_time"),
     ("closed_announced", dead(100, WIDE, range(1), range(1000, 1001)), "after 1,000 requests each, at age 10-109 s: looks like nginx keepalive_requests"),
-    ("closed_announced", dead(100, range(1), range(1), range(1, 2)), "after their first request each: keep-alive is off"),
-    ("closed_announced", dead(100, WIDE, range(1), WIDE), "Connection: close"),
+    ("closed_announced", dead(100, range(1), range(1), range(1, 2)), "after their first request each: looks like keep-alive is off"),
+    ("closed_announced", dead(100, range(10, 4000, 40), range(1), WIDE), "Connection: close"),
     ("reset", dead(3, WIDE, WIDE, WIDE), "reset by the server"),
-    ("generator_lost", Deaths(count=9), "worker of the generator"),
+    ("generator_lost", [Deaths(count=9)], "worker of the generator"),
 ]
 
 
 @pytest.mark.parametrize(("cause", "of", "words"), CASES)
-def test_the_dead_say_why(cause: str, of: Deaths, words: str) -> None:
-    (finding,) = deaths.deaths(Totals(whole=Tick(deaths={cause: of})), {})
+def test_the_dead_say_why(cause: str, of: list[Deaths], words: str) -> None:
+    (finding,) = said(cause, of)
     assert words in finding.evidence
     assert (finding.code, finding.severity, bool(finding.remedy)) == (f"lost_{cause}", "error", True)
 
 
 def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
-    of = Totals(whole=Tick(deaths={cause: Deaths(count=1) for cause in DEATHS}, failures=dict.fromkeys(FAILURES, 1)))
-    for found, names in ((deaths.deaths(of, {}), DEATHS), (deaths.failures(of), FAILURES)):
+    of = Totals(whole=Tick(failures=dict.fromkeys(FAILURES, 1)))
+    lost = [finding for cause in DEATHS for finding in said(cause, [Deaths(count=1)])]
+    for found, names in ((lost, DEATHS), (deaths.failures(of), FAILURES)):
         assert {finding.code.partition("_")[2] for finding in found} == set(names)
         assert len({finding.evidence for finding in found}) == len(names)
         assert all(finding.remedy for finding in found)
@@ -182,7 +191,17 @@ def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
 
 def test_the_most_frequent_cause_comes_first_and_what_did_not_occur_not_at_all() -> None:
     of = Totals(whole=Tick(failures={"refused": 1, "no_ports": 9, "other": 0}))
-    assert [finding.code for finding in deaths.failures(of)] == ["failed_no_ports", "failed_refused"]
+    found = deaths.failures(of)
+    assert [finding.code for finding in found] == ["failed_no_ports", "failed_refused"]
+    assert [finding.evidence for finding in found] == [
+        "9 connects found no free local port (no_ports)", "1 connect was refused (refused)",
+    ]  # fmt: skip
+
+
+def test_what_befell_them_all_is_said_once() -> None:
+    (finding,) = said("closed_idle", dead(100, WIDE, range(75, 76), WIDE) + dead(30, WIDE, range(80, 400, 7), WIDE))
+    assert finding.evidence.count("were closed by the server while idle") == 1
+    assert "130 connections were closed by the server while idle; of these 100, 75 s after their last answer" in finding.evidence
 
 
 def test_listen_queues_only_of_this_host() -> None:

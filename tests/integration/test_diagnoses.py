@@ -111,6 +111,8 @@ def diagnoses(folder: Path) -> list[Diagnosis]:
         assert one.remedy
     assert counts == summary["connections"]["deaths"]
     assert {f"lost_{cause}" for cause in counts} == {f["code"] for f in summary["findings"] if f["code"].startswith("lost_")}
+    # The server is ours alone.
+    assert [one for one in summary["findings"] if one["remedy"].startswith("someone else uses this server")] == []
     return found
 
 
@@ -376,6 +378,26 @@ def test_a_server_that_stands_still(found: list[Diagnosis]) -> None:
     most(found, "server_stalled", True, r"nginx stood still: .*its processes used no CPU")
 
 
+@soak
+def a_worker_that_stands_still(folder: Path) -> list[Diagnosis]:
+    with an_nginx() as server, ExitStack() as stack:
+
+        def strike() -> None:
+            worker = server.worker()
+            os.kill(worker, signal.SIGSTOP)
+            stack.callback(os.kill, worker, signal.SIGCONT)
+            since = _last(folder / "run.db")
+            # Each of its connections comes to its next heartbeat, and waits in vain.
+            until(lambda: _last(folder / "run.db") >= since + 8.0, "all of its connections have beaten")
+
+        return struck(folder, server, strike, 0, "--timeout", "2", "--no-reopen", keepalive="8")
+
+
+def test_a_worker_that_stands_still(found: list[Diagnosis]) -> None:
+    # No box on the way: those who died had gaps of any length.
+    most(found, "worker_stalled", False, r"others were answered: looks like a worker of nginx, one of 2, stands still")
+
+
 # -- boxes on the way
 
 
@@ -447,7 +469,7 @@ def a_way_that_is_cut(folder: Path) -> list[Diagnosis]:
 
 
 def test_a_way_that_is_cut(found: list[Diagnosis]) -> None:
-    most(found, "path_cut", False, r"though its status page was: looks like the way to the server was cut")
+    most(found, "path_cut", False, r"though the server's status page answered: looks like the way to it was cut")
 
 
 # -- several at once, and what fits none

@@ -144,6 +144,21 @@ def test_every_null_has_its_finding() -> None:
             assert part in (".plan", ".environment", ".run") or says[part] in codes, path
 
 
+@pytest.mark.parametrize(("local", "read_before", "remedy"), [(True, False, True), (False, False, False), (True, True, False)])
+def test_processes_are_asked_for_only_where_they_can_be_named_and_are_not_known(
+    local: bool, read_before: bool, remedy: bool
+) -> None:
+    run = a_run(5000, local=local)
+    for sample in run.samples:
+        if not read_before or sample.t_s > 7.0:
+            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("server.")}
+    (finding,) = [one for one in summarise(run).findings if one.code == "server_numbers_unknown"]
+    assert finding.remedy.startswith("name the server's processes") is remedy
+    # Another finding says so already.
+    run.findings = [Finding("server_processes_unknown", "info", "not found")]
+    assert "server_numbers_unknown" not in {one.code for one in summarise(run).findings}
+
+
 def test_deaths_and_failures_add_up() -> None:
     run = a_run(20_000)
     run.ticks[30][1].deaths = {"reset": Deaths(count=3), "closed_idle": Deaths(count=4)}
