@@ -13,7 +13,6 @@ import asyncio
 import html
 import io
 import os
-import string
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +22,9 @@ import msgspec
 
 from asyncli.analysis import compare as comparing
 from asyncli.analysis.verdict import Verdict
-from asyncli.errors import HostError, PlanError, StoreError
+from asyncli.errors import HostError, PlanError
 from asyncli.notebook import LogWatcher, NotebookWatcher, kernel_shell, show_figures
-from asyncli.plan import Layer, Plan, build_plan
+from asyncli.plan import Layer, Plan, build_plan, load_plan, plan_document
 from asyncli.records import Environment, Finding
 from asyncli.report import charts
 from asyncli.report import comparison as comparison_report
@@ -138,7 +137,7 @@ class Recorded:
         """The report as one HTML page that needs no network, as ``asyncli report --html`` writes it."""
         from asyncli.report.page import render
 
-        return render(self.records, self.summary, self.analyses)
+        return render(self.records, self.summary, self.analyses, self._pictures.values())
 
     def __repr__(self) -> str:
         return f"<asyncli run {os.fspath(self.path)!r}: {one_line(self.summary)}>"
@@ -343,22 +342,10 @@ def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> C
 
     Raises :class:`~asyncli.errors.StoreError` for a file that cannot be read or compared, PlanError for one run alone.
     """
-    if not others:
-        raise PlanError("compare: one run alone cannot be compared; name two or more")
-    if len(others) >= len(string.ascii_uppercase):
-        most = len(string.ascii_uppercase)
-        raise PlanError(f"compare: {len(others) + 1} runs are more than have letters; compare at most {most}")
-    measured: list[comparing.Measured] = []
-    for name, one in zip(string.ascii_uppercase, (first, *others), strict=False):
-        recorded = one if isinstance(one, Recorded) else load(one)
-        twin = next((known for known in measured if known.id == recorded.records.id), None)
-        if twin is not None:
-            raise StoreError(f"{recorded.path}: is the run of {twin.path} again (run {twin.id}); compare two different runs")
-        hindrance = comparing.hindrance(str(recorded.path), recorded.records)
-        if hindrance is not None:
-            raise StoreError(hindrance)
-        measured.append(comparing.measure(name, str(recorded.path), recorded.records))
-    return Compared(comparing.compare(measured))
+    comparison_report.require_some("compare", 1 + len(others))
+    runs = (first, *others)
+    files = ((Path(one), one.records if isinstance(one, Recorded) else None) for one in runs)
+    return Compared(comparing.compare(comparison_report.measure_files(files)))
 
 
 # -- soaking
@@ -416,9 +403,11 @@ async def soak(
         if settings:
             beside = ", ".join(settings)
             raise PlanError(f"soak: a plan is whole already, and {beside} came beside it; give URLs instead of a plan")
-        plan = aim
+        plan = _checked(aim)
     elif isinstance(aim, str | Sequence):
         plan = make_plan(aim, **settings)
+    elif not hasattr(aim, "status_url"):
+        raise PlanError(f"soak: {aim!r} is nothing to aim at; give a URL, a plan or a lab server")
     else:
         target = Target(aim.label, aim.pid)
         plan = make_plan(aim.url, **{"status_url": aim.status_url, "server_pid": aim.pid, **settings})
@@ -428,8 +417,28 @@ async def soak(
         watcher = NotebookWatcher(plan)
     elif progress:
         watcher = LogWatcher(plan)
-    await Soak(plan, path, watcher=watcher, target=target).run()
+    run = Soak(plan, path, watcher=watcher, target=target)
+    try:
+        await run.run()
+    except BaseException:
+        # Interrupted or cancelled: what is shown stays on the page, and must not look as if it went on.
+        if run.started and isinstance(watcher, NotebookWatcher):
+            watcher.end(f"ended before its end; what was recorded: asyncli.load({os.fspath(path)!r})")
+        raise
     recorded = await asyncio.to_thread(load, path)
     if isinstance(watcher, NotebookWatcher):
         watcher.end(f"{recorded.verdict}: {why(recorded.summary)} ({recorded.path.name})")
     return recorded
+
+
+def _checked(plan: Plan) -> Plan:
+    """A plan that may have been made without :func:`make_plan`, which parses units and says what is wrong."""
+    try:
+        checked = load_plan(plan_document(plan))
+        if not checked.targets:
+            raise PlanError("it has no URL")
+    except (PlanError, TypeError, ValueError) as error:
+        raise PlanError(
+            f"soak: {str(error).removeprefix('recorded ')}; asyncli.make_plan(url, ...) makes one with units"
+        ) from None
+    return checked

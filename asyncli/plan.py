@@ -311,6 +311,11 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
     return plan
 
 
+def header_names(headers: Iterable[object]) -> str:
+    """The names of ``Name: value`` headers, for what is passed on: a value may be a secret. The run file has it."""
+    return ", ".join(f"{str(one).partition(':')[0]}: (in the run file)" for one in headers)
+
+
 def plan_document(plan: Plan) -> Mapping[str, Any]:
     """The plan as plain data for JSON and the run file; :func:`load_plan` takes it back."""
     document: Mapping[str, Any] = msgspec.to_builtins(plan)

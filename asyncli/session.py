@@ -1,7 +1,7 @@
 """One soak, from plan to verdict: preflight, run file, baseline, ramp, hold, drain, residue, close.
 
-Read :meth:`Soak.run` and :meth:`Soak._phases` and you know the program. The same function serves the command line and a notebook
-(``await asyncli.soak(plan)``): it installs no signal handler and touches no terminal.
+Read :meth:`Soak.run` and :meth:`Soak._phases` and you know the program. The same class serves the command line and a notebook
+(``await asyncli.soak(plan)``, in asyncli/api.py): it installs no signal handler and touches no terminal.
 """
 
 from __future__ import annotations
@@ -385,11 +385,6 @@ async def _for_at_most(seconds: float, event: asyncio.Event) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-
-
-async def soak(plan: Plan, out: Path | str | None = None) -> Path:
-    """Run ``plan`` inside the running loop; the run file's path. ``out``: a new file, by default ``asyncli-<time>.db`` here."""
-    return await Soak(plan, free_name() if out is None else Path(out)).run()
 
 
 def free_name() -> Path:

@@ -483,3 +483,37 @@ async def test_a_soak_in_a_notebook_shows_itself(tmp_path: Path, short: dict[str
         await api.soak(server, tmp_path / "silent.db", progress=False, **short)
         assert len(kernel.shown) == before
 
+
+@pytest.mark.parametrize("aim", [None, {"http://127.0.0.1:9/"}, Path("plan.toml"), 8080])
+async def test_what_is_nothing_to_aim_at(aim: Any) -> None:
+    with pytest.raises(PlanError, match="nothing to aim at; give a URL, a plan or a lab server"):
+        await api.soak(aim)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"urls": "http://127.0.0.1:9/"}, {"urls": ("127.0.0.1:9",)}, {"urls": ()}, {"connections": "10k"}, {"urls": [Path()]}],
+)
+async def test_a_plan_that_was_made_by_hand_is_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match=r"^soak: .*; asyncli.make_plan"):
+        await api.soak(Plan(**{"urls": ("http://127.0.0.1:9/",), **wrong}))
+
+
+async def test_a_soak_that_is_interrupted_does_not_look_as_if_it_went_on(
+    tmp_path: Path, short: dict[str, Any], kernel: _Display
+) -> None:
+    async with api.lab_server("builtin", connections=500, keepalive=2, workers=1) as server:
+        task = asyncio.create_task(api.soak(server, tmp_path / "run.db", **{**short, "hold": "1h"}))
+        while not any("hold" in repr(one) for one in kernel.shown):
+            assert not task.done()
+            await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert "ended before its end" in repr(kernel.shown[-1])
+    assert f"asyncli.load({str(tmp_path / 'run.db')!r})" in repr(kernel.shown[-1])
+    # What never began has said why in its error, and left no file.
+    shown = len(kernel.shown)
+    with pytest.raises(AsyncliError):
+        await api.soak("http://127.0.0.1:9/", tmp_path / "no" / "run.db", connections=1)
+    assert len(kernel.shown) == shown

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "preflight": {"units", "plan", "records", "engine.spread"},
     "store": {"core.histogram", "errors", "plan", "records", "samples"},
     "analysis": {"core.histogram", "core.ramp", "units", "plan", "records", "samples"},
-    "report": {"core.histogram", "units", "plan", "records", "samples", "engine.spread", "store.reader", "analysis"},
+    "report": {"asyncli", "core.histogram", "errors", "units", "plan", "records", "samples", "engine.spread", "store.reader", "analysis"},
     "environment": {"asyncli", "records", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},
     "session": {"errors", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},

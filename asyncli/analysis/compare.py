@@ -19,6 +19,7 @@ differ in anything, the chance that any number is called different is 1 in 20.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from itertools import chain, pairwise
@@ -28,13 +29,13 @@ import msgspec
 
 from asyncli.analysis.company import company
 from asyncli.analysis.cost import Costs, costs, server_memory
-from asyncli.analysis.drift import drifts
+from asyncli.analysis.drift import SOURCES, drifts
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.series import Ticks, end_of_hold, phase, series
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, bounds, summed
-from asyncli.plan import Plan
+from asyncli.plan import Plan, header_names
 from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -204,7 +205,8 @@ class Measured(msgspec.Struct):
     verdict: Verdict
     why: str
     complete: bool
-    saturated: bool
+    #: Why its numbers are the generator's own; "" where they are not.
+    spoiled: str
     held: int
     hold_s: float
     #: Flat facts for the table of what differs: plan keys, ``server.label``, ``kernel``...
@@ -212,6 +214,8 @@ class Measured(msgspec.Struct):
     said: dict[str, Said]
     #: How late asyncli sent its heartbeats in the hold, by quantile ("p99"), however unsure that is.
     late_ms: dict[str, float]
+    #: By key of a row of the server's memory: as what it was read ("PSS").
+    kinds: dict[str, str]
     findings: list[Finding]
 
 
@@ -248,8 +252,6 @@ class Comparison(msgspec.Struct):
     differences: list[Difference]
     differs: list[Differing]
     findings: list[Finding]
-    method: str = METHOD
-    rule: str = RULE
 
 
 def hindrance(path: str, run: Records) -> str | None:
@@ -281,8 +283,10 @@ def measure(name: str, path: str, run: Records) -> Measured:
     plan, phases, ticks, samples, environment = run.plan, run.phases, run.ticks, run.samples, run.environment
     # Nothing that is judged here hangs on latencies, and to add up a night of them takes longer than all the rest.
     totals = fold([(t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE)) for t_s, tick in ticks], phases)
-    limits = saturation(plan, totals, phases, ticks, environment)
-    judgement = judge(plan, totals, saturated=is_saturated(limits), complete=run.complete)
+    saturated = is_saturated(saturation(plan, totals, phases, ticks, environment))
+    judgement = judge(plan, totals, saturated=saturated, complete=run.complete)
+    # Of a run without an end as well, which is invalid for that alone.
+    at_end = judge(plan, totals, saturated=saturated, complete=True)
     hold = phase(phases, "hold")
     stop = end_of_hold(phases, ticks, samples)
     hold_s = max(0.0, stop - hold.start_s) if hold is not None else 0.0
@@ -291,39 +295,55 @@ def measure(name: str, path: str, run: Records) -> Measured:
     _memory(said, run, stop)
     _cpu(said, run, stop)
     in_hold = [(t_s, tick) for t_s, tick in ticks if hold is not None and hold.start_s < t_s - 0.5 <= stop]
-    latency = _by_stretch(in_hold, "latency_us")
+    lasted_s = None if hold is None else hold_s
+    latency = _by_stretch(in_hold, "latency_us", lasted_s)
     said |= {f"latency.{name}": _quantile(latency, q) for name, q in _QUANTILES.items()}
-    lateness = _by_stretch(in_hold, "lateness_us")
+    lateness = _by_stretch(in_hold, "lateness_us", lasted_s)
     said["lateness.p99"] = _quantile(lateness, _QUANTILES["p99"])
     _losses(said, totals, ticks, stop)
     _drift(said, run)
     return Measured(
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
-        complete=run.complete, saturated=is_saturated(limits), held=totals.held, hold_s=hold_s,
+        complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(plan, environment), said=said, late_ms=_late_ms(lateness),
+        kinds=_kinds(samples, both_ends=environment.get("local") is True),
         findings=[*company(totals, phases, ticks, samples, environment), *_bursts(name, ticks)],
     )  # fmt: skip
 
 
 def _costs(said: dict[str, Said], found: Costs) -> None:
     unknown = {one.code: one.evidence for one in found.findings}
-    why = unknown.get("cost_few_points") or unknown.get("cost_not_sampled") or "no slope is known"
+
+    def why(name: str) -> str:
+        """The finding that names it: one run may have read too seldom what it read, and not read the rest."""
+        said = (unknown.get(code, "") for code in ("cost_residual_unknown", "cost_few_points", "cost_not_sampled"))
+        if name == "residual":
+            return next(said) or "no slope is known"
+        return next((one for one in said if re.search(rf"known of.*\b{name}\b", one)), "no slope is known")
+
     for name in ("server_user", "kernel", "generator_user", "host_total", "residual"):
         cost = getattr(found, name)
         if cost is None:
-            reason = unknown.get("cost_residual_unknown", why) if name == "residual" else why
-            said[f"cost.{name}"] = reason
+            said[f"cost.{name}"] = why(name)
             continue
         low, high = cost.ci95
         said[f"cost.{name}"] = Estimate(cost.bytes_per_connection, low, high, max(1, cost.points - 2))
     server, line = found.server_user, found.fits.get("server_user")
     if server is None:
-        said["fixed.server_user"] = why
+        said["fixed.server_user"] = why("server_user")
     elif line is None:
         said["fixed.server_user"] = "no interval of the fixed part is known"
     else:
         low, high = line.band(0.0)
         said["fixed.server_user"] = Estimate(server.fixed_bytes, low, high, max(1, server.points - 2))
+
+
+def _kinds(samples: Sequence[Sample], *, both_ends: bool) -> dict[str, str]:
+    """PSS shares out what processes share, RSS counts it in each, USS in none: one less another is no difference of servers."""
+    # What is left over is less the server's memory where that is on this host.
+    keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if both_ends else [])]
+    source = next((name for name in SOURCES["server_user"] if len(series(samples, name))), "")
+    return dict.fromkeys(keys, server_memory(samples)[1]) | {"drift.server_user": source[len("server.") : -len("_bytes")].upper()}
 
 
 def _memory(said: dict[str, Said], run: Records, stop_s: float) -> None:
@@ -334,11 +354,15 @@ def _memory(said: dict[str, Said], run: Records, stop_s: float) -> None:
     if hold is None:
         said[key] = "the run never came to its hold"
         return
-    level = memory.between(max(hold.start_s, stop_s - _LEVEL_S), stop_s).values
+    in_hold = memory.between(hold.start_s, stop_s)
+    level = in_hold.between(stop_s - _LEVEL_S, stop_s).values
+    # A server of many processes is read more seldom.
+    level = level if len(level) >= _FEWEST_LEVEL else in_hold.values[-_FEWEST_LEVEL:]
     if not memory.values:
         said[key] = "the memory of the server's processes was not read"
     elif len(level) < _FEWEST_LEVEL:
-        said[key] = f"the hold has {len(level)} readings of the server's memory, and this wants {_FEWEST_LEVEL}"
+        readings = f"{len(level)} reading{'' if len(level) == 1 else 's'}"
+        said[key] = f"the hold has {readings} of the server's memory, and this wants {_FEWEST_LEVEL}"
     else:
         said[key] = _mean(level)
 
@@ -442,14 +466,14 @@ class _Stretches(msgspec.Struct):
     table: Any  # numpy, (stretches, buckets)
 
 
-def _by_stretch(ticks: Ticks, histogram: str) -> _Stretches | str:
-    """``ticks`` of the hold cut into stretches of equal length; or why that cannot be, in words."""
+def _by_stretch(ticks: Ticks, histogram: str, hold_s: float | None = None) -> _Stretches | str:
+    """``ticks`` of a hold of ``hold_s`` (None: there was none) cut into stretches of equal length; or why that cannot be."""
     import numpy as np
 
-    if not ticks:
+    if not ticks and hold_s is None:
         return "the run never came to its hold"
-    start_s, span_s = ticks[0][0] - 1.0, ticks[-1][0] - ticks[0][0] + 1.0
-    k = _stretches(span_s)
+    start_s, span_s = (ticks[0][0] - 1.0, ticks[-1][0] - ticks[0][0] + 1.0) if ticks else (0.0, hold_s or 0.0)
+    k = _stretches(span_s) if ticks else None
     if k is None:
         return f"the hold is too short ({format_duration(span_s)}) for the spread of its stretches"
     parts: list[list[Histogram]] = [[] for _ in range(k)]
@@ -458,7 +482,7 @@ def _by_stretch(ticks: Ticks, histogram: str) -> _Stretches | str:
     sums = [summed(part).counts for part in parts]
     keys = sorted(set().union(*sums))
     if not keys:
-        return "no heartbeat was answered in the hold"
+        return f"no heartbeat was {'sent' if histogram == 'lateness_us' else 'answered'} in the hold"
     table = np.array([[one.get(key, 0) for key in keys] for one in sums], dtype=float)
     return _Stretches(keys, table)
 
@@ -622,6 +646,9 @@ def _unlike(row: Row, first: Measured, second: Measured) -> str:
     if row.key in ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel") and a != b:
         here, there = (first, second) if a else (second, first)
         return f"both ends are on one host in {here.name}, but not in {there.name}"
+    kinds = first.kinds.get(row.key), second.kinds.get(row.key)
+    if kinds[0] != kinds[1]:
+        return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
     if row.key == "memory.server_hold_end" and abs(first.held - second.held) > _SAME_HELD * max(first.held, second.held):
         return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
     return ""
@@ -643,7 +670,8 @@ def contrast(a: Estimate, b: Estimate, repeat: Repeat = _NO_SCATTER) -> tuple[fl
     from scipy.special import stdtr, stdtrit
 
     scatter = [(repeat.share * one.value) ** 2 + repeat.absolute**2 for one in (a, b)]
-    between = [(variance, float(REPEAT_FREEDOM)) for variance in scatter if variance > 0]
+    # Both runs' scatter is known from the same repeats: one estimate, not two that agree.
+    between = [(sum(scatter), float(REPEAT_FREEDOM))] if sum(scatter) > 0 else []
 
     def side(down: Estimate, up: Estimate) -> tuple[float, float]:
         """Standard error and degrees of freedom of ``down``'s lower side with ``up``'s upper side."""
@@ -697,7 +725,9 @@ def rates_differ(a: Rate, b: Rate) -> float:
 _WHERE = ("urls", "status_url", "server_pid", "server_pidfile", "server_name", "force", "seed", "workers", "sources")
 _HOST = ("host", "machine", "cpu_model", "cpus", "memory_bytes", "kernel")
 _OURS = ("asyncli",)
-_SERVER = ("server.label", "server.version", "server.exe", "server.config_hash")
+# What may differ between runs of the same server and plan, and with a configuration that is known to be the same its address.
+_NO_DIFFERENCE = {"plan.seed", "plan.server_pid", "plan.server_pidfile", "plan.server_name", "plan.force"}
+_ADDRESS = {"plan.urls", "plan.status_url"}
 # Limits that hold still; the others of the record are readings of the moment.
 _LIMITS = ("nofile_hard", "nproc", "file_max", "conntrack_max", "cgroup_memory_limit", "cpu_quota", "superuser")
 
@@ -743,12 +773,12 @@ def in_words(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
+        return (header_names(value) if key == "plan.headers" else ", ".join(map(str, value))) or "none"
     if key.endswith("_s") and isinstance(value, int | float):
         return format_duration(value)
-    if key == "memory_bytes" and isinstance(value, int | float):
+    if key in ("memory_bytes", "limits.cgroup_memory_limit") and isinstance(value, int | float):
         return format_bytes(value)
-    return format_count(value) if isinstance(value, int) and key != "plan.seed" else str(value)
+    return format_count(value) if isinstance(value, int) and key not in ("plan.seed", "plan.server_pid") else str(value)
 
 
 def _findings(runs: Sequence[Measured], differs: Sequence[Differing], differences: Sequence[Difference]) -> list[Finding]:
@@ -769,7 +799,8 @@ def _findings(runs: Sequence[Measured], differs: Sequence[Differing], difference
     if sysctls:
         evidence = f"the kernel was set differently: {_listed(sysctls)}"
         found.append(Finding("compare_sysctls", "warning", evidence, "set them alike, and repeat one of them"))
-    if not any(key in by_key for key in _SERVER) and not done:
+    known = runs[0].facts.get("server.config_hash") is not None
+    if not set(by_key) - _NO_DIFFERENCE - (_ADDRESS if known else set()):
         found.append(_same(runs))
     late = [one for one in differences if one.key == "lateness.p99" and one.verdict in ("higher", "lower")]
     found += [_lateness(one) for one in late]
@@ -782,16 +813,15 @@ def _trust(run: Measured) -> list[Finding]:
     shared = [one for one in found if one.code == "host_shared"]
     found = [one for one in found if one.code != "host_shared"]
     found += [Finding("compare_company", one.severity, f"{run.name}: {one.evidence}", one.remedy) for one in shared]
-    if not run.complete:
-        evidence = f"{run.name} has no end: it goes on, or was killed; what it says is right as far as it goes"
-        found.append(Finding("compare_incomplete", "warning", evidence, "compare runs that came to their end"))
-    elif run.verdict == "invalid":
-        evidence = f"{run.name} is invalid: {run.why}"
+    if run.spoiled:
+        evidence = f"{run.name} is invalid: {run.spoiled}"
         found.append(Finding("compare_invalid", "error", evidence, "do not rely on its numbers; see its own report"))
+    if not run.complete:
+        right = "" if run.spoiled else "; what it says is right as far as it goes"
+        evidence = f"{run.name} has no end: it goes on, or was killed{right}"
+        found.append(Finding("compare_incomplete", "warning", evidence, "compare runs that came to their end"))
     elif run.verdict == "failed":
         found.append(Finding("compare_failed", "info", f"{run.name} failed: {run.why}", "see its own report"))
-    if run.complete and run.saturated and run.verdict != "invalid":
-        found.append(Finding("compare_invalid", "error", f"in {run.name} the generator was the limit", "see its own report"))
     return found
 
 

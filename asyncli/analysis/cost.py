@@ -253,11 +253,10 @@ class _Fitter:
         line = regress(points) if len(points) >= self.points_wanted else None
         if line is None:
             return len(points)
-        how = (
-            f"plateau medians ({len(self._rests)}) and the baseline"
-            if self._rests
-            else f"ramp, medians of {len(points) - 1} bins and the baseline"
-        )
+        before = bool(metric.between(-math.inf, self._start).values)
+        medians = len(points) - before
+        how = f"plateau medians ({medians})" if self._rests else f"ramp, medians of {medians} bins"
+        how += " and the baseline" if before else ""
         method = f"{how}, linear regression{note}{self._over}"
         low, high = line.slope - line.half, line.slope + line.half
         moving = self._moving(name, metric) if self._rests and len(points) == len(self._rests) + 1 else []
@@ -308,7 +307,8 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
 
     # The hold may be hours long.
     ramp = within(samples, (-math.inf, ours.until_s))
-    user, note = server_memory(ramp)
+    user, kind = server_memory(ramp)
+    note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
     kernel = series(ramp, "kernel.socket_bytes")
     queued = series(ramp, "kernel.tcp_mem_bytes")
     generator = series(ramp, "generator.uss_bytes")
@@ -357,11 +357,9 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
 
 
 def server_memory(samples: Sequence[Sample]) -> tuple[Series, str]:
-    """The memory of the server's processes over time, and words for what kind it is: PSS, or RSS where that was not read."""
-    user, note = series(samples, "server.pss_bytes"), " of PSS"
-    if not len(user):
-        user, note = series(samples, "server.rss_bytes"), " of RSS (counts shared pages in each process)"
-    return user, note
+    """The memory of the server's processes over time, and what kind it is: "PSS", or "RSS" where that was not read."""
+    user = series(samples, "server.pss_bytes")
+    return (user, "PSS") if len(user) else (series(samples, "server.rss_bytes"), "RSS")
 
 
 def residue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], *, listed: bool = False) -> Residue:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -256,6 +256,18 @@ def drifts(
     return found, [*grown, *_unknown({name: one for name, one in found.items() if one.bytes_per_hour is None})]
 
 
+def medians(
+    found: Mapping[MetricName, Drift], phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample]
+) -> dict[MetricName, Series]:
+    """The points that each of the drifts ``found`` in a run goes through: medians, at their instants (s), of bytes."""
+    look = _Look(-math.inf, math.inf, held_over_time(ticks, phases), first_connect(phases, ticks), ticks)
+    points = {}
+    for name, one in found.items():
+        if one.from_s is not None and one.to_s is not None:
+            points[name] = Series(*look.medians(drifting(samples, name), one.from_s, one.to_s, one.bin_s)[:2])
+    return points
+
+
 def drifting(samples: Sequence[Sample], name: MetricName) -> Series:
     """The memory over time whose drift ``name`` is; empty where it was not sampled."""
     metric = next((one for source in SOURCES[name] if len(one := series(samples, source))), Series())
@@ -278,7 +290,7 @@ class _Look:
         edges = [self._start, *(cut for cut in cuts if self._start < cut < self._end), self._end]
         start, end = max(pairwise(edges), key=lambda stretch: stretch[1] - stretch[0])
         bin_s = _bin_s(metric.between(start, end).t_s, end - start)
-        times, values, held = self._medians(metric, start, end, bin_s)
+        times, values, held = self.medians(metric, start, end, bin_s)
         result = Drift(
             bytes_per_hour=None, ci95=None, p_value=None, minutes=int((end - start) // 60), verdict="too_short",
             within_bytes_per_hour=None, points=len(times), bin_s=bin_s, from_s=start, to_s=end,
@@ -315,7 +327,7 @@ class _Look:
         if answered:
             result.bytes_per_request = rate * hours / answered
 
-    def _medians(self, metric: Series, start: float, end: float, bin_s: float) -> tuple[list[float], list[float], list[float]]:
+    def medians(self, metric: Series, start: float, end: float, bin_s: float) -> tuple[list[float], list[float], list[float]]:
         """Median instant, median of the metric and of connections held, of each bin; whole bins, up to the end."""
         count = int((end - start) / bin_s + 1e-6)
         edges = [end - (count - place) * bin_s for place in range(count)] + [math.nextafter(end, math.inf)]

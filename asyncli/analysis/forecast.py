@@ -1,9 +1,9 @@
 """How many connections would fit, and which limit comes first: what was measured, carried on in a straight line.
 
-Memory is the room there was before the first connect, less a reserve, by what one more connection costs; its interval is
-that of the slope, turned over (the room is one reading, and exact beside it). The other ceilings are limits that the
-preflight read, each turned into a number of connections. A queue's length (somaxconn, the SYN backlog) is none: it bounds
-how many arrive at once, not how many stay.
+Memory is the room there was before the first connect, less a reserve and what the first connections take once, by what one
+more costs; its interval is that of the slope, turned over (the room is one reading, and exact beside it). The other ceilings
+are limits that the preflight read, each turned into a number of connections. A queue's length (somaxconn, the SYN backlog)
+is none: it bounds how many arrive at once, not how many stay.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ipaddress import ip_address
 
 import msgspec
 
-from asyncli.analysis.cost import Costs
-from asyncli.analysis.series import Ticks, first_connect, held_over_time, series
+from asyncli.analysis.cost import Costs, server_memory
+from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, series, within
 from asyncli.plan import Plan
 from asyncli.records import Check, Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count
@@ -74,19 +74,21 @@ def forecast(
     findings: list[Finding] = []
     local = environment.get("local") is True
     by_code = {check.code: check for check in checks}
-    room, said, why_not = _room(samples, by_code, environment, phases, ticks)
+    before = within(samples, (-math.inf, first_connect(phases, ticks)))
+    room, said, why_not = _room(before, by_code, environment)
+    generator = None
     if room is None:
         findings.append(_unknown("memory", why_not, "see the other findings for why it was not read"))
-    elif local:
-        found.memory = _in_all("memory", _BOTH_ENDS, costs, room, said)
-        found.server_memory = _server_alone(costs, room, said)
     else:
-        found.server_memory = _server_alone(costs, room, said)
+        if local:
+            found.memory = _in_all("memory", _BOTH_ENDS, costs, before, room, said)
+        else:
+            generator = _in_all("generator", _OUR_END, costs, before, room, said)
+        found.server_memory = _server_alone(costs, before, 2 if local else 1, room, said)
     if room is not None and local and (found.memory is None or found.memory.connections is None):
         why = found.memory.how if found.memory is not None else "what a connection costs on this host is not known"
         findings.append(_unknown("memory", why, "ramp more slowly or to more connections, on a quiet host"))
 
-    generator = None if local or room is None else _in_all("generator", _OUR_END, costs, room, said)
     known = (found.memory, generator, _slots(by_code), _descriptors(by_code, plan), _ports(by_code, plan, environment))
     ceilings = [one for one in known if one is not None]
     ceilings += _of_the_host(by_code, plan, 2 if local else 1)
@@ -95,8 +97,13 @@ def forecast(
     found.first = lowest.name if lowest is not None and lowest.connections is not None else None
     names = {one.name for one in ceilings}
     if missing := [words for name, words in _SERVERS.items() if name not in names]:
-        remedy = "name its main process with --server-pid, so that its limits and configuration can be read"
-        findings.append(_unknown(" and ".join(missing), "the server's configuration was not read", remedy))
+        server = environment.get("server")
+        if local and not (isinstance(server, dict) and server.get("pid")):
+            why = "the server's configuration was not read"
+            remedy = "name its main process with --server-pid, so that its limits and configuration can be read"
+        else:
+            why, remedy = "this server's limits and configuration are none that asyncli can read from here", ""
+        findings.append(_unknown(" and ".join(missing), why, remedy))
     findings += _far(found, held_over_time(ticks, phases).values)
     return found, findings
 
@@ -125,15 +132,12 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
 # Memory.
 
 
-def _room(
-    samples: Sequence[Sample], checks: Mapping[str, Check], environment: Environment, phases: Sequence[Phase], ticks: Ticks
-) -> tuple[float | None, str, str]:
-    """(bytes for connections, how they were reckoned, why they are not known)."""
-    start = first_connect(phases, ticks)
-    before = series(samples, "host.available_bytes").between(-math.inf, start)
-    if not before.values:
+def _room(before: Sequence[Sample], checks: Mapping[str, Check], environment: Environment) -> tuple[float | None, str, str]:
+    """(bytes for connections, how they were reckoned, why they are not known). ``before``: the samples of the baseline."""
+    free = series(before, "host.available_bytes").values
+    if not free:
         return None, "", "the memory available before the first connect was not read"
-    available = statistics.median(before.values)
+    available = statistics.median(free)
     total = environment.get("memory_bytes")
     of_all = isinstance(total, int | float) and total > 0
     reserve = RESERVE * (float(total) if of_all and isinstance(total, int | float) else available)
@@ -154,18 +158,34 @@ _BOTH_ENDS = "as in this test (server, asyncli and both ends of each connection 
 _OUR_END = "with asyncli and its end of each connection"
 
 
-def _in_all(name: str, where: str, costs: Costs, room: float, said: str) -> Ceiling | None:
+def _in_all(name: str, where: str, costs: Costs, before: Sequence[Sample], room: float, said: str) -> Ceiling | None:
     """A host on which asyncli is: with the server as well, or with its own end of each connection alone."""
     total = costs.host_total
     if total is None:
         return None
+    listed = any(one.code == "descriptors_listed" for one in costs.findings)
+    inodes = series(before, "kernel.listing_bytes").values if listed else []
+    there = _level(series(before, "host.used_bytes")) - (statistics.median(inodes) if inodes else 0.0)
+    room, said = _less_once(room, said, total.fixed_bytes - there)
     how = f"this host, {where}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
-    if any(one.code == "descriptors_listed" for one in costs.findings):
+    if listed:
         how += ", without the inodes of /proc that another program adds here (see the findings)"
     return _by_memory(name, room, total.bytes_per_connection, total.ci95, how)
 
 
-def _server_alone(costs: Costs, room: float, said: str) -> Ceiling | None:
+def _level(metric: Series) -> float:
+    """The median; infinite where nothing was read, so that no step is seen from there."""
+    return statistics.median(metric.values) if metric.values else math.inf
+
+
+def _less_once(room: float, said: str, step: float) -> tuple[float, str]:
+    """``room`` less ``step``, by which a line begins above what was there: the first connections take that once."""
+    if step <= 0:
+        return room, said
+    return max(0.0, room - step), f"{said}, less {format_bytes(step)} that the first connections take once"
+
+
+def _server_alone(costs: Costs, before: Sequence[Sample], ends: int, room: float, said: str) -> Ceiling | None:
     """A host like this for the server alone: its own memory and one end of each connection.
 
     Whose the rest is (what is left over) is not known: the interval reaches from none of it to all of it.
@@ -173,6 +193,8 @@ def _server_alone(costs: Costs, room: float, said: str) -> Ceiling | None:
     user, kernel, rest = costs.server_user, costs.kernel, costs.residual
     if user is None or kernel is None:
         return None
+    there = _level(server_memory(before)[0]) + _level(series(before, "kernel.socket_bytes")) / ends
+    room, said = _less_once(room, said, user.fixed_bytes + kernel.fixed_bytes - there)
     value = user.bytes_per_connection + kernel.bytes_per_connection
     # The two errors may go together, so they are added as they are.
     half = user.half_width + kernel.half_width

@@ -104,8 +104,3 @@ def phases_of_ticks(phases: Sequence[Phase], ticks: Ticks) -> list[PhaseName]:
     names: list[PhaseName] = ["ramp", *(one.name for one in begun)]
     starts = [one.start_s for one in begun]
     return [names[bisect_right(starts, t_s - 0.5)] for t_s, _ in ticks]
-
-
-def phase_of_tick(phases: Sequence[Phase], t_s: float) -> PhaseName:
-    """The phase of a tick that was closed at ``t_s``, as :func:`phases_of_ticks` has it."""
-    return phases_of_ticks(phases, [(t_s, _NOTHING)])[0]

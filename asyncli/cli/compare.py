@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import string
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from asyncli.cli.places import require_files, write_file
-from asyncli.errors import PlanError, StoreError
+from asyncli.cli.places import require_files, same_file, write_file
+from asyncli.errors import PlanError
 
 
 @click.command(name="compare", no_args_is_help=True)
@@ -23,27 +21,16 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
     The first run is what the others are compared with: two builds of a server, two configurations. Exit status 0
     whatever differs. With --json or --html it is written there instead.
     """
+    from asyncli.analysis.compare import compare
+    from asyncli.report.comparison import measure_files, print_comparison, require_some, to_json
+
     paths = [Path(run) for run in runs]
-    _require_different(paths)
-    for path in paths:
+    require_some("RUN", len(paths))
+    for place, path in enumerate(paths):
+        if any(same_file(path, other) for other in paths[:place]):
+            raise PlanError(f"RUN: {path} is named twice; compare two different runs")
         require_files({"--json": json_file, "--html": html_file}, path)
-
-    from asyncli.analysis.compare import Measured, compare, hindrance, measure
-    from asyncli.report.comparison import print_comparison, to_json
-    from asyncli.store.reader import read_run
-
-    measured: list[Measured] = []
-    for name, path in zip(string.ascii_uppercase, paths, strict=False):
-        # One run in memory at a time: a night at a sample a second is some hundred megabytes.
-        run = read_run(path)
-        why = hindrance(str(path), run)
-        if why is not None:
-            raise StoreError(why)
-        twin = next((one for one in measured if one.id == run.id), None)
-        if twin is not None:
-            raise StoreError(f"{path}: is a copy of {twin.path} (run {run.id}); compare two different runs")
-        measured.append(measure(name, str(path), run))
-    comparison = compare(measured)
+    comparison = compare(measure_files((path, None) for path in paths))
     if json_file is None and html_file is None:
         from rich.console import Console
 
@@ -57,14 +44,3 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
         if html_file != "-":
             print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)
     return 0
-
-
-def _require_different(paths: Sequence[Path]) -> None:
-    if len(paths) < 2:
-        raise PlanError("RUN: one run alone cannot be compared; name two run files or more")
-    if len(paths) > len(string.ascii_uppercase):
-        raise PlanError(f"RUN: {len(paths)} runs are more than have letters; compare at most {len(string.ascii_uppercase)}")
-    for place, path in enumerate(paths):
-        for other in paths[:place]:
-            if path == other or (path.exists() and other.exists() and path.samefile(other)):
-                raise PlanError(f"RUN: {path} is named twice; compare two different runs")

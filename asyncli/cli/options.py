@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,11 +63,11 @@ def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Laye
 
 def _plan_path(name: str) -> Path:
     path = Path(name)
-    if path.exists() or path.suffix or len(path.parts) > 1:
+    if os.path.exists(path) or path.suffix or len(path.parts) > 1:
         return path
     from asyncli.lab.configs import config_file
 
     try:
         return config_file(f"{name}.toml")
-    except HostError:
+    except (HostError, OSError):
         return path

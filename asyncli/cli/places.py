@@ -26,12 +26,12 @@ def require_files(files: Mapping[str, str | None], run_file: Path) -> None:
         if file == "-":
             continue
         path = Path(file)
-        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-            what = "is a folder" if path.is_dir() else "lies in a folder that does not exist or cannot be written"
+        if os.path.isdir(path) or not os.access(path.absolute().parent, os.W_OK):
+            what = "is a folder" if os.path.isdir(path) else "lies in a folder that does not exist or cannot be written"
             raise PlanError(f"{flag}: {file} {what}; name another file")
-        if path.exists() and not os.access(path, os.W_OK):
+        if os.path.exists(path) and not os.access(path, os.W_OK):
             raise PlanError(f"{flag}: {file} cannot be written; see its permissions, or name another file")
-        if _same(path, run_file):
+        if same_file(path, run_file):
             raise PlanError(f"{flag}: {file} is the run file itself; name another file")
     seen: dict[str, str] = {}
     for flag, file in named.items():
@@ -45,10 +45,10 @@ def require_files(files: Mapping[str, str | None], run_file: Path) -> None:
 def require_folder(flag: str, folder: str) -> None:
     """Raise :class:`PlanError` for a folder that is none, cannot be made or cannot be written to."""
     path = Path(folder)
-    if path.is_dir():
+    if os.path.isdir(path):
         if not os.access(path, os.W_OK | os.X_OK):
             raise PlanError(f"{flag}: {folder} cannot be written to; see its permissions, or name another folder")
-    elif path.exists() or path.is_symlink():
+    elif os.path.lexists(path):
         raise PlanError(f"{flag}: {folder} is not a folder; name another one")
     elif not os.access(path.absolute().parent, os.W_OK):
         raise PlanError(f"{flag}: {folder} lies in a folder that does not exist or cannot be written; name another one")
@@ -57,7 +57,9 @@ def require_folder(flag: str, folder: str) -> None:
 def write_file(flag: str, file: str, text: str, mend: str = "name another file") -> None:
     """``text`` into the file, or to standard output. Raises :class:`PlanError` with ``mend`` where it cannot be written."""
     if file == "-":
-        sys.stdout.write(text)
+        # In UTF-8 as every file is, whatever the terminal's encoding: a page says so of itself.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
         return
     try:
         Path(file).write_text(text, encoding="utf-8")
@@ -74,7 +76,7 @@ def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], 
     root = Path(folder)
     try:
         for name in names:
-            if (root / name).exists() and not _is_of(root / name, run_id):
+            if os.path.lexists(root / name) and not _is_of(root / name, run_id):
                 what = "exists already and is not of this run"
                 raise PlanError(f"{flag}: {root / name} {what}; name another folder, or move it away")
         root.mkdir(exist_ok=True)
@@ -87,8 +89,14 @@ def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], 
     return written
 
 
-def _same(path: Path, other: Path) -> bool:
-    return path.absolute() == other.absolute() or (path.exists() and other.exists() and path.samefile(other))
+def same_file(path: Path, other: Path) -> bool:
+    """Whether both name one file. What cannot be looked at is none that is known."""
+    if path.absolute() == other.absolute():
+        return True
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False
 
 
 def _is_of(path: Path, run_id: str) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from asyncli.report.analyses import Analyses
+    from asyncli.report.pictures import Picture
     from asyncli.report.summary import Summary
     from asyncli.store.reader import Run
 
@@ -54,10 +54,15 @@ def command(run: str, json_file: str | None, html_file: str | None, plots_folder
 
         write_file("--json", json_file, to_json(summary) + "\n")
     written: list[Path] = []
+    drawn = []
+    if html_file is not None or plots_folder is not None:
+        from asyncli.report.pictures import pictures
+
+        drawn = pictures(read, summary, analyses)
     if html_file is not None:
         from asyncli.report.page import render
 
-        write_file("--html", html_file, render(read, summary, analyses))
+        write_file("--html", html_file, render(read, summary, analyses, drawn))
         written += [] if html_file == "-" else [Path(html_file)]
     if csv_folder is not None:
         from asyncli.report.csvout import tables, to_csv
@@ -66,10 +71,10 @@ def command(run: str, json_file: str | None, html_file: str | None, plots_folder
         contents = ((f"{name}.csv", to_csv(table).encode()) for name, table in found.items())
         written += write_folder("--csv", csv_folder, contents, [f"{name}.csv" for name in found], read.id)
     if plots_folder is not None:
-        names = _plot_names(read, summary, analyses)
-        drawn = write_folder("--plots", plots_folder, _plots(read, summary, analyses), names, read.id)
-        written += drawn
-        if not drawn:
+        names = [f"{one.name}.{kind}" for one in drawn for kind in ("png", "svg")]
+        plots = write_folder("--plots", plots_folder, _plots(drawn, read, summary), names, read.id)
+        written += plots
+        if not plots:
             print("asyncli: --plots: no figure can be drawn of this run: nothing was recorded over time", file=sys.stderr)
     # What was written is said where it does not end up in the JSON or the page.
     says = sys.stderr if "-" in (json_file, html_file) else sys.stdout
@@ -78,22 +83,15 @@ def command(run: str, json_file: str | None, html_file: str | None, plots_folder
     return 0
 
 
-def _plot_names(run: Run, summary: Summary, analyses: Analyses) -> list[str]:
-    from asyncli.report.pictures import pictures
-
-    return [f"{one.name}.{kind}" for one in pictures(run, summary, analyses) for kind in ("png", "svg")]
-
-
-def _plots(run: Run, summary: Summary, analyses: Analyses) -> Iterator[tuple[str, bytes]]:
+def _plots(drawn: Iterable[Picture], run: Run, summary: Summary) -> Iterator[tuple[str, bytes]]:
     """(name, content) of each figure that there is data for, as PNG and as SVG."""
     from asyncli.cli.places import MARK
     from asyncli.report.charts import NothingToDraw, Style
-    from asyncli.report.pictures import pictures
     from asyncli.report.svg import file_png, file_svg
     from asyncli.report.text import server_label
 
     note = f"{MARK}{run.id} of {run.started}: {summary.connections.held:,} connections on {server_label(summary)}"
-    for one in pictures(run, summary, analyses):
+    for one in drawn:
         try:
             figure = one.draw(Style(title=one.title, note=note))
         except NothingToDraw:

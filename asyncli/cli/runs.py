@@ -24,9 +24,9 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
     Files that look like runs and are none, or are broken, stand below the list with the reason.
     """
     root = Path(folder)
-    if not root.exists():
+    if not os.path.exists(root):
         raise PlanError(f"FOLDER: {folder} does not exist; name a folder of run files")
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise PlanError(f"FOLDER: {folder} is no folder; 'asyncli report {folder}' shows the run in it")
     require_files({"--json": json_file}, root)
 

@@ -27,6 +27,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.decimate import Buckets, broken, extremes, rebinned, thinned
 from asyncli.report.timeline import Panel, Role, Span, Timeline
+from asyncli.report.words import three
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -657,7 +658,7 @@ def forecast_ceilings(forecast: Forecast, *, asked: int, held: int = 0, style: S
                 ax.plot([ax.get_xlim()[1]], [y], marker=">", markersize=6, color=_C[color], clip_on=False)
         ax.plot([one.connections or 0.0], [y], marker="D" if first else "o", markersize=7, color=_C[color], zorder=5)
         at = top + height * (place + 0.5) / len(known)
-        name, number = one.name.replace("_", " "), short_count(_three(one.connections or 0.0))
+        name, number = one.name.replace("_", " "), short_count(three(one.connections or 0.0))
         if narrow:
             sheet.text(left, at - 12, name + (" (first)" if first else ""), color, bold=first, size=11.5)
             sheet.text(style.width - right, at - 12, number, color, ha="right", size=11.5, bold=first)
@@ -677,7 +678,7 @@ DRIFT_ROLES: dict[MetricName, Role] = {
 
 @_drawn
 def drift_lines(
-    drifts: Mapping[MetricName, Drift], medians: Mapping[str, Series], *, server: str = "server", style: Style = WIDE
+    drifts: Mapping[MetricName, Drift], medians: Mapping[MetricName, Series], *, server: str = "server", style: Style = WIDE
 ) -> Figure:
     """Each metric's one-minute medians over the hold, above their first, with the Theil-Sen line: a strip for each."""
     labels: dict[MetricName, str] = {
@@ -1020,11 +1021,6 @@ def shown_r2(r2: float) -> str:
         if not text.startswith("1") or r2 == 1.0:
             return text if r2 != 1.0 else "1"
     return "> 0.99999999"
-
-
-def _three(value: float) -> float:
-    """Three significant digits: a forecast has no more."""
-    return float(f"{value:.3g}") if value else 0.0
 
 
 def _signed(value: float) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,12 +18,16 @@ from asyncli.analysis.compare import (
     Comparison,
     Difference,
     Measured,
+    hindrance,
     in_words,
+    measure,
     named,
 )
+from asyncli.errors import PlanError, StoreError
 from asyncli.records import SCHEMA, Finding
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
-from asyncli.report.words import oneline
+from asyncli.report.words import oneline, utf8
+from asyncli.store.reader import Run, read_run
 from asyncli.units import format_count, format_duration
 
 if TYPE_CHECKING:
@@ -42,6 +48,38 @@ _SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
 _PLAIN = ((0.0, 1.0, ""),)
 # Digits below the interval's own tenth are noise, and more than five in all are not read.
 _RESOLVED, _MOST_DIGITS = 10, 5
+_TINY = 0.01
+
+
+def require_some(where: str, count: int) -> None:
+    """Raise :class:`PlanError` where so many runs cannot be compared."""
+    if count < 2:
+        raise PlanError(f"{where}: one run alone cannot be compared; name two or more")
+    if count > len(string.ascii_uppercase):
+        raise PlanError(f"{where}: {count} runs are more than have letters; compare at most {len(string.ascii_uppercase)}")
+
+
+def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[Measured]:
+    """Each run file (with what was read from it already) ready to be compared, under its letter.
+
+    Raises :class:`StoreError` for one that cannot be read or compared, or is the same run as one before it.
+    """
+    found: list[Measured] = []
+    for name, (path, run) in zip(string.ascii_uppercase, files, strict=False):
+        found.append(_measure_file(name, path, run, found))
+    return found
+
+
+def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[Measured]) -> Measured:
+    # A night at a sample a second is some hundred megabytes: when this returns it is let go, before the next is read.
+    run = read_run(path) if run is None else run
+    twin = next((one for one in others if one.id == run.id), None)
+    if twin is not None:
+        raise StoreError(f"{path}: is a copy of {twin.path} (run {run.id} again); compare two different runs")
+    why = hindrance(str(path), run)
+    if why is not None:
+        raise StoreError(why)
+    return measure(name, str(path), run)
 
 
 class Amounts(msgspec.Struct, frozen=True):
@@ -91,6 +129,9 @@ def _digits(most: float, spread: float | None) -> int:
     wanted = 0 if most >= 100 else 2
     if spread is not None and spread > 0:
         wanted = math.ceil(-math.log10(spread / _RESOLVED))
+    if 0 < most < _TINY:
+        # Three decimals would leave nothing of it.
+        return min(max(wanted, 2 - math.floor(math.log10(most))), _MOST_DIGITS - math.floor(math.log10(most)))
     return min(max(0, wanted), max(0, _MOST_DIGITS - whole), 3)
 
 
@@ -129,7 +170,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "schema": SCHEMA,
         "runs": [
             {
-                "name": run.name, "file": run.path, "id": run.id, "started": run.started, "verdict": run.verdict,
+                "name": run.name, "file": utf8(run.path), "id": run.id, "started": run.started, "verdict": run.verdict,
                 "complete": run.complete, "held": run.held, "hold_s": run.hold_s,
                 "server": run.facts.get("server.label"), "config_hash": run.facts.get("server.config_hash"),
             }
@@ -146,8 +187,8 @@ def document(comparison: Comparison) -> dict[str, Any]:
             for one in comparison.differences
         ],
         "findings": msgspec.to_builtins(comparison.findings),
-        "method": comparison.method,
-        "rule": comparison.rule,
+        "method": METHOD,
+        "rule": RULE,
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asyncli import __version__
 from asyncli.analysis.compare import GROUPS, METHOD, ROWS, RULE, Comparison, Difference, in_words, named
 from asyncli.report import charts
 from asyncli.report.charts import NARROW, PALETTE, WIDE, NothingToDraw, Style
@@ -79,7 +80,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "differs": _differs_table(comparison),
         "rule": RULE[:1].upper() + RULE[1:],
         "method": METHOD[:1].upper() + METHOD[1:],
-        "made": f"asyncli {max((str(run.facts.get('asyncli') or '') for run in runs), default='')}".strip(),
+        "made": f"asyncli {__version__}",
     }  # fmt: skip
 
 

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from asyncli.analysis.cost import Cost
-from asyncli.analysis.totals import phase_of_tick
+from asyncli.analysis.totals import phases_of_ticks
 from asyncli.core.histogram import Histogram
 from asyncli.records import METRICS, Deaths
 from asyncli.report.analyses import Analyses
+from asyncli.report.frames import metrics_of
 from asyncli.report.summary import Summary
+from asyncli.report.words import COSTS
 from asyncli.store.reader import Run
 
 Cell = str | int | float | None
@@ -67,7 +69,6 @@ COLUMNS: dict[str, dict[str, str]] = {
         "method": "how it was found",
     },
 }  # fmt: skip
-PARTS = ("server_user", "kernel", "kernel_queued", "generator_user", "host_total", "residual")
 
 
 class Table(NamedTuple):
@@ -79,7 +80,7 @@ class Table(NamedTuple):
 
 def tables(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Table]:
     """Every table by its name, ``columns`` among them: what the columns of the others mean."""
-    metrics = _metrics(run)
+    metrics = metrics_of(run.samples)
     rows: dict[str, Iterable[list[Cell]]] = {
         "ticks": _ticks(run), "samples": _samples(run, metrics), "deaths": _deaths(run), "phases": _phases(summary),
         "findings": ([one.severity, one.code, one.evidence, one.remedy] for one in summary.findings), "cost": _cost(analyses),
@@ -116,9 +117,9 @@ def _written(cell: Cell) -> str | int | float | None:
 
 
 def _ticks(run: Run) -> Iterator[list[Cell]]:
-    for t_s, tick in run.ticks:
+    for (t_s, tick), name in zip(run.ticks, phases_of_ticks(run.phases, run.ticks), strict=True):
         yield [
-            t_s, phase_of_tick(run.phases, t_s), tick.second, tick.workers, tick.held, tick.connecting, tick.awaiting,
+            t_s, name, tick.second, tick.workers, tick.held, tick.connecting, tick.awaiting,
             tick.started, tick.opened, tick.reopened, tick.lost, sum(tick.failures.values()), tick.sent, tick.answered,
             tick.beats_failed, tick.bytes_sent, tick.bytes_received, tick.cpu_user_s, tick.cpu_system_s, tick.longest_turn_s,
             *_ms(tick.latency_us, _LATENCY), *_ms(tick.lateness_us, _LATENESS), *_ms(tick.connect_us, _LATENESS),
@@ -131,21 +132,13 @@ def _ms(histogram: Histogram, quantiles: tuple[tuple[str, float], ...]) -> Itera
     return (None if value is None else value / 1e3 for value in values)
 
 
-def _metrics(run: Run) -> list[str]:
-    """The names of what was read, in the order of METRICS, families by name."""
-    names = {name for sample in run.samples for name in sample.values}
-    known = [name for name in METRICS if name in names]
-    return [*known, *sorted(names - set(known))]
-
-
 def _samples(run: Run, metrics: list[str]) -> Iterator[list[Cell]]:
     for sample in run.samples:
         yield [sample.t_s, *map(sample.values.get, metrics)]
 
 
 def _deaths(run: Run) -> Iterator[list[Cell]]:
-    for t_s, tick in run.ticks:
-        name = phase_of_tick(run.phases, t_s)
+    for (t_s, tick), name in zip(run.ticks, phases_of_ticks(run.phases, run.ticks), strict=True):
         for cause, dead in sorted(tick.deaths.items()):
             if dead.count:
                 yield [t_s, name, "lost", cause, dead.count, *_of_the_dead(dead)]
@@ -166,7 +159,7 @@ def _phases(summary: Summary) -> Iterator[list[Cell]]:
 
 
 def _cost(analyses: Analyses) -> Iterator[list[Cell]]:
-    for name in PARTS:
+    for name in COSTS:
         cost: Cost | None = getattr(analyses.costs, name)
         if cost is not None:
             low, high = cost.ci95

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from asyncli.analysis.totals import phases_of_ticks
 from asyncli.core.histogram import Histogram
-from asyncli.records import METRICS, PHASES, Finding
+from asyncli.records import METRICS, PHASES, Finding, Sample
 from asyncli.samples import Samples
 from asyncli.store.reader import Run
 
@@ -69,12 +70,9 @@ class Frames:
         Names and meanings: ``asyncli.records.METRICS``. NaN where a metric was not read at that instant.
         """
         samples = self._run.samples
-        metrics = samples.metrics if isinstance(samples, Samples) else {name for one in samples for name in one.values}
-        known = list(METRICS)
-        order = sorted(metrics, key=lambda name: (known.index(name) if name in METRICS else len(known), name))
         nan = float("nan")
         rows = [one.values for one in samples]
-        columns = {name: [values.get(name, nan) for values in rows] for name in order}
+        columns = {name: [values.get(name, nan) for values in rows] for name in metrics_of(samples)}
         frame: DataFrame = pandas().DataFrame(columns, index=self._index([one.t_s for one in samples]))
         return frame
 
@@ -127,6 +125,13 @@ class Frames:
 
     def _index(self, t_s: list[float]) -> Any:
         return pandas().Index(t_s, dtype=float, name="t_s")
+
+
+def metrics_of(samples: Sequence[Sample]) -> list[str]:
+    """The names of what was read, in the order of METRICS, families by name."""
+    names = set(samples.metrics) if isinstance(samples, Samples) else {name for one in samples for name in one.values}
+    known = [name for name in METRICS if name in names]
+    return [*known, *sorted(names - set(known))]
 
 
 def _quantiles(field: str, histograms: list[Histogram]) -> dict[str, list[float]]:

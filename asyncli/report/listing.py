@@ -14,7 +14,7 @@ from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.records import SCHEMA
 from asyncli.report.terminal import ascii_only
-from asyncli.report.words import bytes_each, oneline
+from asyncli.report.words import bytes_each, half_of, oneline, utf8
 from asyncli.store.reader import Run
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -91,7 +91,9 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float) ->
 
 def to_json(listing: Listing) -> str:
     """The JSON of ``asyncli runs``, schema 1: ``folder``, ``runs`` (see :class:`Listed`), ``unread``."""
-    document: dict[str, Any] = {"schema": SCHEMA, **msgspec.to_builtins(listing)}
+    document: dict[str, Any] = {"schema": SCHEMA, **msgspec.to_builtins(listing), "folder": utf8(listing.folder)}
+    for one in (*document["runs"], *document["unread"]):
+        one |= {key: utf8(one[key]) for key in ("file", "why") if key in one}
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
@@ -154,8 +156,7 @@ def _cells(run: Listed) -> dict[str, str]:
     held = format_count(run.held)
     cost = "-" if run.cost is None else bytes_each(run.cost.bytes_per_connection)
     if run.cost is not None:
-        half = run.cost.half_width
-        cost += f" ± {half:,.0f}" if half >= 1 else f" ± {half:,.1f}"
+        cost += f" ± {half_of(run.cost.bytes_per_connection, run.cost.half_width)}"
         cost += " (server)" if run.cost_of == "server_user" else ""
     return {
         "run file": oneline(run.file),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asyncli import __version__
 from asyncli.analysis.cost import SETTLED, Cost
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import RULE as DRIFT_RULE
@@ -20,23 +21,22 @@ from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import RULE_OF_TIME as DIVERGENCE_RULE
 from asyncli.analysis.reconcile import in_words as divergence_in_words
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
+from asyncli.plan import header_names
 from asyncli.records import Check, Finding
 from asyncli.report import charts
 from asyncli.report.analyses import Analyses
 from asyncli.report.charts import NARROW, PALETTE, WIDE, NothingToDraw, drift_words, each, shown_r2
-from asyncli.report.pictures import pictures
-from asyncli.report.summary import Summary, Then
+from asyncli.report.pictures import Picture, pictures
+from asyncli.report.summary import Summary
 from asyncli.report.svg import inline_svg
-from asyncli.report.text import answer, doubts, room, server_label, server_name, why
-from asyncli.report.words import milliseconds, oneline, or_dash
+from asyncli.report.text import answer, doubts, first_ceiling, room, server_label, server_name, why
+from asyncli.report.words import about, ceiling, cost_rows, interval, milliseconds, oneline, or_dash, spent, three
 from asyncli.store.reader import Run
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-# An interval wider than this share of its slope is a guess, and is called one.
-_WIDE_INTERVAL = 0.25
 _DASH = "–"
 
 
@@ -63,13 +63,15 @@ class Figure(NamedTuple):
     missing: str = ""
 
 
-def render(run: Run, summary: Summary, analyses: Analyses) -> str:
-    """The page of a run as HTML text. The same run gives the same page, byte for byte."""
+def render(run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[Picture] | None = None) -> str:
+    """The page of a run as HTML text; ``drawn``: its pictures, where they are known already.
+
+    The same run gives the same page, byte for byte.
+    """
     from markupsafe import Markup
 
-    figures = {
-        name: one._replace(wide=Markup(one.wide), narrow=Markup(one.narrow)) for name, one in _figures(run, summary, analyses)
-    }
+    drawn = pictures(run, summary, analyses) if drawn is None else drawn
+    figures = {name: one._replace(wide=Markup(one.wide), narrow=Markup(one.narrow)) for name, one in _figures(drawn)}
     return fill("page.html.jinja", **_document(run, summary, analyses), figures=figures)
 
 
@@ -98,8 +100,8 @@ def _unbroken_flags(words: str) -> Markup:
     return Markup(_FLAG.sub(r'<span class="flag">\1</span>', str(escape(words))))
 
 
-def _figures(run: Run, summary: Summary, analyses: Analyses) -> Iterable[tuple[str, Figure]]:
-    for one in pictures(run, summary, analyses):
+def _figures(drawn: Iterable[Picture]) -> Iterable[tuple[str, Figure]]:
+    for one in drawn:
         try:
             wide = inline_svg(one.draw(WIDE), f"{one.name}-w")
             narrow = inline_svg(one.draw(NARROW), f"{one.name}-n")
@@ -126,7 +128,7 @@ def _document(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Any]:
         "facts": _facts(summary, analyses),
         "tally": tally,
         "tally_words": _tally_words(tally),
-        "sections": _sections(summary, analyses),
+        "sections": _SECTIONS,
         "cost": _cost_table(summary, analyses),
         "residue": _residue_table(summary, analyses),
         "forecast": _forecast_table(analyses),
@@ -149,7 +151,8 @@ def _document(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Any]:
         "environment": _environment_tables(summary),
         "checks": _checks_table(run.checks),
         "methods": _methods(summary, analyses),
-        "made": f"asyncli {summary.environment.get('asyncli') or ''}".strip(),
+        "made": f"asyncli {__version__}",
+        "measured": f"asyncli {summary.environment.get('asyncli') or ''}".strip(),
         "run_id": summary.run.id,
     }  # fmt: skip
 
@@ -186,9 +189,9 @@ def _facts(summary: Summary, analyses: Analyses) -> list[tuple[str, str, str]]:
     ]
     if latency.p50 is not None:
         facts.append(("heartbeat answered in", milliseconds(latency.p50), f"half of them; 99 % in {milliseconds(latency.p99)}"))
-    first = next((one for one in analyses.forecast.ceilings if one.name == analyses.forecast.first), None)
+    first = first_ceiling(summary)
     if first is not None and first.connections is not None:
-        facts.append(("would fit", charts.short_count(_three(first.connections)), f"limited by {_limit(first.name)}"))
+        facts.append(("would fit", charts.short_count(three(first.connections)), f"limited by {ceiling(first.name)}"))
     drift = analyses.drifts.get("host_total") or next(iter(analyses.drifts.values()), None)
     if drift is not None and drift.verdict != "too_short":
         facts.append(("memory in the hold", drift.verdict, _drift_beside(drift)))
@@ -198,23 +201,6 @@ def _facts(summary: Summary, analyses: Analyses) -> list[tuple[str, str, str]]:
 def _drift_beside(drift: Drift) -> str:
     words = drift_words(drift)
     return words.removeprefix(f"{drift.verdict} ") if words.startswith(f"{drift.verdict} ") else ""
-
-
-_LIMITS = {
-    "memory": "memory of this host, both ends on it",
-    "server_memory": "memory of a server like this host, alone",
-    "worker_connections": "worker_connections of nginx",
-    "descriptors": "descriptors of the server",
-    "ports": "source ports",
-    "generator": "memory for asyncli itself",
-    "file_max": "open files of the host (fs.file-max)",
-    "epoll_watches": "epoll watches of a user",
-    "conntrack": "connection tracking",
-}
-
-
-def _limit(name: str) -> str:
-    return _LIMITS.get(name, name.replace("_", " "))
 
 
 def _tally_words(tally: Mapping[str, int]) -> str:
@@ -228,67 +214,48 @@ def _tally_words(tally: Mapping[str, int]) -> str:
     return ", ".join(parts) or "no findings"
 
 
-def _sections(summary: Summary, analyses: Analyses) -> list[tuple[str, str]]:
-    """(id, heading) in the page's order."""
-    return [
-        ("cost", "Cost of a connection"),
-        ("forecast", "How many would fit"),
-        ("drift", "Drift over the hold"),
-        ("timeline", "Timeline"),
-        ("deaths", "Lost connections"),
-        ("counts", "Counts compared"),
-        ("findings", "Findings"),
-        ("plan", "Plan"),
-        ("environment", "Environment"),
-        ("method", "How it was measured"),
-    ]
+#: (id, heading) in the page's order.
+_SECTIONS = (
+    ("cost", "Cost of a connection"),
+    ("forecast", "How many would fit"),
+    ("drift", "Drift over the hold"),
+    ("timeline", "Timeline"),
+    ("deaths", "Lost connections"),
+    ("counts", "Counts compared"),
+    ("findings", "Findings"),
+    ("plan", "Plan"),
+    ("environment", "Environment"),
+    ("method", "How it was measured"),
+)
 
 
 # Cost and forecast.
 
 
 def _cost_table(summary: Summary, analyses: Analyses) -> Table | None:
-    costs, held, both = analyses.costs, summary.connections.held, summary.environment.get("local") is True
-    rows: list[tuple[str, Cost | None, int]] = [
-        (f"{server_name(summary)}, user memory", costs.server_user, 1),
-        ("kernel, each of 2 ends" if both else "kernel, this end", costs.kernel, 2 if both else 1),
-        ("asyncli, user memory", costs.generator_user, 1),
-        ("left over", costs.residual, 1),
-        ("this host in all", costs.host_total, 1),
-    ]
-    if not any(one for _, one, _ in rows):
+    held, both = summary.connections.held, summary.environment.get("local") is True
+    rows = cost_rows(analyses.costs, server_name(summary), local=both)
+    if not any(one.cost for one in rows if one.name != "kernel_queued"):
         return None
-    queued = costs.kernel_queued
-    if queued is not None:
-        rows.append(("apart: queued buffers, each end", queued, 2 if both else 1))
     columns = [
         ("", False), ("bytes", True), ("95 % interval", True), ("fixed", True), (f"at {format_count(held)}", True), ("R²", True),
     ]  # fmt: skip
     lines = []
-    for label, one, ends in rows:
+    for row in rows:
+        one = row.cost
         if one is None:
-            lines.append([label, *[_DASH] * 5])
+            lines.append([row.label, *[_DASH] * 5])
             continue
-        low, high = one.ci95
-        whole = ends * (one.fixed_bytes + held * one.bytes_per_connection)
-        interval = _interval(low, high)
-        r2 = _DASH if one.r2 is None or one is costs.residual else shown_r2(one.r2)
-        lines.append(
-            [label, each(one.bytes_per_connection, sign=False), interval, _bytes(ends * one.fixed_bytes), _bytes(whole), r2]
-        )
+        r2 = _DASH if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
+        number, within = each(one.bytes_per_connection, sign=False), interval(*one.ci95).replace("-", "−")
+        lines.append([row.label, number, within, _bytes(row.fixed), _bytes(row.at(held)), r2])
     note = (
         "Bytes are the slope: what one more connection adds. Fixed is what is there without any; what is there at the hold's "
         "end follows from both" + (", for the kernel with both ends." if both else ".")
     )
-    if queued is not None:
+    if analyses.costs.kernel_queued is not None:
         note += " Queued buffers are a reading of what happened to be in flight, and part of no sum."
-    return Table("Memory that one more connection costs, in bytes", columns, lines, (4,), note)
-
-
-def _interval(low: float, high: float) -> str:
-    """Whole bytes, but for an interval that whole bytes would hide."""
-    shown = [f"{one:,.0f}" if high - low >= 10 else f"{one:,.1f}" for one in (low, high)]
-    return " to ".join("0" if not one.strip("-0.") else one.replace("-", "−") for one in shown)
+    return Table("Memory that one more connection costs, in bytes", columns, lines, (len(lines) - 1,), note)
 
 
 def _residue_table(summary: Summary, analyses: Analyses) -> Table | None:
@@ -317,12 +284,12 @@ def _forecast_table(analyses: Analyses) -> Table | None:
         return None
     rows = [
         [
-            _limit(one.name),
-            _DASH if one.connections is None else format_count(_three(one.connections)),
+            ceiling(one.name),
+            _DASH if one.connections is None else about(one.connections),
             _ceiling_interval(one) or _DASH,
             oneline(one.how),
         ]
-        for one in ceilings
+        for one in sorted(ceilings, key=lambda one: math.inf if one.connections is None else one.connections)
     ]
     columns = [("limit", False), ("connections", True), ("95 % interval", True), ("how it is reckoned", False)]
     return Table("Connections that each limit allows, the lowest first", columns, rows)
@@ -333,8 +300,8 @@ def _ceiling_interval(one: Ceiling) -> str:
         return ""
     low, high = one.ci95
     if high is None:
-        return f"{format_count(_three(low))} or more"
-    return f"{format_count(_three(low))} to {format_count(_three(high))}"
+        return f"{about(low)} or more"
+    return f"{about(low)} to {about(high)}"
 
 
 def _drift_table(summary: Summary, analyses: Analyses) -> Table | None:
@@ -494,7 +461,9 @@ def _setting(key: str, value: Any) -> str:
         return format_duration(value)
     if key == "connections" and isinstance(value, int):
         return format_count(value)
-    return _plain(value)
+    if key == "headers" and isinstance(value, list | tuple):
+        return header_names(value) or "none"
+    return _fact(key, value)
 
 
 def _plain(value: Any) -> str:
@@ -522,7 +491,7 @@ def _processes_table(summary: Summary) -> Table:
         rows.append(
             [
                 f"{server_name(summary)} ({kind})", or_dash(server.processes.hold_end, ",.0f"), _bytes(memory.baseline),
-                _bytes(memory.hold_end), _spent(server.cpu_s),
+                _bytes(memory.hold_end), spent(server.cpu_s).replace("-", _DASH),
             ]
         )  # fmt: skip
     more = _DASH if generator.user_bytes is None else f"+ {format_bytes(generator.user_bytes)}"
@@ -563,7 +532,13 @@ def _environment_tables(summary: Summary) -> list[Table]:
     return [one for one in found if one.rows]
 
 
+# Names rather than numbers: what is copied from here goes into a plan or a command, and those take no commas.
+_NAMES = ("seed", "pid", "server_pid")
+
+
 def _fact(key: str, value: Any) -> str:
+    if key in _NAMES:
+        return oneline(str(value)) if value is not None else "not known"
     is_bytes = key.endswith("_bytes") and isinstance(value, int | float) and not isinstance(value, bool)
     return f"{format_bytes(value)}" if is_bytes and math.isfinite(value) else _plain(value)
 
@@ -618,8 +593,9 @@ def _methods(summary: Summary, analyses: Analyses) -> list[tuple[str, str]]:
         ),
         (
             "Forecast",
-            f"Memory: what was available before the first connect, less a reserve of {RESERVE:.0%}, by what one more connection "
-            "costs; the interval is the slope's, turned over. The others are limits that the preflight read, as connections.",
+            f"Memory: what was available before the first connect, less a reserve of {RESERVE:.0%} and what the first "
+            "connections take once, by what one more costs; the interval is the slope's, turned over. The others are limits that "
+            "the preflight read, as connections.",
         ),
         ("Drift", f"{DRIFT_RULE[:1].upper()}{DRIFT_RULE[1:]}."),
         (
@@ -645,14 +621,3 @@ def _signed_bytes(value: float) -> str:
 
 def _ms(value: float | None) -> str:
     return _DASH if value is None else milliseconds(value)
-
-
-def _three(value: float) -> float:
-    """Three significant digits: a forecast has no more."""
-    return float(f"{value:.3g}") if value else 0.0
-
-
-def _spent(then: Then) -> str:
-    if then.baseline is None or then.hold_end is None:
-        return _DASH
-    return format_duration(max(0.0, then.hold_end - then.baseline))

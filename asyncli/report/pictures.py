@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from asyncli.analysis.cost import Cost
-from asyncli.analysis.drift import Drift, MetricName, drifting, in_words
+from asyncli.analysis.drift import in_words, medians
 from asyncli.analysis.reconcile import CountsOverTime, counts_over_time
 from asyncli.analysis.series import Series
 from asyncli.report import charts
@@ -40,7 +39,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     """Every figure of the run, in the order of the report."""
     ends, server = (2 if summary.environment.get("local") is True else 1), server_name(summary)
     fits, held = analyses.costs.fits, summary.connections.held
-    points = medians(run, analyses.drifts)
+    points = medians(analyses.drifts, run.phases, run.ticks, run.samples)
     counts = counts_over_time(run.phases, run.ticks, run.samples, run.plan)
     over_time = timeline(run, _asked(counts), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
@@ -107,26 +106,6 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             lambda: _counts_alt(counts),
         ),
     ]
-
-
-def medians(run: Run, drifts: Mapping[MetricName, Drift]) -> dict[str, Series]:
-    """The medians that each drift was looked for in (of a minute each, or less in a short hold), at the middle of each."""
-    found: dict[str, Series] = {}
-    for name, drift in drifts.items():
-        metric = drifting(run.samples, name)
-        if drift.from_s is None or drift.to_s is None or drift.bin_s <= 0:
-            continue
-        # Whole bins up to the end, as the drift's own.
-        count = int((drift.to_s - drift.from_s) / drift.bin_s + 1e-6)
-        middles = Series()
-        for place in range(count):
-            low = drift.to_s - (count - place) * drift.bin_s
-            part = metric.between(low, low + drift.bin_s)
-            if part.values:
-                middles.t_s.append(low + drift.bin_s / 2)
-                middles.values.append(statistics.median(part.values))
-        found[name] = middles
-    return found
 
 
 def _asked(counts: CountsOverTime) -> Series | None:

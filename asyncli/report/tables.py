@@ -15,13 +15,12 @@ from asyncli.analysis.drift import Drift, in_words
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.frames import pandas
-from asyncli.report.words import oneline
+from asyncli.report.words import COSTS, cost_rows, interval, oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-COSTS = ("server_user", "kernel", "kernel_queued", "generator_user", "residual", "host_total")
 # Colours come from whoever shows it: a notebook may be dark.
 _CELL = "padding: 2px 12px 2px 0; border: none; font-variant-numeric: tabular-nums;"
 _HEAD = f"{_CELL} font-weight: normal; opacity: 0.65; border-bottom: 1px solid;"
@@ -95,15 +94,7 @@ class CostView:
         self.fits: dict[str, Fit] = costs.fits
         self.residue: Residue = costs.residue
         self.answer = answer
-        self._labels = {
-            "server_user": f"{server}, user memory",
-            "kernel": "kernel, each of 2 ends" if local else "kernel, this end",
-            "kernel_queued": "of queued buffers, not in the sum",
-            "generator_user": "asyncli, user memory",
-            "residual": "left over",
-            "host_total": "this host in all",
-        }
-        self._ends = 2 if local else 1
+        self._rows = cost_rows(costs, server, local=local)
         self._held = held
 
     def __getitem__(self, name: str) -> Cost | None:
@@ -130,25 +121,18 @@ class CostView:
     @property
     def table(self) -> Table:
         """What ``repr`` and HTML show."""
-        rows = []
-        for name in COSTS:
-            one = self[name]
-            label = oneline(self._labels[name])
-            if one is None:
-                if name != "kernel_queued":
-                    rows.append((label, "-", "-", "-", "-"))
-                continue
-            ends = self._ends if name.startswith("kernel") else 1
-            whole = ends * (one.fixed_bytes + self._held * one.bytes_per_connection)
-            rows.append(
-                (
-                    label,
-                    f"{one.bytes_per_connection:,.0f}",
-                    interval(*one.ci95),
-                    format_bytes(ends * one.fixed_bytes),
-                    format_bytes(whole),
-                )
+        rows = [
+            (oneline(row.label), "-", "-", "-", "-")
+            if row.cost is None
+            else (
+                oneline(row.label),
+                f"{row.cost.bytes_per_connection:,.0f}",
+                interval(*row.cost.ci95),
+                format_bytes(row.fixed),
+                format_bytes(row.at(self._held)),
             )
+            for row in self._rows
+        ]
         columns = ("cost of a connection", "bytes", "95 % interval", "fixed", f"at {format_count(self._held)}")
         return Table(self.answer, columns, tuple(rows), strong=(len(rows) - 1,))
 
@@ -270,11 +254,6 @@ class DeathView:
 
     def _repr_html_(self) -> str:
         return self.table._repr_html_()
-
-
-def interval(low: float, high: float) -> str:
-    """Whole bytes, but for an interval that whole bytes would hide."""
-    return f"{low:,.0f} to {high:,.0f}" if high - low >= 10 else f"{low:,.1f} to {high:,.1f}"
 
 
 def _middle(histogram: Histogram) -> str:

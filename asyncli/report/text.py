@@ -15,9 +15,9 @@ from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.records import Finding
-from asyncli.report.summary import Summary, Then
+from asyncli.report.summary import Summary
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
-from asyncli.report.words import bytes_each, milliseconds, oneline, or_dash
+from asyncli.report.words import about, bytes_each, ceiling, cost_rows, half_of, interval, milliseconds, oneline, or_dash, spent
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def one_line(summary: Summary) -> str:
     line = f"{summary.verdict}: {why(summary)}"
     total = summary.cost.host_total
     if total is not None and total.ci95[0] > 0:
-        line += f"; one more costs {bytes_each(total.bytes_per_connection)} on this host, +- {total.half_width:,.0f} B"
+        line += f"; one more costs {bytes_each(total.bytes_per_connection)} on this host, +- {bytes_each(total.half_width)}"
     elif summary.cost.server_user is not None:
         server = summary.cost.server_user
         line += f"; one more costs {bytes_each(server.bytes_per_connection)} in {server_name(summary)}"
@@ -87,13 +87,14 @@ def answer(summary: Summary) -> str:
         if one is not None
     ]
     total = cost.host_total
-    if total is not None and total.ci95[0] <= 0 and parts:
+    if total is not None and _drowned(summary) and parts:
         # Whatever else the host did hides the connections in its memory: lead with what was measured apart.
         parts = parts[:-1] if cost.residual is not None else parts
-        unknown = f"the whole host's memory moved too much to tell (± {total.half_width:,.0f} B)"
+        unknown = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
         return f"One more connection costs {', '.join(parts)}; {unknown}."
     if total is not None:
-        whole = f"One more connection costs {bytes_each(total.bytes_per_connection)} on this host ± {total.half_width:,.0f}"
+        each = total.bytes_per_connection
+        whole = f"One more connection costs {bytes_each(each)} on this host ± {half_of(each, total.half_width)}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
     if parts:
         return f"One more connection costs {', '.join(parts)}; this host's total is not known."
@@ -106,39 +107,33 @@ def answer(summary: Summary) -> str:
 def room(summary: Summary) -> str:
     """The other half of the answer, how many would fit and what gives out first; "" where nothing is known of it."""
     found, sentences = summary.forecast, []
-    here, alone, total = found.memory, found.server_memory, summary.cost.host_total
-    if total is not None and total.ci95[0] <= 0:  # what the answer calls unknowable is no ground for a forecast
-        here = None
-    if here is not None and here.connections is not None:
-        sentences.append(f"This host has memory for about {_about(here.connections)} like these, both ends on it")
+    here, alone = found.memory, found.server_memory
+    if here is not None and here.connections is not None and not _drowned(summary):
+        sentences.append(f"This host has memory for about {about(here.connections)} like these, both ends on it")
     if alone is not None and alone.connections is not None:
-        whose = "a server of its size" if sentences else f"A {server_name(summary)} on this host"
-        sentences.append(f"{whose} with its clients elsewhere for about {_about(alone.connections)}")
-    first = _first_ceiling(summary)
+        number = about(alone.connections)
+        sentences.append(
+            f"a server of its size with its clients elsewhere for about {number}"
+            if sentences
+            else f"A server like this host, alone, has memory for about {number}"
+        )
+    first = first_ceiling(summary)
     if first is not None and first.connections is not None and first is not here:
-        name = _CEILING.get(first.name, first.name)
         joined = "; before that " if sentences else "First "
-        return f"{', '.join(sentences)}{joined}{name} would give out, at about {_about(first.connections)}."
+        return f"{', '.join(sentences)}{joined}{ceiling(first.name)} would give out, at about {about(first.connections)}."
     return f"{', '.join(sentences)}." if sentences else ""
 
 
-#: What gives out, in words.
-_CEILING = {
-    "memory": "memory", "worker_connections": "nginx's connection slots (worker_connections)",
-    "descriptors": "the server's descriptors", "ports": "source ports",
-    "file_max": "open files of the whole host (fs.file-max)", "generator": "memory for asyncli itself",
-    "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (net.netfilter)",
-}  # fmt: skip
+def _drowned(summary: Summary) -> bool:
+    """Whether the host's memory moved too much to tell: what the answer calls unknowable is no ground for a forecast."""
+    total = summary.cost.host_total
+    return total is not None and total.ci95[0] <= 0
 
 
-def _first_ceiling(summary: Summary) -> Ceiling | None:
-    return next((one for one in summary.forecast.ceilings if one.name == summary.forecast.first), None)
-
-
-def _about(connections: float) -> str:
-    """Three digits: more would say more than is known."""
-    digits = max(0, len(str(int(connections))) - 3)
-    return format_count(round(connections, -digits))
+def first_ceiling(summary: Summary) -> Ceiling | None:
+    """What gives out first; None where that hangs on a cost that is not known."""
+    first = next((one for one in summary.forecast.ceilings if one.name == summary.forecast.first), None)
+    return None if first is not None and first.name in ("memory", "generator") and _drowned(summary) else first
 
 
 _NOT_THE_SERVER = "Do not rely on these numbers: the generator was the limit (see the findings)."
@@ -176,35 +171,25 @@ def _answer(summary: Summary) -> Iterable[RenderableType]:
 def _cost(summary: Summary) -> Iterable[RenderableType]:
     from rich.text import Text
 
-    cost, held, both = summary.cost, summary.connections.held, summary.environment.get("local") is True
-    name = server_name(summary)
-    rows = [
-        (f"{name}, user memory", cost.server_user, 1),
-        ("kernel, each of 2 ends" if both else "kernel, this end", cost.kernel, 2 if both else 1),
-        ("asyncli, user memory", cost.generator_user, 1),
-        ("left over", cost.residual, 1),
-        ("this host in all", cost.host_total, 1),
-    ]
-    known = [one for _, one, _ in rows if one is not None]
-    if not known:
+    held, both = summary.connections.held, summary.environment.get("local") is True
+    rows = [one for one in cost_rows(summary.cost, server_name(summary), local=both) if one.name != "kernel_queued"]
+    if not any(one.cost for one in rows):
         return
     table = _table("Cost of a connection", "bytes", "95 % interval", "fixed", f"at {format_count(held)}")
-    for label, one, ends in rows:
-        if one is None:
-            table.add_row(Text(label), *(Text("-", "dim") for _ in range(4)))
+    for row in rows:
+        if row.cost is None:
+            table.add_row(Text(row.label), *(Text("-", "dim") for _ in range(4)))
             continue
-        low, high = one.ci95
-        whole = ends * (one.fixed_bytes + held * one.bytes_per_connection)
-        style = "bold" if one is cost.host_total else ""
+        style = "bold" if row.name == "host_total" else ""
         table.add_row(
-            Text(label, style),
-            Text(f"{one.bytes_per_connection:,.0f}", style or "cyan"),
-            _interval(low, high),
-            format_bytes(ends * one.fixed_bytes),
-            format_bytes(whole),
+            Text(row.label, style),
+            Text(f"{row.cost.bytes_per_connection:,.0f}", style or "cyan"),
+            interval(*row.cost.ci95),
+            format_bytes(row.fixed),
+            format_bytes(row.at(held)),
         )
     yield table
-    methods = _methods([(label.partition(",")[0], one) for label, one, _ in rows if one is not cost.residual])
+    methods = _methods([(row.label.partition(",")[0], row.cost) for row in rows if row.name != "residual"])
     yield _note(Text(methods, "dim"))
     yield _note(Text("Fixed: what is there without any, and what the first ones take once.", "dim"))
     stays = _stays(summary)
@@ -239,11 +224,9 @@ def _room(summary: Summary) -> Iterable[RenderableType]:
         return
     table = _table("Room for connections", "at most", "95 % interval", width=44)
     for one in sorted(ceilings, key=lambda one: one.connections or 0.0):
-        name = "memory of a server like this host, alone" if one is found.server_memory else _CEILING.get(one.name, one.name)
-        name = "memory of this host, both ends on it" if one is found.memory else name
         low, high = one.ci95 if one.ci95 is not None else (None, None)
-        interval = "" if low is None else f"{_about(low)} to {_about(high) if high is not None else 'no bound'}"
-        table.add_row(Text(name), _about(one.connections or 0.0), interval)
+        within = "" if low is None else f"{about(low)} to {about(high) if high is not None else 'no bound'}"
+        table.add_row(Text(ceiling(one.name)), about(one.connections or 0.0), within)
     yield table
     yield ""
 
@@ -262,11 +245,6 @@ def _drift(summary: Summary) -> Iterable[RenderableType]:
     if rest := [names[name] for name in summary.drift if name not in known]:
         yield _note(Text(f"{', '.join(rest)}: too short a hold to say whether memory grows", "dim"))
     yield ""
-
-
-def _interval(low: float, high: float) -> str:
-    """Whole bytes, but for an interval that whole bytes would hide."""
-    return f"{low:,.0f} to {high:,.0f}" if high - low >= 10 else f"{low:,.1f} to {high:,.1f}"
 
 
 def _methods(rows: Sequence[tuple[str, Cost | None]]) -> str:
@@ -354,7 +332,7 @@ def _machines(summary: Summary) -> Iterable[RenderableType]:
             or_dash(server.processes.hold_end, ",.0f"),
             _bytes(memory.baseline),
             _bytes(memory.hold_end),
-            _spent(server.cpu_s),
+            spent(server.cpu_s),
         )
         table.add_row(Text(f"{name} ({kind})"), *row)
     per_beat = generator.cpu_us_per_heartbeat
@@ -446,9 +424,3 @@ def _table(heading: str, *columns: str, width: int = 24) -> Table:
 
 def _bytes(value: float | None) -> str:
     return "-" if value is None else format_bytes(value)
-
-
-def _spent(then: Then) -> str:
-    if then.baseline is None or then.hold_end is None:
-        return "-"
-    return format_duration(max(0.0, then.hold_end - then.baseline))

@@ -2,7 +2,58 @@
 
 from __future__ import annotations
 
-from asyncli.units import format_bytes, format_count
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from asyncli.analysis.cost import Cost
+from asyncli.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from asyncli.analysis.cost import Costs
+    from asyncli.report.summary import CostPart, Then
+
+#: The costs of a run in the order in which they are told.
+COSTS = ("server_user", "kernel", "kernel_queued", "generator_user", "residual", "host_total")
+#: What may give out, by the name of its ceiling.
+CEILINGS = {
+    "memory": "memory of this host, both ends on it", "server_memory": "memory of a server like this host, alone",
+    "worker_connections": "nginx's connection slots (worker_connections)", "descriptors": "the server's descriptors",
+    "ports": "source ports", "generator": "memory for asyncli itself", "file_max": "open files of the whole host (fs.file-max)",
+    "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (nf_conntrack_max)",
+}  # fmt: skip
+
+
+class CostRow(NamedTuple):
+    """A line of the cost table; of the kernel's ``cost``, which is of one end, there are ``ends``. Bytes."""
+
+    name: str
+    label: str
+    cost: Cost | None
+    ends: int
+
+    @property
+    def fixed(self) -> float:
+        return self.ends * self.cost.fixed_bytes if self.cost is not None else 0.0
+
+    def at(self, held: int) -> float:
+        """What there is with ``held`` connections."""
+        return self.fixed + self.ends * held * self.cost.bytes_per_connection if self.cost is not None else 0.0
+
+
+def cost_rows(costs: Costs | CostPart, server: str, *, local: bool) -> list[CostRow]:
+    """The lines of the cost table, those that are not known too, but for queued buffers that nobody read."""
+    labels = {
+        "server_user": f"{server}, user memory", "kernel": "kernel, each of 2 ends" if local else "kernel, this end",
+        "kernel_queued": "of queued buffers, not in the sum", "generator_user": "asyncli, user memory",
+        "residual": "left over", "host_total": "this host in all",
+    }  # fmt: skip
+    rows = [CostRow(name, labels[name], getattr(costs, name), 2 if local and name.startswith("kernel") else 1) for name in COSTS]
+    return [one for one in rows if one.cost is not None or one.name != "kernel_queued"]
+
+
+def ceiling(name: str) -> str:
+    """A ceiling's name in words."""
+    return CEILINGS.get(name, name.replace("_", " "))
 
 
 def or_dash(value: float | None, spec: str) -> str:
@@ -26,7 +77,46 @@ def cores(share: float | None) -> str:
 
 def bytes_each(value: float) -> str:
     """Bytes per connection, to the byte up to 100 kB: ``"9,640 B"``."""
-    return f"{format_count(value)} B" if abs(value) < 100_000 else format_bytes(value)
+    return f"{format_count(value)} B" if abs(value) < _WHOLE_BYTES else format_bytes(value)
+
+
+# From here on bytes of a connection are written in kB.
+_WHOLE_BYTES = 100_000
+
+
+def half_of(value: float, half: float) -> str:
+    """What stands behind the ± of :func:`bytes_each`, whose unit it has where that is B: ``"133"``, ``"3,733 B"``."""
+    if abs(value) >= _WHOLE_BYTES:
+        return format_bytes(half)
+    return f"{half:,.0f}" if half >= 1 else f"{half:,.1f}"
+
+
+def interval(low: float, high: float) -> str:
+    """Whole bytes, but for an interval that whole bytes would hide."""
+    shown = [f"{one:,.0f}" if high - low >= 10 else f"{one:,.1f}" for one in (low, high)]
+    return " to ".join(one if one.strip("-0.") else one.lstrip("-") for one in shown)
+
+
+def three(number: float) -> float:
+    """To three digits: a forecast has no more."""
+    return float(f"{number:.3g}")
+
+
+def about(connections: float) -> str:
+    """:func:`three` digits of a number of connections, for reading."""
+    return format_count(three(connections))
+
+
+def spent(cpu_s: Then) -> str:
+    """CPU time between two readings of it."""
+    if cpu_s.baseline is None or cpu_s.hold_end is None:
+        return "-"
+    return format_duration(max(0.0, cpu_s.hold_end - cpu_s.baseline))
+
+
+def utf8(name: str) -> str:
+    """A file's name as text that can be written down: the bytes of it that are no UTF-8 are replaced."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def oneline(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -502,3 +503,97 @@ def test_the_same_runs_give_the_same_comparison() -> None:
 def test_every_row_that_repeats_differ_by_exists() -> None:
     assert set(REPEAT) <= {one.key for one in ROWS}
     assert all(0 < one.share < 0.5 or one.absolute > 0 for one in REPEAT.values())
+
+
+def test_what_is_known_of_the_scatter_is_known_once() -> None:
+    exact = Estimate(100, 100, 100)
+    low, high, _ = contrast(exact, exact, Repeat(absolute=1.0))
+    # Both runs scatter by 1, which ten repeats tell: Student's t with 9 degrees of freedom, not with 18.
+    assert (-low, high) == pytest.approx([math.sqrt(2) * float(stdtrit(9, 0.975))] * 2)
+
+
+def test_memory_of_two_kinds_is_not_compared() -> None:
+    runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2)]
+    for sample in runs[0].samples:
+        sample.values["server.uss_bytes"] = sample.values["server.pss_bytes"]
+    for sample in runs[1].samples:
+        del sample.values["server.pss_bytes"]
+    comparison = compared(*runs)
+    for key in ("cost.server_user", "cost.residual", "fixed.server_user", "memory.server_hold_end"):
+        found = row(comparison, key)
+        assert (found.verdict, found.why) == ("cannot_say", "the server's memory was read as PSS in A, as RSS in B"), key
+    assert [one.kinds["drift.server_user"] for one in comparison.runs] == ["USS", "RSS"]
+    assert row(comparison, "cost.host_total").verdict == "no_difference"
+
+
+def test_a_killed_run_whose_generator_was_the_limit_is_no_better_for_that() -> None:
+    late = a_run(20_000, hold_s=30.0, seed=2, complete=False)
+    for _, tick in late.ticks:
+        tick.longest_turn_s = 3.0
+    comparison = compared(a_run(20_000, hold_s=30.0), late)
+    assert [(one.severity, one.code) for one in comparison.findings[:2]] == [
+        ("error", "compare_invalid"),
+        ("warning", "compare_incomplete"),
+    ]
+    assert "right as far as it goes" not in spoken(comparison)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "same"),
+    [
+        ("ab12", {}, True),
+        ("ab12", {"plan": {"urls": ("http://10.0.0.9/",)}}, True),
+        (None, {"plan": {"urls": ("http://10.0.0.9/",)}}, False),
+        ("ab12", {"sysctls": {"net.core.somaxconn": "128"}}, False),
+        ("ab12", {"plan": {"workers": 3}}, False),
+        ("ab12", {"plan": {"server_pid": 77, "seed": 5}}, True),
+    ],
+)
+def test_runs_are_called_the_same_only_where_nothing_tells_them_apart(config: str | None, changes: Any, same: bool) -> None:
+    runs = [a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)]
+    for run in runs:
+        run.environment["server"] = {"label": "nginx/1.22.1", "config_hash": config}
+    runs[1].plan = msgspec.structs.replace(runs[1].plan, **changes.get("plan", {}))
+    runs[1].environment |= {key: value for key, value in changes.items() if key != "plan"}
+    assert ("compare_same" in codes(compared(*runs))) is same
+
+
+def test_the_reasons_are_those_of_the_row() -> None:
+    # Of a ramp that was too short, whose server was not read at all.
+    short = measure("A", "a.db", a_run(200, hold_s=30.0, server=False)).said
+    assert "no cost is known of what was not sampled in the ramp: server_user" in str(short["cost.server_user"])
+    assert short["fixed.server_user"] == short["cost.server_user"]
+    assert "the ramp was too short" in str(short["cost.kernel"])
+    blink = measure("A", "a.db", a_run(2000, hold_s=0.3)).said
+    assert str(blink["latency.p50"]).startswith("the hold is too short (300 ms)")
+    silent = a_run(2000, hold_s=30.0)
+    for _, tick in silent.ticks:
+        tick.latency_us, tick.lateness_us = Histogram(), Histogram()
+    said = measure("A", "a.db", silent).said
+    assert (said["latency.p50"], said["lateness.p99"]) == (
+        "no heartbeat was answered in the hold",
+        "no heartbeat was sent in the hold",
+    )
+
+
+def test_a_server_that_is_read_seldom_has_a_level_all_the_same() -> None:
+    run = a_run(2000, hold_s=300.0)
+    hold = run.phases[2]
+
+    def thinned(first: int, every: int) -> module.Said:
+        run.samples = [one for one in whole if one.t_s < hold.start_s] + [
+            one for one in whole if hold.start_s <= one.t_s < (hold.end_s or 0.0)
+        ][first::every]
+        return measure("A", "a.db", run).said["memory.server_hold_end"]
+
+    whole = list(run.samples)
+    assert isinstance(thinned(0, 25), Estimate)
+    assert thinned(0, 300) == "the hold has 1 reading of the server's memory, and this wants 5"
+
+
+def test_what_is_copied_from_a_comparison_takes_no_commas_and_tells_no_secret() -> None:
+    assert (in_words("plan.server_pid", 1234567), in_words("plan.seed", 123456)) == ("1234567", "123456")
+    assert in_words("limits.cgroup_memory_limit", 4_000_000_000) == "4.0 GB"
+    assert in_words("plan.headers", ["Authorization: Bearer abc", "X-A: b"]) == (
+        "Authorization: (in the run file), X-A: (in the run file)"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
@@ -296,3 +297,14 @@ def test_a_hole_in_the_samples_is_said() -> None:
     assert c.host_total.ci95[0] <= HOST <= c.host_total.ci95[1]
     (finding,) = [one for one in c.findings if one.code == "cost_samples_gap"]
     assert "host_total from 39 s to 80 s" in finding.evidence or "host_total from 40 s to 80 s" in finding.evidence
+
+
+@pytest.mark.parametrize(("plan", "words"), [({}, "ramp, medians of 40 bins"), ({"plateaus": 5}, "plateau medians (5)")])
+def test_a_baseline_that_was_not_read_is_not_said_to_be_a_point(plan: dict[str, Any], words: str) -> None:
+    run = a_run(120_000, hold_s=10.0, **plan)
+    for sample in run.samples:
+        if sample.t_s < run.phases[1].start_s:
+            del sample.values["kernel.socket_bytes"]
+    found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    assert found.kernel is not None
+    assert found.kernel.method.startswith(f"{words}, linear regression")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from synthetic_run import a_run
 
 from asyncli.analysis.drift import (
     BIN_S,
@@ -18,6 +19,7 @@ from asyncli.analysis.drift import (
     MetricName,
     drifts,
     in_words,
+    medians,
     trend,
 )
 from asyncli.plan import Plan
@@ -477,3 +479,22 @@ def test_a_hold_with_gaps() -> None:
     drift = soak.server()
     assert (drift.verdict, drift.bytes_per_hour) == ("grows", pytest.approx(18 * MB, rel=0.02))
     assert drift.points < drift.minutes
+
+
+def test_the_points_that_are_drawn_are_those_of_the_fit() -> None:
+    run = a_run(5000, hold_s=1500.0)
+    hold = run.phases[2]
+    # In two minutes a fifth of the connections was gone: they are not of the hold.
+    for t_s, tick in run.ticks:
+        if hold.start_s + 600 < t_s <= hold.start_s + 720:
+            tick.held = 4000
+    found, _ = drifts(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    points = medians(found, run.phases, run.ticks, run.samples)
+    for name, one in found.items():
+        assert len(points[name]) == one.points, name
+        assert one.bytes_per_hour is not None
+        gone = points[name].between(hold.start_s + 640, hold.start_s + 690)
+        assert not gone.t_s, "a minute that was left out is drawn"
+    whole = trend([t_s / 3600 for t_s in points["host_total"].t_s], points["host_total"].values)
+    assert whole is not None
+    assert whole.slope == pytest.approx(found["host_total"].bytes_per_hour, rel=0.5)

@@ -202,3 +202,31 @@ def test_a_line_that_is_carried_on_too_far_says_so() -> None:
     assert found.memory is not None
     assert found.memory.connections == 10_000
     assert "forecast_far" not in [one.code for one in findings]
+
+
+def test_what_the_first_connections_take_once_is_no_room() -> None:
+    run = a_run(20_000, hold_s=10.0)
+    for sample in run.samples:
+        if sample.t_s > run.phases[1].start_s:
+            for name in ("server.pss_bytes", "host.used_bytes"):
+                sample.values[name] += 3e9
+    found, _ = forecast_of(run)
+    assert found.memory is not None
+    assert found.server_memory is not None
+    assert found.memory.connections == pytest.approx((ROOM - 3e9) / HOST, rel=0.03)
+    assert found.server_memory.connections == pytest.approx((ROOM - 3e9) / (SERVER + KERNEL_END), rel=0.03)
+    assert "3.0 GB that the first connections take once" in found.memory.how
+
+
+@pytest.mark.parametrize(
+    ("environment", "remedy"),
+    [
+        ({"local": True, "server": {"label": "the server", "pid": None}}, "--server-pid"),
+        ({"local": True, "server": {"label": "haproxy", "pid": 77}}, ""),
+        ({"local": False, "server": {"label": "nginx/1.22.1", "pid": None}}, ""),
+    ],
+)
+def test_a_remedy_is_named_only_where_it_can_work(environment: Environment, remedy: str) -> None:
+    _, findings = forecast(PLAN, known(1e4, 9e3, 1.1e4), before(3e9), [], environment, PHASES, [])
+    (found,) = [one for one in findings if "connection slots" in one.evidence]
+    assert found.remedy.startswith("name its main process with --server-pid") if remedy else found.remedy == ""

@@ -6,8 +6,12 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
+import tempfile
 import time
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +22,13 @@ from recording import write_run
 
 from asyncli.analysis import saturation
 from asyncli.cli.compare import command as compare_command
+from asyncli.cli.report import command as report_command
 from asyncli.cli.runs import command as runs_command
+from asyncli.cli.soak import command as soak_command
 from asyncli.errors import AsyncliError, StoreError
 from asyncli.plan import plan_document
 from asyncli.records import Deaths, Phase
+from asyncli.report import comparison
 from asyncli.report.listing import listed
 from asyncli.report.summary import summarise
 from asyncli.store.head import PUNCTUAL_US, read_head
@@ -300,3 +307,80 @@ def test_a_damaged_histogram_is_that_files_fault_alone(files: Path, tmp_path: Pa
     assert "damaged" in document["unread"][0]["why"]
     with pytest.raises(StoreError, match="damaged"):
         ran(compare_command, path, files / "b.db")
+
+
+def test_names_that_cannot_be_looked_at_are_one_line(files: Path, tmp_path: Path) -> None:
+    a, long = files / "a.db", tmp_path / ("x" * 300)
+    for command, arguments in (
+        (compare_command, [a, long]),
+        (compare_command, [a, files / "b.db", "--html", long]),
+        (runs_command, [long]),
+        (runs_command, [files, "--json", long]),
+        (report_command, [a, "--html", long]),
+        (report_command, [a, "--csv", long]),
+        (report_command, [a, "--plots", long]),
+        (soak_command, ["http://127.0.0.1:9/", "--plan", "x" * 300]),
+    ):
+        refused(command, *arguments)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that everybody may look into: pytest's own are root's alone."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another")
+def test_folders_that_may_not_be_looked_into_are_one_line(open_folder: Path) -> None:
+    (shut := open_folder / "shut").mkdir(mode=0o700)
+    run = write(a_run(500), open_folder / "a.db")
+    os.seteuid(65534)
+    try:
+        for command, arguments in (
+            (report_command, [run, "--html", shut / "x.html"]),
+            (report_command, [run, "--csv", shut / "q" / "x"]),
+            (runs_command, [shut / "y"]),
+            (compare_command, [run, shut / "y.db"]),
+        ):
+            refused(command, *arguments)
+    finally:
+        os.seteuid(0)
+
+
+def test_a_name_that_is_no_utf8_spoils_no_list(files: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"\xff.db")
+    shutil.copy(files / "a.db", odd)
+    (tmp_path / os.fsdecode(b"\xfe.db")).write_text("no run")
+    document = listing(tmp_path)
+    assert [one["file"] for one in document["runs"]] == ["\ufffd.db"]
+    assert [one["file"] for one in document["unread"]] == ["\ufffd.db"]
+    compared = json.loads(ran(compare_command, odd, files / "b.db", "--json", "-")[1])
+    assert compared["runs"][0]["file"].endswith("/\ufffd.db")
+
+
+def test_a_page_is_utf8_whatever_the_terminal_is(files: Path) -> None:
+    code = "import sys; from asyncli.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    for arguments in (("report", files / "a.db", "--html", "-"), ("compare", files / "a.db", files / "b.db", "--html", "-")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+            capture_output=True,
+            check=True,
+        )
+        assert done.stdout.decode("utf-8").endswith("</html>\n")
+
+
+def test_one_run_is_let_go_before_the_next_is_read(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[weakref.ref[Any]] = []
+
+    def read(path: Path) -> Run:
+        assert not [one for one in alive if one() is not None], "two runs in memory"
+        run = read_run(path)
+        alive.append(weakref.ref(run.samples))
+        return run
+
+    monkeypatch.setattr(comparison, "read_run", read)
+    assert [one.name for one in comparison.measure_files((files / name, None) for name in ("a.db", "b.db"))] == ["A", "B"]
+    assert len(alive) == 2

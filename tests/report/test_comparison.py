@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 from synthetic_run import a_run
 
+from asyncli import __version__
 from asyncli.analysis.compare import ROWS, Comparison, Difference, compare, measure
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
@@ -286,3 +287,18 @@ def test_the_forest_plot_stays_on_its_paper() -> None:
             low, high = ax.get_xlim()
             for line in ax.lines:
                 assert all(low <= x <= high for x in line.get_xdata() if len(line.get_xdata()) and ax.get_xlim() != (0, 1)), style
+
+
+def test_a_small_number_keeps_its_digits() -> None:
+    tiny = Difference(
+        "failed", "per 1,000 attempts", ("A", "B"), (0.001, 0.00145), 0.00045, (0.0003, 0.0006), 0.45, 0.0001, "higher"
+    )
+    assert "B is higher by 0.00045" in sentence(tiny)
+    assert "0.000 " not in " ".join((amounts(tiny).first, amounts(tiny).second, amounts(tiny).low, ""))
+
+
+def test_the_page_says_who_compared(alike: Comparison) -> None:
+    # The runs were made by others.
+    for run in alike.runs:
+        run.facts["asyncli"] = "0.0.9"
+    assert f"Compared by asyncli {__version__}." in page(alike)

@@ -90,3 +90,10 @@ def test_the_servers_cost_stands_in_where_the_hosts_is_drowned() -> None:
     assert found.cost_of == "server_user"
     assert " B ± " in (line := printed(Listing("x", [found], []), 140)[1])
     assert "(server)" in line
+
+
+def test_what_stands_behind_the_sign_has_a_unit_where_that_is_not_bytes() -> None:
+    dear = one()
+    assert dear.cost is not None
+    dear.cost.bytes_per_connection, dear.cost.ci95 = 2.0e6, (2.0e6 - 3733, 2.0e6 + 3733)
+    assert "2.0 MB ± 3,733 B" in printed(Listing("x", [dear], []), 140)[1]

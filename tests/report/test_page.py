@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 from made_runs import HOSTILE, KINDS, a_night
 from synthetic_run import a_run
 
-from asyncli.records import Finding
+from asyncli import __version__
+from asyncli.records import Check, Finding
 from asyncli.report.analyses import analyse
 from asyncli.report.page import render
 from asyncli.report.summary import Summary, summarise
@@ -288,3 +290,31 @@ def test_it_reads_in_light_in_dark_on_a_phone_and_on_paper() -> None:
     for query in ("@media screen and (prefers-color-scheme: dark)", "@media (max-width: 44rem)", "@media print", "size: A4"):
         assert query in style
     assert ("meta", "content", "width=device-width, initial-scale=1") in page.attributes
+
+
+def test_the_table_of_limits_is_in_order() -> None:
+    run = a_run(30_000)
+    run.checks = [
+        Check("file_max", "open files", "ok", 1e9, 60_000, "files"), Check("ports", "ports", "ok", None, None, "ports"),
+    ]  # fmt: skip
+    text, _, _ = made(run)
+    names = ["memory of this host, both ends on it", "memory of a server like this host, alone", "open files of the whole host"]
+    table = text[text.index("the lowest first") :]
+    places = [table.index(f"{name}") for name in names]
+    assert places == sorted(places)
+
+
+def test_a_forecast_that_hangs_on_a_lost_fit_is_no_fact() -> None:
+    assert "would fit" not in made(KINDS["unsteady"]())[1].words
+    assert "would fit" in made(a_run(30_000))[1].words
+
+
+def test_what_is_passed_on_tells_no_secret_and_takes_no_commas() -> None:
+    run = a_run(1000, headers=("Authorization: Bearer abc123",), server_pid=1_234_567)
+    run.plan = msgspec.structs.replace(run.plan, seed=123_456_789_012)
+    run.environment["asyncli"] = "0.0.9"
+    text, page, _ = made(run)
+    assert "abc123" not in text
+    for words in ("Authorization: (in the run file)", "123456789012", "1234567"):
+        assert words in page.words, words
+    assert f"measured by asyncli 0.0.9, reported by asyncli {__version__}" in page.text

@@ -6,12 +6,13 @@ import io
 import re
 
 import pytest
+from made_runs import unsteady
 from rich.console import Console
 from synthetic_run import a_run
 
 from asyncli.records import Deaths, Finding
 from asyncli.report.summary import Summary, summarise
-from asyncli.report.text import answer, one_line, print_report
+from asyncli.report.text import answer, one_line, print_report, room
 from asyncli.store.reader import Run
 
 
@@ -165,3 +166,21 @@ def test_one_line() -> None:
     line = one_line(summarise(a_run(100_000)))
     assert re.fullmatch(r"passed: 100,000 of .* none was lost; one more costs 9,\d\d\d B on this host, \+- \d+ B", line)
     assert one_line(summarise(a_run(1000))).endswith("none was lost")
+
+
+def test_a_forecast_does_not_stand_on_a_fit_that_the_answer_calls_lost() -> None:
+    summary = summarise(unsteady())
+    assert "the whole host's memory moved too much to tell" in answer(summary)
+    assert summary.forecast.first == "memory"
+    assert re.fullmatch(r"A server like this host, alone, has memory for about [\d,]+\.", room(summary)), room(summary)
+
+
+def test_what_stands_behind_the_sign_has_the_unit_of_what_stands_before_it() -> None:
+    summary = summarise(a_run(100_000))
+    total = summary.cost.host_total
+    assert total is not None
+    total.bytes_per_connection, total.ci95 = 2.0e6, (2.0e6 - 3733, 2.0e6 + 3733)
+    assert "One more connection costs 2.0 MB on this host ± 3,733 B: " in answer(summary)
+    total.bytes_per_connection, total.ci95 = 4e6, (3e6, 5e6)
+    assert "4.0 MB on this host ± 1.0 MB: " in answer(summary)
+    assert "4.0 MB on this host, +- 1.0 MB" in one_line(summary)
