@@ -38,8 +38,8 @@ _DEVIATIONS = 3.0
 # Nearly all; as good as full; clearly not all that was asked for; and the share from which it counts as the most.
 _NEARLY_ALL, _FULL, _NOT_ALL, _HALF = 0.9, 0.75, 0.8, 0.5
 
-# The clock of /proc counts in hundredths of a second; who answers nobody and uses half a core is not idle.
-_STILL_CORES, _BUSY_CORES = 0.015, 0.5
+# Who answers nobody and uses so much of a core does not stand still.
+_BUSY_CORES = 0.5
 
 _ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
 
@@ -395,7 +395,7 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
     name = "nginx" if case.witness.is_nginx else "the server"
     if answered < 0.05 * count:
         said = case.witness.about(max(asked_s, 0.0), still_s, count)
-        if said.silent and said.cores is not None and said.cores <= _STILL_CORES:
+        if said.silent and said.still:
             why = f"{name} stood still: it answered nobody, its status page neither, and its processes used no CPU"
             return "server_stalled", why, "see who stopped it (SIGSTOP, a debugger, a frozen cgroup)", count >= FEWEST
         if said.silent is False:

@@ -17,6 +17,8 @@ from asyncli.records import Check, Environment, Phase, Sample
 _GAP_S = 2.5
 # How far before and after a moment its witnesses may stand (s).
 _BEFORE_S, _AFTER_S = 5.0, 5.0
+# Less CPU time than this (s) over a whole second or more: the clock of /proc counts in hundredths.
+_STILL_S = 0.015
 
 
 class Testimony(msgspec.Struct):
@@ -36,7 +38,8 @@ class Testimony(msgspec.Struct):
     silent: bool | None = None
     #: It was silent from then on, up to the end of the hold.
     silent_since: bool | None = None
-    #: How many cores its processes used.
+    #: Its processes were there and used no CPU time; and how many cores they used.
+    still: bool | None = None
     cores: float | None = None
 
 
@@ -109,7 +112,8 @@ class Witness:
             said.silent_since = self._stop - to_s > _GAP_S and self._silent(to_s, self._stop)
         used = self._server["cpu_s"].between(from_s, to_s)
         if len(used) > 1 and used.t_s[-1] - used.t_s[0] >= 0.9:
-            said.cores = (used.values[-1] - used.values[0]) / (used.t_s[-1] - used.t_s[0])
+            spent_s = used.values[-1] - used.values[0]
+            said.still, said.cores = spent_s <= _STILL_S, spent_s / (used.t_s[-1] - used.t_s[0])
         return said
 
     def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
