@@ -60,6 +60,10 @@ SETTLED = (
     "taken to wander)"
 )
 
+# What is sized by. What is queued comes and goes with each beat, and asyncli's own is a few bytes a row: either moves for no
+# reason that a longer rest would end, and their intervals are widened all the same.
+_SIZED = frozenset({"server_user", "kernel", "host_total"})
+
 
 class Cost(msgspec.Struct):
     """Memory per connection (bytes), its 95 % interval (low, high), the fixed part (bytes), method, points.
@@ -501,7 +505,7 @@ def _doubts(known: Costs, plan: Plan, held: Series, *fitters: _Fitter) -> list[F
         )
         remedy = "let the ramp come to its end" if plan.plateaus >= FEWEST_PLATEAUS else "--plateaus 5"
         found.append(Finding("plateaus_too_few", "info", evidence, remedy))
-    moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in known.fits}
+    moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in _SIZED and name in known.fits}
     if moving:
         found.append(_plateau_unsettled(moving, plan))
     gaps = {name: gap for one in fitters for name, gap in one.gaps.items() if name in known.fits}

@@ -93,12 +93,11 @@ def _reuse(case: Case, slots: float, is_full: Callable[[float, int], bool], cert
             _ROOM,
         )
 
-    for cell in cells:
-        case.take(cell, cell.left, "idle_reuse", words, certain)
+    case.take_all(cells, "idle_reuse", words, certain)
     instants = {cell.to_s for cell in cells}
     for cell in case.of("closed_awaiting", "reset"):
         if cell.to_s in instants and cell.left <= dead:
-            case.take(cell, cell.left, "idle_reuse", _crossed(cell.cause, "nginx closed it to reuse its slot", _ROOM), certain)
+            case.take(cell, "idle_reuse", _crossed(cell.cause, "nginx closed it to reuse its slot", _ROOM), certain)
 
 
 def likely_reuse(case: Case) -> None:
@@ -127,8 +126,7 @@ def likely_reuse(case: Case) -> None:
             _ROOM,
         )
 
-    for cell in cells:
-        case.take(cell, cell.left, "idle_reuse", words, False)
+    case.take_all(cells, "idle_reuse", words, False)
 
 
 def _crossed(cause: str, said: str, remedy: str) -> Words:
@@ -196,7 +194,7 @@ def _bursts(case: Case, *, only_certain: bool) -> None:
         for moment in moments:
             for cell in moment.burst.cells:
                 its = [one for one in moments if cell.cause in one.causes]
-                case.take(cell, cell.left, code, _at_moments(cell.cause, its), certain)
+                case.take(cell, code, _at_moments(cell.cause, its), certain)
 
 
 def _timed(case: Case, idle_s: Histogram) -> bool:
@@ -367,8 +365,7 @@ def silences(case: Case) -> None:
         def words(share: Share, said: str = said, remedy: str = remedy) -> tuple[str, str]:
             return f"{befell('heartbeat_timeout', share.count)} ({format_duration(case.timeout_s)}): {said}{share.when()}", remedy
 
-        for cell in cells:
-            case.take(cell, cell.left, code, words, certain, place=place)
+        case.take_all(cells, code, words, certain, place)
 
 
 def _stretches(case: Case) -> list[list[Cell]]:

@@ -156,37 +156,25 @@ class Case:
             whole.merge(self.rest(cell))
         return whole
 
-    def take(self, cell: Cell, count: int, code: str, words: Words, certain: bool, place: int = 0) -> None:
-        """Explain ``count`` of a cell. ``place`` tells apart what happened more than once."""
-        self._take(cell, count, code, words, certain, place, None, 0.0, 0.0)
-
-    def take_rest(self, cause: str, code: str, words: Words) -> None:
-        """Put all that is left of a cause under one likelihood."""
-        whole, cells = self.all_of(cause), self.of(cause)
-        for cell in cells:
-            self.take(cell, cell.left, code, words, False)
-        self.shares[cause, code, self.turn, False, 0][0].whole = whole
-
-    def take_by(
-        self, cell: Cell, field: Field, low: float, high: float, code: str, words: Words, certain: bool, place: int = 0
-    ) -> None:
-        """Explain those of a cell of which ``field`` lies in ``[low, high]``."""
-        histogram = getattr(self.rest(cell), field)
-        self._take(cell, within(histogram, low, high), code, words, certain, place, field, low, high)
-
-    def _take(
+    def take(
         self,
         cell: Cell,
-        count: int,
         code: str,
         words: Words,
         certain: bool,
-        place: int,
-        by: Field | None,
-        low: float,
-        high: float,
+        *,
+        count: int | None = None,
+        where: tuple[Field, float, float] | None = None,
+        place: int = 0,
     ) -> None:
-        count = min(count, cell.left)
+        """Explain what is left of a cell, or ``count`` of it, or those ``where`` a field lies between two values, both in.
+
+        ``place`` tells apart what happened more than once.
+        """
+        by, low, high = where or (None, 0.0, 0.0)
+        if by is not None:
+            count = within(getattr(self.rest(cell), by), low, high)
+        count = cell.left if count is None else min(count, cell.left)
         if count <= 0:
             return
         cell.left -= count
@@ -196,6 +184,17 @@ class Case:
             setattr(rest, by, without(getattr(rest, by), low, high))
         share, _ = self.shares.setdefault((cell.cause, code, self.turn, certain, place), (Share(), words))
         share.add(cell, count, by, low, high)
+
+    def take_all(self, cells: Iterable[Cell], code: str, words: Words, certain: bool, place: int = 0) -> None:
+        """Explain all that is left of these."""
+        for cell in cells:
+            self.take(cell, code, words, certain, place=place)
+
+    def take_rest(self, cause: str, code: str, words: Words) -> None:
+        """Put all that is left of a cause under one likelihood."""
+        whole = self.all_of(cause)
+        self.take_all(self.of(cause), code, words, False)
+        self.shares[cause, code, self.turn, False, 0][0].whole = whole
 
     def asked(self, cells: Iterable[Cell]) -> float:
         """The share of these that ended while a heartbeat waited for its answer, from 0 to 1.

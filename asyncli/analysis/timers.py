@@ -60,10 +60,10 @@ _BEAT_OFTENER = "raise that timeout, or beat more often: --keepalive below twice
 
 def ours(case: Case) -> None:
     """What was lost with a worker of ours, and what is no HTTP: the cause says it all."""
-    for cell in case.of("generator_lost"):
-        case.take(cell, cell.left, "generator_lost", _by_cause("generator_lost", "see the finding about that worker"), True)
-    for cell in case.of("protocol_error"):
-        case.take(cell, cell.left, "not_http", _by_cause("protocol_error", "see that the URL names an HTTP server"), True)
+    lost = _by_cause("generator_lost", "see the finding about that worker")
+    case.take_all(case.of("generator_lost"), "generator_lost", lost, True)
+    foreign = _by_cause("protocol_error", "see that the URL names an HTTP server")
+    case.take_all(case.of("protocol_error"), "not_http", foreign, True)
 
 
 def _by_cause(cause: str, remedy: str) -> Words:
@@ -90,7 +90,7 @@ def errors(case: Case) -> None:
 
     certain = both >= FEWEST and (enough == 1 or both >= 0.9 * sum(cell.left for cell, _ in of_cell))
     for cell, bad in of_cell:
-        case.take(cell, sum(bad.values()), "http_error", words, certain)
+        case.take(cell, "http_error", words, certain, count=sum(bad.values()))
 
 
 # What nginx answers with and closes, by itself (ngx_http_special_response_handler); 494 to 497 go out as 400.
@@ -126,7 +126,7 @@ def _off(case: Case, said: str, certain: bool) -> None:
         )
 
     for cell in case.of("closed_announced"):
-        case.take_by(cell, "requests", 0, 1, "keepalive_off", words, certain)
+        case.take(cell, "keepalive_off", words, certain, where=("requests", 0, 1))
 
 
 def keepalive_requests(case: Case) -> None:
@@ -140,7 +140,7 @@ def keepalive_requests(case: Case) -> None:
             said = as_configured("keepalive_requests", format_count(have), certain)
             words = _after_requests(format_count(have), said)
             for cell in cells:
-                case.take_by(cell, "requests", have, have, "keepalive_requests", words, certain)
+                case.take(cell, "keepalive_requests", words, certain, where=("requests", have, have))
     cells = case.of("closed_announced")
     rest = case.all_of("closed_announced")
     found = mode(rest.requests)
@@ -161,7 +161,7 @@ def keepalive_requests(case: Case) -> None:
         code, remedy = "keepalive_requests", _MORE_REQUESTS
     words = _after_requests(numbers, said, remedy)
     for cell in cells:
-        case.take_by(cell, "requests", low, high, code, words, False)
+        case.take(cell, code, words, False, where=("requests", low, high))
 
 
 def _after_requests(numbers: str, said: str, remedy: str = _MORE_REQUESTS) -> Words:
@@ -182,7 +182,7 @@ def keepalive_time(case: Case) -> None:
             certain = there >= FEWEST
             words = _at_age(as_configured("keepalive_time", format_duration(have), certain))
             for cell in cells:
-                case.take_by(cell, "age_s", low, high, "keepalive_time", words, certain)
+                case.take(cell, "keepalive_time", words, certain, where=("age_s", low, high))
     cells = case.of("closed_announced")
     age_s = case.all_of("closed_announced").age_s
     width = max(NARROW, case.gap_s + 1, NARROW_SHARE * (age_s.quantile(0.5) or 0.0))
@@ -195,7 +195,7 @@ def keepalive_time(case: Case) -> None:
     default = "1 h by default" if low <= _DEFAULT_TIME_S <= high else ""
     said = _looks_like(case, "keepalive_time", default) + _disputed(case, "keepalive_time", format_duration)
     for cell in cells:
-        case.take_by(cell, "age_s", low, high, "keepalive_time", _at_age(said), False)
+        case.take(cell, "keepalive_time", _at_age(said), False, where=("age_s", low, high))
 
 
 def _at_age(said: str) -> Words:
@@ -269,7 +269,7 @@ def _before_request(case: Case, cells: list[Cell], span: tuple[float, float], sa
 
     for cell in cells:
         count = min(within(cell.dead.requests, 0, 0), within(case.rest(cell).idle_s, low, high))
-        case.take(cell, count, "client_header_timeout", words, certain)
+        case.take(cell, "client_header_timeout", words, certain, count=count)
 
 
 def keepalive_timeout(case: Case) -> None:
@@ -295,9 +295,9 @@ def keepalive_timeout(case: Case) -> None:
         )
 
     for cell in cells:
-        case.take_by(cell, "idle_s", low, high, "keepalive_timeout", words, certain)
+        case.take(cell, "keepalive_timeout", words, certain, where=("idle_s", low, high))
     for cell in case.of("closed_awaiting", "reset"):
-        case.take_by(cell, "idle_s", low, high, "keepalive_timeout", crossed(cell.cause), certain)
+        case.take(cell, "keepalive_timeout", crossed(cell.cause), certain, where=("idle_s", low, high))
 
 
 def idle_timeout(case: Case) -> None:
@@ -317,7 +317,7 @@ def idle_timeout(case: Case) -> None:
                 said = f"{said}; the server still counts {format_count(kept)} of them as open, so it was not told"
             words = _after_idle(cause, said, remedy)
             for cell in cells:
-                case.take_by(cell, "idle_s", low, high, code, words, kept > 0, place=round(low))
+                case.take(cell, code, words, kept > 0, place=round(low), where=("idle_s", low, high))
             cells = case.of(cause)
 
 
@@ -378,7 +378,7 @@ def forgotten(case: Case) -> None:
             )
 
         for cell in cells:
-            case.take_by(cell, "idle_s", edge, math.inf, "box_reset", words, False)
+            case.take(cell, "box_reset", words, False, where=("idle_s", edge, math.inf))
 
 
 def idle_edge(case: Case, idle_s: Histogram, count: int, waited_s: float = 0.0) -> float | None:
@@ -422,7 +422,7 @@ def lifetime(case: Case) -> None:
             )
 
         for cell in cells:
-            case.take_by(cell, "age_s", low, high, "lifetime", words, False)
+            case.take(cell, "lifetime", words, False, where=("age_s", low, high))
 
 
 def _is_no_moment(cells: list[Cell], age_s: Histogram, ages: tuple[float, float]) -> bool:
@@ -456,7 +456,8 @@ def closed_at_once(case: Case) -> None:
 
         for cell in cells:
             rest = case.rest(cell)
-            case.take(cell, min(within(rest.requests, 0, 0), within(rest.age_s, 0, 0)), "closed_at_once", words, False)
+            count = min(within(rest.requests, 0, 0), within(rest.age_s, 0, 0))
+            case.take(cell, "closed_at_once", words, False, count=count)
 
 
 def _looks_like(case: Case, directive: str, default: str = "") -> str:

@@ -25,7 +25,7 @@ from asyncli.analysis.compare import (
 )
 from asyncli.errors import PlanError, StoreError
 from asyncli.records import SCHEMA, Finding
-from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
+from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
 from asyncli.report.words import oneline, utf8
 from asyncli.store.reader import Run, read_run
 from asyncli.units import format_count, format_duration
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 # Beyond this, the eye loses a row of numbers on its way.
 _WIDEST = 120
-_VERDICT_STYLE = {"passed": "green", "failed": "red", "invalid": "magenta", "untested": "yellow", "incomplete": "magenta"}
 _ROW = {row.key: row for row in ROWS}
 #: Units by size: (at least, factor, name); the first that fits is used.
 _SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
@@ -216,7 +215,7 @@ def _runs(comparison: Comparison) -> Iterable[RenderableType]:
         verdict = verdict_of(run)
         text = Text.assemble(
             (f"{run.name}  ", "bold"), (oneline(run.path), "bold"), f": {server_of(run)}, {held}, begun {run.started}, ",
-            (verdict, _VERDICT_STYLE[verdict]),
+            (verdict, VERDICT_STYLE[verdict]),
         )  # fmt: skip
         yield Indented(text, 3)
     yield ""

@@ -13,7 +13,7 @@ from asyncli.analysis.series import end_of_hold, phase
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.records import SCHEMA
-from asyncli.report.terminal import ascii_only
+from asyncli.report.terminal import VERDICT_STYLE, ascii_only
 from asyncli.report.words import bytes_each, half_of, oneline, utf8
 from asyncli.store.reader import Run
 from asyncli.units import format_bytes, format_count, format_duration
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 # A file that is being written grows each second; one that has not for this long has lost its writer.
 _LIVE_S = 10.0
-_VERDICT_STYLE = {
-    "passed": "green", "failed": "red", "invalid": "magenta", "untested": "yellow", "going on": "cyan", "incomplete": "magenta",
-}  # fmt: skip
 
 
 class Listed(msgspec.Struct):
@@ -128,7 +125,7 @@ def print_listing(listing: Listing, console: Console) -> None:
         for name in shown:
             cell = cells[name] if len(cells[name]) <= widths[name] else "…" + cells[name][1 - widths[name] :]
             padded = f"{cell:>{widths[name]}}" if name in _RIGHT else f"{cell:<{widths[name]}}"
-            text.append(padded, style or (_VERDICT_STYLE.get(cells["verdict"], "") if name == "verdict" else ""))
+            text.append(padded, style or (VERDICT_STYLE.get(cells["verdict"], "") if name == "verdict" else ""))
             text.append("  ")
         text.rstrip()
         _say(console, text)

@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
+#: Of a run file's state, "going on" and "incomplete" among the verdicts.
+VERDICT_STYLE = {
+    "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
+    "going on": "bold cyan", "incomplete": "bold magenta",
+}  # fmt: skip
 _ASCII = str.maketrans({"±": "+-", "×": "x", "…": "~"})
 
 

@@ -16,7 +16,7 @@ from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.records import Finding
 from asyncli.report.summary import Summary
-from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
+from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
 from asyncli.report.words import about, bytes_each, ceiling, cost_rows, half_of, interval, milliseconds, oneline, or_dash, spent
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 _WIDEST = 96
 # An interval wider than this share of its slope is a guess, and is called one.
 _WIDE_INTERVAL = 0.25
-_VERDICT_STYLE = {
-    "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
-    "incomplete": "bold magenta",
-}  # fmt: skip
 
 
 def print_report(summary: Summary, console: Console, path: str | os.PathLike[str]) -> None:
@@ -158,7 +154,7 @@ def _answer(summary: Summary) -> Iterable[RenderableType]:
 
     # What has no end yet is none of the four: it may be running, or have been stopped at once.
     word = summary.verdict if summary.run.complete else "incomplete"
-    yield Text.assemble((word.upper(), _VERDICT_STYLE[word]), "  ", oneline(why(summary)))
+    yield Text.assemble((word.upper(), VERDICT_STYLE[word]), "  ", oneline(why(summary)))
     yield ""
     yield Text(answer(summary), "bold")
     if not summary.generator.saturated and (more := room(summary)):

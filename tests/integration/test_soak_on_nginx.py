@@ -7,75 +7,14 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from contract import ENVIRONMENT, SOAK, keys_match
 from programs import SHORT, codes, recorded, report, run
 
 from asyncli.lab.nginx import LabNginx
 
 pytestmark = pytest.mark.nginx
-
-# The contract with outside tools, word for word: a key here is a key there, neither more nor fewer.
-CAUSES = "*"  # keys that depend on what happened
-COST = {"bytes_per_connection", "ci95", "fixed_bytes", "method", "points", "r2"}
-CEILING = {"name", "connections", "ci95", "how"}
-DRIFT = {
-    "bytes_per_hour", "ci95", "p_value", "minutes", "verdict", "within_bytes_per_hour", "points", "bin_s", "from_s", "to_s",
-    "level_bytes", "bytes_per_request",
-}  # fmt: skip
-KEYS: dict[str, Any] = {
-    "schema": None,
-    "run": {"id": None, "started": None, "duration_s": None, "phases": [{"name": None, "start_s": None, "end_s": None}], "verdict": None, "complete": None},
-    "plan": {
-        "urls": None, "connections": None, "keepalive_s": None, "batch": None, "interval_s": None, "hold_s": None, "baseline_s": None, "residue_s": None,
-        "plateaus": None, "plateau_s": None, "workers": None, "sources": None, "timeout_s": None, "connect_timeout_s": None, "status_url": None,
-        "server_pid": None, "server_pidfile": None, "server_name": None, "method": None, "headers": None, "first_beat": None, "reopen": None,
-        "seed": None, "force": None,
-    },
-    "connections": {
-        "requested": None, "opened": None, "established_peak": None, "held": None, "lost": None, "reopened": None, "failed": None,
-        "failures": CAUSES, "deaths": CAUSES,
-    },
-    "ramp": {"asked_per_s": None, "achieved_per_s": None, "lateness_ms": {"p50": None, "p99": None, "max": None}},
-    "heartbeats": {
-        "sent": None, "answered": None, "failed": None, "by_status": CAUSES,
-        "latency_ms": {"p50": None, "p90": None, "p99": None, "p999": None, "max": None},
-        "lateness_ms": {"p50": None, "p99": None, "max": None},
-    },
-    "reconciliation": {
-        "client_held": None, "server_active": None, "accepts_delta": None, "handled_delta": None, "requests_delta": None, "agrees": None, "divergences": None,
-    },
-    "server": {
-        "processes": {"baseline": None, "hold_end": None}, "rss_bytes": {"baseline": None, "hold_end": None},
-        "pss_bytes": {"baseline": None, "hold_end": None}, "cpu_s": {"baseline": None, "hold_end": None},
-    },
-    "cost": dict.fromkeys(("server_user", "kernel", "kernel_queued", "generator_user", "host_total", "residual"), COST),
-    "residue": {"after_s", "server_user", "kernel", "host_total"},
-    "forecast": {"memory": CEILING, "server_memory": CEILING, "ceilings": [CEILING], "first": None},
-    "drift": dict.fromkeys(("server_user", "kernel", "generator_user", "host_total"), DRIFT),
-    "diagnoses": None,
-    "generator": {
-        "processes": None, "user_bytes": None, "user_bytes_per_connection": None, "cpu_s": None, "cpu_us_per_heartbeat": None, "saturated": None,
-    },
-    "findings": [{"code": None, "severity": None, "evidence": None, "remedy": None}],
-}  # fmt: skip
-ENVIRONMENT = {"kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes"}
-
-
-def compare(document: Any, keys: Any, where: str = "") -> None:
-    """Fail unless the document has exactly these keys, all the way down."""
-    if isinstance(keys, dict):
-        assert isinstance(document, dict), where
-        assert set(document) == set(keys), where
-        for key, below in keys.items():
-            compare(document[key], below, f"{where}.{key}")
-    elif isinstance(keys, list):
-        assert document, where
-        for one in document:
-            compare(one, keys[0], where)
-    elif isinstance(keys, set) and document is not None:
-        assert set(document) == keys, where
 
 
 def test_five_hundred_held_to_the_end(tmp_path: Path, nginx: LabNginx) -> None:
@@ -84,8 +23,8 @@ def test_five_hundred_held_to_the_end(tmp_path: Path, nginx: LabNginx) -> None:
     assert (live.status, live.err) == (0, "")
     summary = json.loads((tmp_path / "run.json").read_text())
 
-    environment = summary.pop("environment")
-    compare(summary, KEYS)
+    environment = summary["environment"]
+    keys_match(summary, SOAK)
     assert set(environment) >= ENVIRONMENT
     assert environment["server"]["label"] == nginx.label
     assert [phase["name"] for phase in summary["run"]["phases"]] == ["baseline", "ramp", "hold", "drain", "residue"]
