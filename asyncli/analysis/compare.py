@@ -14,6 +14,9 @@ counts (Przyborowski and Wilenski 1940, Biometrika 31).
 Some twenty numbers are compared at once, and of twenty that do not differ one would seem to. So a difference is called
 real only if it stands Holm's test over all numbers of the two runs (Holm 1979, Scand. J. Stat. 6): where the runs do not
 differ in anything, the chance that any number is called different is 1 in 20.
+
+The whole host's memory is shared with whatever else runs there. So a difference of it is called real only where the parts
+that are known of a connection make up at least half of it: what lies in what is left over may be anybody's.
 """
 
 from __future__ import annotations
@@ -88,15 +91,19 @@ REPEAT: dict[str, Repeat] = {
 REPEAT_FREEDOM = 9
 # A difference of latencies of which asyncli's own lateness makes this share says nothing of the server.
 _OWN = 0.5
+# A difference of the whole host of which what is left over makes more than this share says nothing of a connection's parts.
+_LEFT_OVER = 0.5
 
 METHOD = (
     "the intervals of both runs, independent of each other, combined after Welch and Satterthwaite, with what the same server "
     "was measured to differ by from run to run; rates by Garwood's intervals and the exact conditional test; quantiles by "
-    "Woodruff's intervals over stretches of the hold"
+    "Woodruff's intervals over stretches of the hold (a report's are of ramp and hold); a level at the hold's end is the mean "
+    "of its last minute"
 )
 RULE = (
     "a difference is real if it stands Holm's test at 5 % over all numbers of both runs: where nothing differs, 1 comparison in "
-    "20 calls anything real. An interval by itself holds the truth in 19 of 20"
+    "20 calls anything real. Of the whole host it must also lie in the parts that are known, not in what is left over. An "
+    "interval by itself holds the truth in 19 of 20"
 )
 
 
@@ -602,7 +609,23 @@ def _pair(first: Measured, second: Measured) -> list[Difference]:
             one.verdict = "no_difference"
         else:
             one.why = f"alone it would count (p = {one.p_value:.2g}), but of {len(tested)} numbers one may be so by chance"
+    _mind_the_rest(rows)
     return rows
+
+
+def _mind_the_rest(rows: Sequence[Difference]) -> None:
+    """Take back that the host differs where no part that is known does: others use its memory, too."""
+    by_key = {one.key: one.difference for one in rows}
+    whole = next(one for one in rows if one.key == "cost.host_total")
+    rest = by_key["cost.residual"]
+    if whole.verdict not in ("higher", "lower") or whole.difference is None or rest is None:
+        return
+    if rest / whole.difference > _LEFT_OVER:
+        whole.verdict = "cannot_say"
+        whole.why = (
+            f"it lies in what is left over ({rest:+,.0f} B of {whole.difference:+,.0f} B a connection), which other programs "
+            "move too, and not in the parts that are known"
+        )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

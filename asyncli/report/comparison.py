@@ -234,14 +234,14 @@ def _findings(findings: Sequence[Finding]) -> Iterable[RenderableType]:
 
 
 def headline(rows: Sequence[Difference]) -> str:
-    """How many of the rows are really different, as a title."""
+    """How many of the rows could be compared, and how many of those are really different, as a title."""
     first, second = rows[0].between
     real = sum(one.verdict in ("higher", "lower") for one in rows)
-    if real:
-        return f"{second} against {first}: {real} real difference{'s' if real > 1 else ''}"
-    if any(one.verdict == "no_difference" for one in rows):
-        return f"{second} against {first}: no real difference"
-    return f"{second} against {first}: nothing can be said"
+    compared = sum(one.p_value is not None for one in rows)
+    if not compared:
+        return f"{second} against {first}: none of {len(rows)} numbers could be compared"
+    found = f"{real or 'no'} real difference{'s' if real > 1 else ''}"
+    return f"{second} against {first}: {found} in the {compared} of {len(rows)} numbers that could be compared"
 
 
 def sentence(one: Difference) -> str:

@@ -255,6 +255,20 @@ def changed(run: Run, more: float) -> None:
     run.id = "another"
 
 
+def test_what_lies_in_what_is_left_over_is_no_difference_of_the_host() -> None:
+    runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
+    for sample in runs[1].samples:
+        # Another program, that took memory at the ramp's own pace.
+        sample.values["host.used_bytes"] += 4700.0 * (sample.values.get("status.active", 1.0) - 1.0)
+    host = row(compared(*runs), "cost.host_total")
+    assert host.p_value is not None
+    assert (host.verdict, host.p_value < 1e-6) == ("cannot_say", True)
+    assert host.why.startswith("it lies in what is left over (+4,")
+    # Where the server itself takes more it is real, whatever is left over.
+    changed(runs[1], 6000.0)
+    assert row(compared(*runs), "cost.host_total").verdict == "higher"
+
+
 def test_three_runs_are_each_compared_with_the_first() -> None:
     runs = [a_run(20_000, hold_s=30.0, seed=seed) for seed in (1, 2, 3)]
     changed(runs[2], 200.0)

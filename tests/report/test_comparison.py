@@ -19,7 +19,7 @@ from asyncli.analysis.compare import ROWS, Comparison, Difference, compare, meas
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.charts import NARROW, WIDE, NothingToDraw
-from asyncli.report.comparison import amounts, print_comparison, sentence, to_json, words
+from asyncli.report.comparison import amounts, headline, print_comparison, sentence, to_json, words
 from asyncli.report.comparison_page import forest, page
 from asyncli.store.reader import Run
 
@@ -81,7 +81,7 @@ def test_what_is_real_comes_before_the_numbers(unlike: Comparison) -> None:
 
 def test_no_difference_is_said_with_what_is_excluded(alike: Comparison) -> None:
     text = flat(printed(alike, 140))
-    assert "B against A: no real difference" in text
+    assert re.search(r"B against A: no real difference in the 1\d of 19 numbers that could be compared", text)
     assert re.search(r"no difference seen \(less than \d+ B\)", text)
     assert "these are runs of the same server (nginx/1.22.1), configuration and plan" in text
     assert " is higher" not in text
@@ -91,6 +91,16 @@ def test_what_cannot_be_said_has_its_reason() -> None:
     text = flat(printed(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2, server=False))))
     assert "the server's CPU per request in the hold" in text
     assert "B: the CPU time of the server's processes was not read" in text
+
+
+def test_the_title_says_how_little_could_be_compared() -> None:
+    runs = a_run(20_000, hold_s=30.0), a_run(1000, hold_s=2.0, seed=2)
+    rows = compared(*runs).differences
+    assert sum(one.p_value is not None for one in rows) == 3
+    assert headline(rows) == "B against A: no real difference in the 3 of 19 numbers that could be compared"
+    for one in rows:
+        one.p_value, one.verdict = None, "cannot_say"
+    assert headline(rows) == "B against A: none of 19 numbers could be compared"
 
 
 def test_a_warning_stands_above_the_answer() -> None:
