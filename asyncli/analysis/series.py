@@ -102,11 +102,19 @@ def instants(samples: Sequence[Sample], *families: str) -> list[float]:
 
 
 def held_over_time(ticks: Ticks, phases: Sequence[Phase]) -> Series:
-    """Connections the client holds over time: 0 until the ramp begins, then the gauge of each tick."""
+    """Connections the client holds over time: 0 until the ramp begins, then the gauge of each tick.
+
+    When the drain begins, as many as were counted then: the gauge of that second speaks of its end, when they are gone.
+    """
     ramp = phase(phases, "ramp")
     start = ramp.start_s if ramp is not None else (ticks[0][0] - 1.0 if ticks else 0.0)
+    drain = phase(phases, "drain")
+    at_drain = 0 if drain is None else max((tick.held_at_drain for t_s, tick in ticks if t_s > drain.start_s), default=0)
     held = Series([start], [0.0])
     for t_s, tick in ticks:
+        if drain is not None and at_drain and held.t_s[-1] < drain.start_s < t_s:
+            held.t_s.append(drain.start_s)
+            held.values.append(float(at_drain))
         if t_s > held.t_s[-1]:
             held.t_s.append(t_s)
             held.values.append(float(tick.held))

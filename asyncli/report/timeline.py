@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.series import Series, end_of_run, first_connect, series
+from asyncli.analysis.series import Series, end_of_run, first_connect, held_over_time, series
 from asyncli.core.histogram import Histogram
 from asyncli.records import PhaseName, Tick
 from asyncli.report.decimate import Broken, Buckets, broken, buckets, extremes, merged, rates, sums
@@ -126,8 +126,7 @@ def _connections(run: Run, asked: Series | None, into: Buckets) -> Panel:
     if asked is not None and len(asked):
         lines.append(_gauge("asked", "asked", asked, into))
     if run.ticks:
-        held = Series([t_s for t_s, _ in run.ticks], [float(tick.held) for _, tick in run.ticks])
-        lines.append(_gauge("held", "ours", held, into))
+        lines.append(_gauge("held", "ours", held_over_time(run.ticks, run.phases), into))
     active = series(run.samples, "status.active")
     if len(active):
         # Our poller's own connection is not one of the soak's.

@@ -11,6 +11,7 @@ import pytest
 from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run
 
 from asyncli.analysis.cost import SETTLED, Costs, Residue, costs
+from asyncli.records import Phase, Sample
 from asyncli.store.reader import Run
 
 HOST = SERVER + 2 * KERNEL_END + GENERATOR + REST
@@ -274,6 +275,28 @@ def cut(run: Run, at_s: float) -> Run:
     run.phases[-1].end_s = None
     run.complete = False
     return run
+
+
+def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
+    run = a_run(100_000)
+    ramp_s = run.phases[1].start_s
+    # Ctrl-C in the middle of a second: its tick is of the drain's end, when all are gone.
+    stop = ramp_s + 30.5
+    ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s < stop + 1.0]
+    ticks[-1][1].held, ticks[-1][1].held_at_drain = 0, 30_500
+    run.ticks = ticks
+    run.samples = [sample for sample in run.samples if sample.t_s <= stop]
+    active = {"status.active": 30_501.0, "status.accepts": 31_501.0, "status.handled": 31_501.0}
+    run.samples.append(Sample(stop, {**run.samples[-1].values, **active}))
+    run.phases = [
+        run.phases[0], Phase("ramp", ramp_s, stop - 0.01), Phase("hold", stop - 0.01, stop), Phase("drain", stop, stop + 0.5),
+    ]  # fmt: skip
+    c = costs_of(run)
+    (part,) = [one for one in c.findings if one.code == "cost_of_a_part"]
+    assert part.evidence.startswith("the ramp came to 30,500 of 100,000 connections")
+    # Half of them gone in no time would look like another client's on the server's side.
+    assert c.kernel is not None
+    assert "active count" not in c.kernel.method
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.5, 3.0, 5.05, 6.2, 9.0, 20.0, 60.0, 106.0, 116.0, 118.5])

@@ -38,6 +38,13 @@ def test_held_over_time_is_none_before_the_ramp() -> None:
     assert held_over_time([], []).at(3.0) == 0.0
 
 
+def test_what_was_held_as_the_drain_began_is_in_no_gauge() -> None:
+    ticks = [(10.6, Tick(held=5000)), (11.6, Tick(held=0, held_at_drain=5520))]
+    held = held_over_time(ticks, PHASES)
+    assert [held.at(t) for t in (10.6, 11.1, 11.6)] == [5000, 5520, 0]
+    assert held_over_time(ticks, PHASES[:3]).values == [0, 5000, 0]
+
+
 def test_series_skips_samples_that_lack_the_metric() -> None:
     samples = [Sample(0.0, {"a": 1.0}), Sample(1.0, {"b": 2.0}), Sample(2.0, {"a": 0.0})]
     assert series(samples, "a") == Series([0.0, 2.0], [1.0, 0.0])
