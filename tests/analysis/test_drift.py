@@ -423,6 +423,32 @@ def test_the_whole_host_is_a_finding_only_where_its_parts_do_not_explain_it() ->
     assert "heartbeat" not in findings[0].evidence
 
 
+def test_the_whole_host_grows_over_minutes_only() -> None:
+    # 12 MB in 15 s: a program that started, and 3 GB an hour if it were carried on.
+    memory = {"server__uss_bytes": growing(20 * MB, 144 * MB, 4e3), "host__used_bytes": growing(4e9, 3e9, 50e3)}
+    short, findings = Soak(hold_s=30.0, keepalive_s=2.0, **memory).drifts()
+    assert [short[name].verdict for name in ("server_user", "host_total")] == ["grows", "too_short"]
+    assert [one.evidence.split(" grows")[0] for one in findings if one.code == "drift_grows"] == ["the server's memory"]
+    assert in_words(short["host_total"]).startswith("too short to say: anything within ")
+    assert Soak(hold_s=700.0, **memory).drifts()[0]["host_total"].verdict == "grows"
+    assert f"only over {FEWEST_POINTS} minutes or more" in RULE
+
+
+def test_interval_and_test_are_of_one_mind() -> None:
+    noise = random.Random(8)
+    seen = set()
+    for trial in range(60):
+        phi, rate = noise.choice((0.0, 0.7, 0.95)), noise.choice((0.0, 2.0, 8.0, 30.0)) * MB
+        walk = wander(40, phi, noise)
+        drift = Soak(hold_s=30.0 + trial, server__uss_bytes=lambda t, w=walk, r=rate: 90 * MB + r * t + 5 * MB * w[int(t) % 40]).server()
+        assert drift.ci95 is not None
+        assert drift.p_value is not None
+        sure = drift.p_value < 0.05
+        assert sure is (drift.ci95[0] > 0 or drift.ci95[1] < 0)
+        seen.add(sure)
+    assert seen == {True, False}
+
+
 def test_inodes_that_another_program_leaves_are_not_the_hosts_drift() -> None:
     def listing(t: float) -> float:
         return 10 * MB + max(t, 0.0) * 100e3
