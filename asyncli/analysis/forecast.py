@@ -32,24 +32,35 @@ _WORKER_DESCRIPTORS = 32
 _DEVIATIONS = 6.0
 # Limits beyond this are none: file-max on a fresh host is 2**63 - 1.
 _NO_LIMIT = 2**60
+# A slope whose interval is wider than this share of it, on either side, is no ground to divide by.
+_SURE = 0.5
+# An interval narrower than this share of its number leaves it three digits; a forecast has no more.
+_THREE_DIGITS = 0.1
 # A line that was measured to N says little of what happens at more than this many times N.
 _FAR = 10.0
 
 
 class Ceiling(msgspec.Struct):
-    """A limit as a number of connections, its 95 % interval where it has one (upper end None: not bounded by what is known).
+    """A limit as a number of connections, its 95 % interval where it has one.
 
     ``connections`` is None where the limit is none for this test, or where it is not known; ``how`` says which.
     """
 
     name: str
     connections: float | None
-    ci95: tuple[float, float | None] | None
+    ci95: tuple[float, float] | None
     how: str
+
+    def rounded(self, number: float) -> float:
+        """``number`` of connections to the digits that the interval leaves: three, or two."""
+        low, high = self.ci95 if self.ci95 is not None else (0.0, 0.0)
+        known = self.connections is None or high - low <= 2 * _THREE_DIGITS * self.connections
+        return float(f"{number:.{3 if known else 2}g}")
 
 
 class Forecast(msgspec.Struct):
-    """``memory``: of this host, as in this test. ``server_memory``: a host like this for the server alone.
+    """``memory``: of this host, as in this test. ``server_memory``: a host like this for the server alone, with all of what
+    is left over reckoned with it; its interval reaches to where none of that is.
 
     ``ceilings``: all that bind in this test, lowest first, those without a number last. ``first``: the name of the lowest.
     """
@@ -118,14 +129,15 @@ def _unknown(what: str, why: str, remedy: str) -> Finding:
 def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
     """A word of caution where a line is carried on too far."""
     most = max(held, default=0.0)
-    memory = found.memory or found.server_memory
+    memory = next((one for one in (found.memory, found.server_memory) if one is not None and one.connections is not None), None)
     if memory is None or memory.connections is None or most <= 0 or memory.connections <= _FAR * most:
         return []
+    many = memory.rounded(memory.connections)
     evidence = (
-        f"the {format_count(memory.connections)} connections that memory would hold are {memory.connections / most:,.0f} times "
+        f"the {format_count(many)} connections that memory would hold are {memory.rounded(many / most):,.0f} times "
         "what was measured: caches, tables and the server itself may behave otherwise there"
     )
-    remedy = f"measure nearer to it, with at least -c {_round_up(memory.connections / _FAR)}"
+    remedy = f"measure nearer to it, with at least -c {_round_up(many / _FAR)}"
     return [Finding("forecast_far", "info", evidence, remedy)]
 
 
@@ -188,33 +200,39 @@ def _less_once(room: float, said: str, step: float) -> tuple[float, str]:
 def _server_alone(costs: Costs, before: Sequence[Sample], ends: int, room: float, said: str) -> Ceiling | None:
     """A host like this for the server alone: its own memory and one end of each connection.
 
-    Whose the rest is (what is left over) is not known: the interval reaches from none of it to all of it.
+    Whose the rest is (what is left over) is not known: the number reckons all of it, and the interval reaches from all that it
+    may be to none of it.
     """
     user, kernel, rest = costs.server_user, costs.kernel, costs.residual
     if user is None or kernel is None:
         return None
     there = _level(server_memory(before)[0]) + _level(series(before, "kernel.socket_bytes")) / ends
     room, said = _less_once(room, said, user.fixed_bytes + kernel.fixed_bytes - there)
-    value = user.bytes_per_connection + kernel.bytes_per_connection
+    own = user.bytes_per_connection + kernel.bytes_per_connection
     # The two errors may go together, so they are added as they are.
     half = user.half_width + kernel.half_width
-    left_over = max(0.0, rest.ci95[1]) if rest is not None else 0.0
+    left_over, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
-        f"a server with as much memory and its clients elsewhere: {said}, by {value:,.0f} B a connection "
-        f"({user.bytes_per_connection:,.0f} in the server, {kernel.bytes_per_connection:,.0f} in the kernel for its end)"
+        f"a server with as much memory and its clients elsewhere: {said}, by {own + left_over:,.0f} B a connection "
+        f"({user.bytes_per_connection:,.0f} in the server, {kernel.bytes_per_connection:,.0f} in the kernel for its end"
     )
-    if rest is not None:
-        how += f"; the interval's low end reckons all of what is left over ({rest.bytes_per_connection:,.0f} B) with it"
-    return _by_memory("server_memory", room, value, (value - half, value + half + left_over), how)
+    how += f", {left_over:,.0f} of what is left over)" if left_over else ")"
+    if most:
+        how += f"; the interval reaches from {most:,.0f} B of what is left over, the most that it may be, to none of it"
+    return _by_memory("server_memory", room, own + left_over, (own - half, own + half + most), how, sure=half <= _SURE * own)
 
 
-def _by_memory(name: str, room: float, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
-    """``room`` by ``slope``. The interval is the slope's, turned over: Fieller's, where the numerator has no error."""
+def _by_memory(name: str, room: float, slope: float, ci95: tuple[float, float], how: str, *, sure: bool | None = None) -> Ceiling:
+    """``room`` by ``slope``. The interval is the slope's, turned over: Fieller's, where the numerator has no error.
+
+    No number where the slope is not ``sure``: its interval reaches zero, or is wider than half of it on either side.
+    """
     low, high = ci95
-    if slope <= 0 or high <= 0:
-        return Ceiling(name, None, None, f"{how}: a cost that is not above zero bounds nothing")
-    most = room / low if low > 0 else None
-    return Ceiling(name, math.floor(room / slope), (math.floor(room / high), None if most is None else math.floor(most)), how)
+    sure = high - low <= 2 * _SURE * slope if sure is None else sure
+    if slope <= 0 or low <= 0 or not sure:
+        why = "does not lie above zero" if low <= 0 else f"is wider than ± {_SURE:.0%} of it"
+        return Ceiling(name, None, None, f"{how}: the interval of that, {low:,.0f} to {high:,.0f} B, {why}")
+    return Ceiling(name, math.floor(room / slope), (math.floor(room / high), math.floor(room / low)), how)
 
 
 # Limits that the preflight read.

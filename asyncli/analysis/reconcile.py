@@ -60,6 +60,20 @@ class Divergence(msgspec.Struct):
     closed: bool
 
 
+class _Apart(msgspec.Struct, frozen=True):
+    """By how much the second of a pair differs from the first, and what was in flight: how far below and above it may be."""
+
+    pair: Pair
+    by: int
+    least: int
+    most: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no more than what was in flight is between them."""
+        return self.least <= self.by <= self.most
+
+
 class Reconciliation(msgspec.Struct):
     """The counts side by side. ``agrees`` is None where the server's are not known."""
 
@@ -139,19 +153,22 @@ def reconcile(
     answers, unanswered = whole.answered + polls, whole.sent - whole.answered
     held, server = totals.held, result.server_active
     since = {one.pair: _since(one) for one in result.divergences if not one.closed}
+    every = [
+        _Apart("held", server - held, -churn, churn),
+        _Apart("accepts", accepts - opened, -flight.opened - unseen_opened, unsure + poller + flight.opened),
+        _Apart("handled", handled - accepts, 0, 0),
+        _Apart("requests", requests - answers, -flight.answered - poller - unseen_sent, unanswered + flight.sent),
+    ]
+    agree = {one.pair: one.agrees for one in every}
     findings = [
-        _held_differ(held, server, since.get("held", ""), context) if abs(held - server) > churn else None,
-        _accepts_differ(opened, accepts, since.get("accepts", ""), context)
-        if context.others or accepts - opened < -flight.opened - unseen_opened
-        else None,
-        _handled_differ(accepts, handled, since.get("handled", "")) if handled != accepts else None,
-        _requests_differ(answers, requests, since.get("requests", ""), context)
-        if not -flight.answered - poller - unseen_sent <= requests - answers <= unanswered + flight.sent
-        else None,
+        None if agree["held"] else _held_differ(held, server, since.get("held", ""), context),
+        None if agree["accepts"] else _accepts_differ(opened, accepts, since.get("accepts", ""), context),
+        None if agree["handled"] else _handled_differ(accepts, handled, since.get("handled", "")),
+        None if agree["requests"] else _requests_differ(answers, requests, since.get("requests", ""), context),
     ]
     disagreements = [finding for finding in findings if finding is not None]
     result.agrees = not disagreements
-    return result, [*disagreements, *restarted, *_parted(result.divergences, context)]
+    return result, [*disagreements, *_in_flight_then(every), *restarted, *_parted(result.divergences, context)]
 
 
 def counts_over_time(
@@ -450,6 +467,27 @@ class _Context(msgspec.Struct):
 
 def _addresses(plan: Plan | None) -> int:
     return 1 if plan is None else len({(target.host, target.port) for target in plan.targets})
+
+
+def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
+    """Whether the counts agree, in words; ``findings`` are the run's."""
+    if agrees and any(one.code == "reconcile_in_flight" for one in findings):
+        return "They agree within what was in flight (see the findings)"
+    return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is not known"}[agrees]
+
+
+def _in_flight_then(every: Sequence[_Apart]) -> list[Finding]:
+    """How far those that agree differ all the same, and how far they may."""
+    said = []
+    for one in every:
+        if one.by and one.agrees:
+            behind, of = _NAMES[one.pair]
+            may = _count(one.least if one.by < 0 else one.most)
+            said.append(f"{behind} is {_count(one.by)} {'less' if one.by < 0 else 'more'} than {of} (up to {may} were in flight)")
+    if not said:
+        return []
+    remedy = "a hold and a drain that come to their end leave nothing in flight"
+    return [Finding("reconcile_in_flight", "info", f"counts differ by no more than was in flight: {'; '.join(said)}", remedy)]
 
 
 def in_words(divergence: Divergence) -> str:

@@ -16,9 +16,10 @@ from asyncli.analysis.cost import SETTLED, Cost
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.analysis.drift import Drift, MetricName
-from asyncli.analysis.forecast import RESERVE, Ceiling
+from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import RULE_OF_TIME as DIVERGENCE_RULE
+from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.plan import header_names
@@ -30,7 +31,19 @@ from asyncli.report.pictures import Picture, pictures
 from asyncli.report.summary import Summary
 from asyncli.report.svg import inline_svg
 from asyncli.report.text import answer, doubts, first_ceiling, room, server_label, server_name, why
-from asyncli.report.words import about, ceiling, cost_rows, interval, milliseconds, oneline, or_dash, spent, three
+from asyncli.report.words import (
+    POOLED,
+    about,
+    about_to,
+    ceiling,
+    cost_rows,
+    interval,
+    kept_less,
+    milliseconds,
+    oneline,
+    or_dash,
+    spent,
+)
 from asyncli.store.reader import Run
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -142,7 +155,7 @@ def _document(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Any]:
         "diagnoses": [_diagnosis(one) for one in analyses.diagnoses],
         "deaths": _deaths_table(summary, analyses),
         "counts": _counts_table(summary),
-        "agrees": summary.reconciliation.agrees,
+        "agreement": f"{agreement(summary.reconciliation.agrees, summary.findings)}.",
         "divergences": [divergence_in_words(one) for one in summary.reconciliation.divergences],
         "findings": [_finding(one) for one in findings],
         "plan": _plan_table(summary),
@@ -191,7 +204,7 @@ def _facts(summary: Summary, analyses: Analyses) -> list[tuple[str, str, str]]:
         facts.append(("heartbeat answered in", milliseconds(latency.p50), f"half of them; 99 % in {milliseconds(latency.p99)}"))
     first = first_ceiling(summary)
     if first is not None and first.connections is not None:
-        facts.append(("would fit", charts.short_count(three(first.connections)), f"limited by {ceiling(first.name)}"))
+        facts.append(("would fit", charts.short_count(first.rounded(first.connections)), f"limited by {ceiling(first.name)}"))
     drift = analyses.drifts.get("host_total") or next(iter(analyses.drifts.values()), None)
     if drift is not None and drift.verdict != "too_short":
         facts.append(("memory in the hold", drift.verdict, _drift_beside(drift)))
@@ -261,7 +274,7 @@ def _cost_table(summary: Summary, analyses: Analyses) -> Table | None:
 def _residue_table(summary: Summary, analyses: Analyses) -> Table | None:
     left = analyses.costs.residue
     rows = [
-        [label, _signed_bytes(value)]
+        [label, _signed_bytes(value) if value >= 0 else f"nothing that shows ({kept_less(value)})"]
         for label, value in (
             (f"{server_name(summary)}, user memory", left.server_user),
             ("kernel, all sockets of this host", left.kernel),
@@ -285,23 +298,14 @@ def _forecast_table(analyses: Analyses) -> Table | None:
     rows = [
         [
             ceiling(one.name),
-            _DASH if one.connections is None else about(one.connections),
-            _ceiling_interval(one) or _DASH,
+            _DASH if one.connections is None else about(one),
+            about_to(one) or _DASH,
             oneline(one.how),
         ]
         for one in sorted(ceilings, key=lambda one: math.inf if one.connections is None else one.connections)
     ]
     columns = [("limit", False), ("connections", True), ("95 % interval", True), ("how it is reckoned", False)]
     return Table("Connections that each limit allows, the lowest first", columns, rows)
-
-
-def _ceiling_interval(one: Ceiling) -> str:
-    if one.ci95 is None:
-        return ""
-    low, high = one.ci95
-    if high is None:
-        return f"{about(low)} or more"
-    return f"{about(low)} to {about(high)}"
 
 
 def _drift_table(summary: Summary, analyses: Analyses) -> Table | None:
@@ -360,7 +364,7 @@ def _heartbeats_words(summary: Summary) -> str:
     statuses = ", ".join(f"{format_count(count)} × {status}" for status, count in beats.by_status.items())
     sent, answered, failed = (format_count(one) for one in (beats.sent, beats.answered, beats.failed))
     counts = f"{sent} heartbeats sent, {answered} answered, {failed} failed"
-    return counts + (f"; status {statuses}." if statuses else ".")
+    return f"{counts}{f'; status {statuses}' if statuses else ''}. {POOLED}"
 
 
 def _ramp_words(summary: Summary) -> str:

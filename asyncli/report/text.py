@@ -13,11 +13,26 @@ from asyncli.analysis import drift as drifting
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
+from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.records import Finding
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
-from asyncli.report.words import about, bytes_each, ceiling, cost_rows, half_of, interval, milliseconds, oneline, or_dash, spent
+from asyncli.report.words import (
+    POOLED,
+    about,
+    about_to,
+    bytes_each,
+    ceiling,
+    cost_rows,
+    half_of,
+    interval,
+    kept_less,
+    milliseconds,
+    oneline,
+    or_dash,
+    spent,
+)
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -83,7 +98,7 @@ def answer(summary: Summary) -> str:
         if one is not None
     ]
     total = cost.host_total
-    if total is not None and _drowned(summary) and parts:
+    if total is not None and total.ci95[0] <= 0 and parts:
         # Whatever else the host did hides the connections in its memory: lead with what was measured apart.
         parts = parts[:-1] if cost.residual is not None else parts
         unknown = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
@@ -104,32 +119,25 @@ def room(summary: Summary) -> str:
     """The other half of the answer, how many would fit and what gives out first; "" where nothing is known of it."""
     found, sentences = summary.forecast, []
     here, alone = found.memory, found.server_memory
-    if here is not None and here.connections is not None and not _drowned(summary):
-        sentences.append(f"This host has memory for about {about(here.connections)} like these, both ends on it")
+    if here is not None and here.connections is not None:
+        sentences.append(f"This host has memory for about {about(here)} like these, both ends on it")
     if alone is not None and alone.connections is not None:
-        number = about(alone.connections)
+        # Which of the bytes left over would be the server's is not known: a range, and no number to copy.
         sentences.append(
-            f"a server of its size with its clients elsewhere for about {number}"
+            f"a server of its size with its clients elsewhere for {about_to(alone)}"
             if sentences
-            else f"A server like this host, alone, has memory for about {number}"
+            else f"A server like this host, alone, has memory for {about_to(alone)}"
         )
     first = first_ceiling(summary)
     if first is not None and first.connections is not None and first is not here:
         joined = "; before that " if sentences else "First "
-        return f"{', '.join(sentences)}{joined}{ceiling(first.name)} would give out, at about {about(first.connections)}."
+        return f"{', '.join(sentences)}{joined}{ceiling(first.name)} would give out, at about {about(first)}."
     return f"{', '.join(sentences)}." if sentences else ""
 
 
-def _drowned(summary: Summary) -> bool:
-    """Whether the host's memory moved too much to tell: what the answer calls unknowable is no ground for a forecast."""
-    total = summary.cost.host_total
-    return total is not None and total.ci95[0] <= 0
-
-
 def first_ceiling(summary: Summary) -> Ceiling | None:
-    """What gives out first; None where that hangs on a cost that is not known."""
-    first = next((one for one in summary.forecast.ceilings if one.name == summary.forecast.first), None)
-    return None if first is not None and first.name in ("memory", "generator") and _drowned(summary) else first
+    """What gives out first; None where no limit is known."""
+    return next((one for one in summary.forecast.ceilings if one.name == summary.forecast.first), None)
 
 
 _NOT_THE_SERVER = "Do not rely on these numbers: the generator was the limit (see the findings)."
@@ -198,7 +206,7 @@ def _stays(summary: Summary) -> str:
     """What the drain did not give back; "" where nothing was read after it."""
     left = summary.residue
     parts = [
-        f"{format_bytes(value)} {where}"
+        f"{format_bytes(value)} {where}" if value >= 0 else f"nothing that shows {where} ({kept_less(value)})"
         for value, where in (
             (left.server_user, f"in {server_name(summary)}"),
             (left.kernel, "in the kernel"),
@@ -220,9 +228,7 @@ def _room(summary: Summary) -> Iterable[RenderableType]:
         return
     table = _table("Room for connections", "at most", "95 % interval", width=44)
     for one in sorted(ceilings, key=lambda one: one.connections or 0.0):
-        low, high = one.ci95 if one.ci95 is not None else (None, None)
-        within = "" if low is None else f"{about(low)} to {about(high) if high is not None else 'no bound'}"
-        table.add_row(Text(ceiling(one.name)), about(one.connections or 0.0), within)
+        table.add_row(Text(ceiling(one.name)), about(one), about_to(one))
     yield table
     yield ""
 
@@ -290,6 +296,7 @@ def _beats(summary: Summary) -> Iterable[RenderableType]:
     statuses = ", ".join(f"{format_count(count)} × {status}" for status, count in beats.by_status.items())
     counts = f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} failed"
     yield _note(Text(counts + (f"; status {statuses}" if statuses else "")))
+    yield _note(Text(POOLED, "dim"))
     yield ""
 
 
@@ -308,12 +315,8 @@ def _counts(summary: Summary) -> Iterable[RenderableType]:
     ):
         table.add_row(label, or_dash(ours, ",d"), or_dash(theirs, ",d"))
     yield table
-    said = {
-        True: ("They agree", "green"),
-        False: ("They disagree (see the findings)", "bold red"),
-        None: ("Unknown", ""),
-    }
-    yield _note(Text.assemble(said[r.agrees], (f". Rule: {RECONCILE_RULE}.", "dim")))
+    style = {True: "green", False: "bold red", None: ""}[r.agrees]
+    yield _note(Text.assemble((agreement(r.agrees, summary.findings), style), (f". Rule: {RECONCILE_RULE}.", "dim")))
     yield ""
 
 
@@ -344,6 +347,7 @@ def _machines(summary: Summary) -> Iterable[RenderableType]:
     notes.append("the limit of this run" if generator.saturated else "not the limit")
     style = "bold magenta" if generator.saturated else ""
     yield _note(Text.assemble("asyncli: ", ", ".join([*notes[:-1], ""]), (notes[-1], style)))
+    yield _note(Text("At the hold's end: the last reading. What the cost table has is its line's.", "dim"))
     memory_bytes = where.get("memory_bytes")
     facts = [
         server_label(summary) if server_label(summary) != "the server" else "",

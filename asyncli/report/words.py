@@ -10,6 +10,7 @@ from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from asyncli.analysis.cost import Costs
+    from asyncli.analysis.forecast import Ceiling
     from asyncli.report.summary import CostPart, Then
 
 #: The costs of a run in the order in which they are told.
@@ -21,6 +22,10 @@ CEILINGS = {
     "ports": "source ports", "generator": "memory for asyncli itself", "file_max": "open files of the whole host (fs.file-max)",
     "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (nf_conntrack_max)",
 }  # fmt: skip
+
+
+#: Of what the heartbeats' table is, as other tables are of less.
+POOLED = "Latency and lateness of ramp and hold together; asyncli compare looks at the hold alone."
 
 
 class CostRow(NamedTuple):
@@ -102,9 +107,22 @@ def three(number: float) -> float:
     return float(f"{number:.3g}")
 
 
-def about(connections: float) -> str:
-    """:func:`three` digits of a number of connections, for reading."""
-    return format_count(three(connections))
+def kept_less(value: float) -> str:
+    """What a negative remainder after the drain is: nothing that connections do."""
+    return f"{format_bytes(-value)} less than before, which is noise"
+
+
+def about(one: Ceiling) -> str:
+    """The number of a ceiling with the digits that are known of it; a dash where it is not."""
+    return "-" if one.connections is None else format_count(one.rounded(one.connections))
+
+
+def about_to(one: Ceiling) -> str:
+    """A ceiling's interval with such digits: ``"4,250,000 to 4,950,000"``; "" where it has none."""
+    if one.ci95 is None:
+        return ""
+    low, high = (format_count(one.rounded(end)) for end in one.ci95)
+    return f"{low} to {high}"
 
 
 def spent(cpu_s: Then) -> str:

@@ -57,10 +57,12 @@ def test_a_server_with_its_clients_elsewhere_holds_more() -> None:
     found, _ = forecast_of(a_run(100_000, hold_s=10.0))
     assert found.memory is not None
     assert found.server_memory is not None
-    assert found.server_memory.connections == pytest.approx(ROOM / (SERVER + KERNEL_END), rel=0.03)
+    # All that is left over may be the server's, or none of it.
+    assert found.server_memory.connections == pytest.approx(ROOM / (SERVER + KERNEL_END + REST), rel=0.03)
     assert found.server_memory.ci95 is not None
-    # All that is left over may be the server's.
-    assert found.server_memory.ci95[0] < ROOM / (SERVER + KERNEL_END + REST)
+    low, high = found.server_memory.ci95
+    assert low < found.server_memory.connections < ROOM / (SERVER + KERNEL_END) < high
+    assert "of what is left over, the most that it may be, to none of it" in found.server_memory.how
     assert "its clients elsewhere" in found.server_memory.how
     # It is another host's: no limit of this test.
     assert found.server_memory not in found.ceilings
@@ -83,8 +85,10 @@ LOCAL: Environment = {"local": True, "memory_bytes": 10e9}
     ("slope", "low", "high", "connections", "ci95"),
     [
         (10_000.0, 8_000.0, 12_500.0, 200_000, (160_000, 250_000)),
-        (10_000.0, 0.0, 20_000.0, 200_000, (100_000, None)),
-        (10_000.0, -5_000.0, 25_000.0, 200_000, (80_000, None)),
+        (10_000.0, 5_000.0, 15_000.0, 200_000, (133_333, 400_000)),
+        (10_000.0, 4_900.0, 15_100.0, None, None),
+        (10_000.0, 0.0, 20_000.0, None, None),
+        (2_717.0, -7_020.0, 12_454.0, None, None),
         (-10.0, -500.0, 480.0, None, None),
         (0.0, 0.0, 0.0, None, None),
     ],
@@ -95,6 +99,34 @@ def test_the_interval_is_the_slopes_turned_over(slope: float, low: float, high: 
     assert (found.memory.connections, found.memory.ci95) == (connections, ci95)
     assert ("forecast_unknown" in [one.code for one in findings if "memory" in one.evidence]) is (connections is None)
     assert found.first == (None if connections is None else "memory")
+
+
+def test_why_a_slope_is_no_ground_for_a_forecast() -> None:
+    for low, high, why in ((-7020.0, 12_454.0, "does not lie above zero"), (1000.0, 4434.0, "is wider than ± 50% of it")):
+        _, findings = forecast(PLAN, known(2717.0, low, high), before(3e9), [], LOCAL, PHASES, a_run(100).ticks)
+        (memory,) = [one for one in findings if "memory" in one.evidence]
+        assert memory.evidence.endswith(f"the interval of that, {low:,.0f} to {high:,.0f} B, {why}")
+
+
+@pytest.mark.parametrize(("rest", "low", "high"), [(3210.0, -1178.0, 7510.0), (-5806.0, -15_716.0, 4089.0), (-9.0, -10.0, -8.0)])
+def test_the_server_alone_with_what_is_left_over(rest: float, low: float, high: float) -> None:
+    of = {name: Cost(size, (size - 10, size + 10), 0.0, "by hand", 21) for name, size in (("server_user", 500.0), ("kernel", 4000.0))}
+    found, _ = forecast(PLAN, Costs(**of, residual=Cost(rest, (low, high), 0.0, "", 21)), before(3e9), [], LOCAL, PHASES, [])
+    alone = found.server_memory
+    assert alone is not None
+    assert alone.connections == math.floor(2e9 / (4500 + max(0.0, rest)))
+    assert alone.ci95 == (math.floor(2e9 / (4520 + max(0.0, high))), math.floor(2e9 / 4480))
+    assert ("left over" in alone.how) is (high > 0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"), [(9_900.0, 10_100.0, 201_000), (9_000.0, 11_000.0, 200_000), (8_000.0, 12_000.0, 200_000)]
+)
+def test_a_forecast_has_the_digits_that_its_interval_leaves(low: float, high: float, shown: float) -> None:
+    found, _ = forecast(PLAN, known(1e4, low, high), before(3.006e9), [], LOCAL, PHASES, [])
+    assert found.memory is not None
+    assert found.memory.rounded(200_600) == shown
+    assert Ceiling("ports", 28_232, None, "").rounded(28_232) == 28_200
 
 
 def test_no_room_is_no_connections() -> None:
@@ -214,7 +246,7 @@ def test_what_the_first_connections_take_once_is_no_room() -> None:
     assert found.memory is not None
     assert found.server_memory is not None
     assert found.memory.connections == pytest.approx((ROOM - 3e9) / HOST, rel=0.03)
-    assert found.server_memory.connections == pytest.approx((ROOM - 3e9) / (SERVER + KERNEL_END), rel=0.03)
+    assert found.server_memory.connections == pytest.approx((ROOM - 3e9) / (SERVER + KERNEL_END + REST), rel=0.03)
     assert "3.0 GB that the first connections take once" in found.memory.how
 
 

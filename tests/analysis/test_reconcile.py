@@ -12,7 +12,15 @@ import msgspec
 import pytest
 import synthetic_run
 
-from asyncli.analysis.reconcile import CountsOverTime, Divergence, Reconciliation, counts_over_time, in_words, reconcile
+from asyncli.analysis.reconcile import (
+    CountsOverTime,
+    Divergence,
+    Reconciliation,
+    agreement,
+    counts_over_time,
+    in_words,
+    reconcile,
+)
 from asyncli.analysis.totals import fold
 from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
@@ -57,6 +65,7 @@ def test_a_good_run_agrees_to_the_connection() -> None:
     result, codes = reconciled(a_run(20_000))
     assert (result.client_held, result.server_active, result.agrees, codes) == (20_000, 20_000, True, [])
     assert (result.accepts_delta, result.handled_delta) == (20_000, 20_000)
+    assert agreement(result.agrees, []) == "They agree"
     assert result.requests_delta is not None
     assert result.requests_delta > 20_000
 
@@ -205,6 +214,12 @@ def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
     assert "reconcile_held" not in codes
     assert "reconcile_accepts" not in codes
     assert result.client_held == run.ticks[-1][1].held
+    assert result.server_active is not None
+    (finding,) = [one for one in look(run)[1] if one.code == "reconcile_in_flight"]
+    by, flight = result.server_active - result.client_held, sum(tick.opened for _, tick in run.ticks[-2:])
+    assert 0 < by <= flight
+    assert f"the server's active count is {by:,} more than ours (up to {flight:,} were in flight)" in finding.evidence
+    assert agreement(result.agrees, [finding]) == "They agree within what was in flight (see the findings)"
 
 
 # Through time.
