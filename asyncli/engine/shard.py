@@ -11,7 +11,7 @@ from asyncli.plan import Plan
 from asyncli.records import Tick
 
 
-class Shard(msgspec.Struct, frozen=True):
+class Shard(msgspec.Struct, frozen=True, tag=True):
     """A generator's orders. Times in seconds. ``requests`` has the bytes of a heartbeat for each URL of the plan."""
 
     ramp: Ramp
@@ -27,6 +27,30 @@ class Shard(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]
     local: bool
     workers: int
+
+
+class LoadShard(msgspec.Struct, frozen=True, tag=True):
+    """A bench's orders. Times in seconds. ``asks`` has the bytes of a request for each URL of the plan.
+
+    ``requests`` of all workers together, or None with ``duration_s``; ``rate`` a second of all together, or None for a closed
+    loop; ``pipeline`` requests are written at once; ``short``: a connection each.
+    """
+
+    connections: int
+    workers: int
+    method: str
+    asks: tuple[bytes, ...]
+    destinations: tuple[Destination, ...]
+    sources: tuple[str, ...]
+    local: bool
+    requests: int | None = None
+    duration_s: float | None = None
+    rate: float | None = None
+    pipeline: int = 1
+    short: bool = False
+    timeout_s: float = 10.0
+    connect_timeout_s: float = 10.0
+    seed: int = 0
 
 
 def build_shard(plan: Plan, spread: Spread) -> Shard:

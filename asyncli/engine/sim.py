@@ -98,7 +98,7 @@ class SimNet:
         self._connections[handle].watched = events
         self._note(handle)
 
-    def poll(self, most: int) -> list[tuple[int, int]]:
+    def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
         events: list[tuple[int, int]] = []
         for handle in list(self._ready)[:most]:
             del self._ready[handle]

@@ -1,0 +1,570 @@
+"""Requests as fast as answers come, or at a rate: the connections of one process, a row in columns each.
+
+The counterpart of table.py, for ``asyncli bench``: the same network seam, the same ticks. No asyncio here and no clock of
+its own: a driver waits and calls :meth:`Load.turn` (loadworker.py on the real clock, tests on a virtual one). Laws:
+
+- Level-triggered, a bounded number of events a turn; no handle is closed before the batch of events is done.
+- A closed loop asks again when it has been answered: latency counts from the write, or from the connect that came before.
+- An open loop asks at instants that stand beforehand, whoever is free: latency counts from that instant, so neither a slow
+  server nor a stalled generator can hide in it.
+- A request is answered, failed, or still to be asked. What a connection leaves unanswered as it ends is asked again on
+  another, and counted; one that ends before it answered anything fails one request, so every bench ends.
+- A row is a handle's: what is asked on it and not answered, since when, what it has served. Handles that need more thought
+  than "read, compare, write" are in ``_odd``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from asyncli.core.heartbeat import backoff_s
+from asyncli.core.http1 import ProtocolError, Response
+from asyncli.core.life import ANNOUNCED, AWAITING, CONNECTING, DEADLINE, EOF, GARBAGE, IDLE, cause, event_of
+from asyncli.core.replies import Known, Replies, State
+from asyncli.engine.net import HUNG_UP, READABLE, WRITABLE, Net
+from asyncli.engine.shard import LoadShard
+from asyncli.records import Asked, Deaths, Tick
+
+MOST_EVENTS = 256
+# Half of a listen backlog of nginx's default, 511.
+MOST_PENDING = 256
+# One answer mostly fits the first; a train of them is read in larger pieces. Past 128 KiB the allocator maps and unmaps the
+# buffer at each read, which costs more than the read does.
+SHORT_READ, LONG_READ = 8192, 65_536
+UNBOUNDED = 1 << 62
+_SWEEP_S = 0.1
+_WATCH = READABLE | (HUNG_UP & 0x2000)
+
+
+class Load:
+    """Worker ``worker``'s share of a bench."""
+
+    def __init__(self, shard: LoadShard, worker: int, net: Net) -> None:
+        self._shard, self._worker, self._net = shard, worker, net
+        self._read = SHORT_READ if shard.pipeline == 1 else LONG_READ
+        self._closed_loop = shard.rate is None
+        slots = len(range(worker, shard.connections, shard.workers))
+        #: Requests to hand out yet. In an open loop the schedule hands them out.
+        self._todo = UNBOUNDED if shard.requests is None else len(range(worker, shard.requests, shard.workers))
+        self._outstanding = 0
+        self._replies = [Replies(shard.method, self._read) for _ in shard.destinations]
+        self._asks = [shard.asks[one.target] for one in shard.destinations]
+        self._trains: dict[tuple[int, int], bytes] = {}
+        # By handle, grown on demand.
+        self._pending: list[int] = []
+        self._since: list[float] = []
+        self._served: list[int] = []
+        self._slot: list[int] = []  # -1: no connection of ours
+        self._last: list[Known] = []
+        self._odd: set[int] = set()
+        # Of odd handles alone.
+        self._connecting: dict[int, float] = {}
+        self._fresh: dict[int, tuple[float, float]] = {}  # no answer yet: connecting since, connected at
+        self._state: dict[int, tuple[State, float]] = {}  # in the midst of an answer, whose first bytes came then
+        self._unsent: dict[int, bytes] = {}
+        self._closing: set[int] = set()
+        self._doomed: list[tuple[int, bool]] = []
+        # Connections with nothing to do, the longest rested first; slots without a connection, by when to connect.
+        self._free: deque[int] = deque()
+        self._to_open: deque[tuple[float, int]] = deque((0.0, slot) for slot in range(slots))
+        self._retries = bytearray(slots)
+        self._due = 0  # of an open loop: how many of its instants have been served
+        self._again: deque[float] = deque()  # ... and the instants of those that must be asked again
+        # What the server is seen to allow a connection: two that were ended, announced, after as many.
+        self._limit, self._last_limit = UNBOUNDED, 0
+        self._first_length: int | None = None
+        self._in_use: dict[int, Known] = {}
+        self._sent = 0  # by the fast path, since the tick before
+        self._t0 = self._stop_at = float("inf")
+        self._next_sweep = 0.0
+        self._last_answer = 0.0
+        self._connects = 0
+        self.over = False
+        self.held = 0
+        self._tick = Tick()
+        self._asked = Asked()
+
+    # -- what the driver calls
+
+    def start(self, t0: float) -> None:
+        """Begin at ``t0`` on the net's clock."""
+        self._t0 = t0
+        if self._shard.duration_s is not None:
+            self._stop_at = t0 + self._shard.duration_s
+
+    def stop(self) -> None:
+        """Ask no more; what is outstanding is left in flight."""
+        if not self.over:
+            self.over = True
+            self._asked.in_flight += self._outstanding
+            if self._shard.requests is None:
+                return
+            self._asked.in_flight += self._todo if self._closed_loop else 0
+
+    def wait_s(self) -> float:
+        """How long the driver may wait for the network."""
+        now = self._net.clock()
+        if self.over:
+            return _SWEEP_S
+        until = min(self._next_sweep, self._stop_at)
+        if self._to_open and len(self._connecting) < MOST_PENDING:
+            until = min(until, self._to_open[0][0])
+        if self._free and not self._closed_loop:
+            until = min(until, self._instant())
+        return max(0.0, until - now)
+
+    def turn(self, events: list[tuple[int, int]]) -> None:
+        """Do what the network has ready and what is due."""
+        if self.over:
+            return
+        self._serve(events)
+        now = self._net.clock()
+        if now >= self._stop_at:
+            self.stop()
+            return
+        if self._to_open and self._to_open[0][0] <= now:
+            self._open(now)
+        if not self._closed_loop:
+            self._ask_what_is_due(now)
+        if now >= self._next_sweep:
+            self._sweep(now)
+        self._close_doomed()
+        if not self._outstanding and not self._todo and not self._again:
+            self.over = True
+
+    def take_tick(self, second: int) -> Tick:
+        """The counts since the last call, with the gauges of now."""
+        self._fold()
+        tick, self._tick = self._tick, Tick()
+        tick.asked, self._asked = self._asked, Asked()
+        tick.second, tick.workers, tick.held, tick.connecting = second, 1, self.held, len(self._connecting)
+        tick.awaiting, tick.drained = self._outstanding, int(self.over)
+        return tick
+
+    # -- the hot path
+
+    def _serve(self, events: list[tuple[int, int]]) -> None:
+        net, odd, most = self._net, self._odd, self._read
+        recv, send, clock = net.recv, net.send, net.clock
+        pending, since, served, last = self._pending, self._since, self._served, self._last
+        closed_loop, asks, sent = self._closed_loop, self._asks, 0
+        only = asks[0] if len(asks) == 1 and self._shard.pipeline == 1 else b""
+        now = self._last_answer
+        for handle, what in events:
+            if handle in odd:
+                self._think(handle, what)
+                continue
+            try:
+                data = recv(handle, most)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._end(handle, event_of(error.errno))
+                continue
+            now = clock()
+            known = last[handle]
+            if data != known.answer or pending[handle] != 1:
+                self._take(handle, data, now)
+                continue
+            # One request, one answer, the same bytes as the last: nearly all of a keep-alive bench comes by here.
+            us = int((now - since[handle]) * 1e6)
+            counts = known.counts
+            counts[us] = counts.get(us, 0) + 1
+            served[handle] += 1
+            if only and closed_loop and self._todo:
+                self._todo -= 1
+                since[handle] = now
+                sent += 1
+                try:
+                    if (taken := send(handle, only)) != len(only):
+                        self._keep_unsent(handle, only[taken:])
+                except BlockingIOError:
+                    self._keep_unsent(handle, only)
+                except OSError as error:
+                    self._end(handle, event_of(error.errno))
+                continue
+            pending[handle] = 0
+            self._outstanding -= 1
+            self._next(handle, now)
+        self._sent += sent
+        self._last_answer = max(self._last_answer, now)
+        self._close_doomed()
+
+    def _fold(self) -> None:
+        """Count what the fast path left by answer."""
+        tick, asked = self._tick, self._asked
+        only = len(self._asks[0])
+        asked.last_s = max(0.0, self._last_answer - self._t0)
+        tick.sent += self._sent
+        tick.bytes_sent += self._sent * only
+        self._sent = 0
+        for known in self._in_use.values():
+            count, response = sum(known.counts.values()), known.response
+            if not count:
+                continue
+            for us, times in known.counts.items():
+                tick.latency_us.add_many(us, times)
+                asked.waiting_us.add_many(us, times)
+                asked.processing_us.add_many(us, times)
+            known.counts.clear()
+            tick.bytes_received += count * len(known.answer)
+            self._count(response, count)
+        self._in_use = {id(one.known): one.known for one in self._replies}
+        self._in_use |= {id(known): known for known in self._last}
+
+    def _count(self, response: Response, count: int) -> None:
+        tick, asked = self._tick, self._asked
+        tick.answered += count
+        tick.by_status[response.status] = tick.by_status.get(response.status, 0) + count
+        asked.body_bytes += count * response.body_bytes
+        if self._first_length is None:
+            self._first_length = response.body_bytes
+        if response.body_bytes != self._first_length:
+            asked.other_length += count
+        if response.keep_alive:
+            asked.keepalive += count
+
+    # -- answers
+
+    def _think(self, handle: int, what: int) -> None:
+        """An event of an odd handle."""
+        if handle in self._connecting:
+            self._connected(handle)
+        elif handle in self._closing:
+            # Whole, and announced as the last: the peer closes first, so that it keeps the waiting port and not we.
+            if what & HUNG_UP or not self._peek(handle):
+                self._let_go(handle)
+        elif self._slot[handle] >= 0:
+            if handle in self._unsent and what & WRITABLE:
+                self._flush(handle)
+            if what & ~WRITABLE and self._slot[handle] >= 0:
+                self._hear(handle)
+
+    def _peek(self, handle: int) -> bool:
+        """Whether a connection that should end still lives."""
+        try:
+            return bool(self._net.recv(handle, self._read))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def _hear(self, handle: int) -> None:
+        try:
+            data = self._net.recv(handle, self._read)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(handle, event_of(error.errno))
+            return
+        self._take(handle, data, self._net.clock())
+
+    def _take(self, handle: int, data: bytes, now: float) -> None:
+        """Count the answers that ``data`` makes whole, and ask again."""
+        place = self._destination(handle)
+        replies, tick = self._replies[place], self._tick
+        state, first_byte = self._state.pop(handle, (None, now))
+        if not data:
+            last = replies.end(state)
+            if last is not None and self._pending[handle]:
+                self._answered(handle, last, 1, first_byte, now)
+            self._end(handle, EOF)
+            return
+        tick.bytes_received += len(data)
+        try:
+            if not self._pending[handle]:
+                raise ProtocolError("an answer that nobody asked for")
+            runs, state, over = replies.take(state, data)
+            if sum(count for _, count in runs) + (state is not None) > self._pending[handle]:
+                raise ProtocolError("more answers than were asked for")
+        except ProtocolError:
+            self._end(handle, GARBAGE)
+            return
+        for response, count in runs:
+            self._answered(handle, response, count, first_byte, now)
+            first_byte = now
+        if over:
+            self._end(handle, ANNOUNCED)
+        elif state is not None:
+            self._state[handle] = state, first_byte
+            self._odd.add(handle)
+        else:
+            if handle not in self._unsent:
+                self._odd.discard(handle)
+            if self._last[handle] is not replies.known:
+                self._last[handle] = known = replies.known
+                self._in_use[id(known)] = known
+            if not self._pending[handle]:
+                self._next(handle, now)
+
+    def _answered(self, handle: int, response: Response, count: int, first_byte: float, now: float) -> None:
+        self._pending[handle] -= count
+        self._outstanding -= count
+        self._served[handle] += count
+        self._count(response, count)
+        since = self._since[handle]
+        whole = max(0, int((now - since) * 1e6))
+        self._tick.latency_us.add_many(whole, count)
+        fresh = self._fresh.pop(handle, None)
+        # A connect is part of the whole, but nothing of the server's work on the request.
+        asked_at = since if fresh is None else max(since, fresh[1])
+        self._asked.processing_us.add_many(max(0, int((now - asked_at) * 1e6)), count)
+        self._asked.waiting_us.add_many(max(0, int((first_byte - asked_at) * 1e6)), count)
+        self._last_answer = now
+        self._retries[self._slot[handle]] = 0
+
+    # -- requests
+
+    def _next(self, handle: int, now: float) -> None:
+        """The connection is free: ask again on it, or let it rest."""
+        if self._shard.short:
+            self._end(handle, ANNOUNCED)
+        elif not self._closed_loop:
+            self._free.append(handle)
+            self._ask_what_is_due(now)
+        elif self._todo:
+            self._ask(handle, now)
+        else:
+            self._free.append(handle)
+
+    def _ask(self, handle: int, since: float) -> None:
+        """Write as many requests as the pipeline is deep, or as are left, or as the server lets a connection have."""
+        count = min(self._shard.pipeline, self._todo, max(1, self._limit - self._served[handle]))
+        self._todo -= count
+        self._write(handle, since, count)
+
+    def _instant(self) -> float:
+        """When the open loop asks next."""
+        if self._again:
+            return self._again[0]
+        assert self._shard.rate is not None
+        if self._due >= self._todo:
+            return float("inf")
+        return self._t0 + (self._due * self._shard.workers + self._worker) / self._shard.rate
+
+    def _ask_what_is_due(self, now: float) -> None:
+        while self._free and (due := self._instant()) <= now:
+            handle = self._free.popleft()
+            if self._slot[handle] < 0 or handle in self._closing:
+                continue
+            if self._again:
+                self._again.popleft()
+            else:
+                self._due += 1
+            self._tick.lateness_us.add((now - due) * 1e6)
+            self._write(handle, due, 1)
+
+    def _write(self, handle: int, since: float, count: int) -> None:
+        """Write ``count`` requests, whose latency counts from ``since``."""
+        place = self._destination(handle)
+        data = self._asks[place]
+        if count > 1:
+            data = self._trains.get((place, count)) or self._trains.setdefault((place, count), data * count)
+        self._pending[handle] = count
+        self._since[handle] = since
+        self._outstanding += count
+        self._tick.sent += count
+        self._tick.bytes_sent += len(data)
+        try:
+            taken = self._net.send(handle, data)
+        except BlockingIOError:
+            taken = 0
+        except OSError as error:
+            self._end(handle, event_of(error.errno))
+            return
+        if taken < len(data):
+            self._keep_unsent(handle, data[taken:])
+
+    def _keep_unsent(self, handle: int, data: bytes) -> None:
+        self._unsent[handle] = data
+        self._odd.add(handle)
+        self._net.watch(handle, _WATCH | WRITABLE, again=True)
+
+    def _flush(self, handle: int) -> None:
+        data = self._unsent[handle]
+        try:
+            taken = self._net.send(handle, data)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(handle, event_of(error.errno))
+            return
+        if taken < len(data):
+            self._unsent[handle] = data[taken:]
+            return
+        del self._unsent[handle]
+        self._net.watch(handle, _WATCH, again=True)
+        if handle not in self._fresh and handle not in self._state:
+            self._odd.discard(handle)
+
+    # -- connections
+
+    def _destination(self, handle: int) -> int:
+        return self._slot[handle] % len(self._asks)
+
+    def _open(self, now: float) -> None:
+        """Connect the slots whose time has come, as far as what is pending allows."""
+        while self._to_open and self._to_open[0][0] <= now and len(self._connecting) < MOST_PENDING:
+            _, slot = self._to_open.popleft()
+            if self._closed_loop and not self._todo:
+                continue
+            self._connect(slot)
+            now = self._net.clock()
+
+    def _connect(self, slot: int) -> None:
+        net = self._net
+        began = net.clock()
+        self._tick.started += 1
+        self._connects += 1
+        try:
+            handle = net.connect(slot % len(self._asks), self._connects * self._shard.workers + self._worker)
+        except OSError as error:
+            self._failed(slot, event_of(error.errno), began)
+            return
+        while handle >= len(self._slot):
+            self._pending.append(0)
+            self._since.append(0.0)
+            self._served.append(0)
+            self._slot.append(-1)
+            self._last.append(self._replies[0].known)
+        self._pending[handle] = self._served[handle] = 0
+        self._slot[handle] = slot
+        self._last[handle] = self._replies[slot % len(self._asks)].known
+        self._odd.add(handle)
+        self._connecting[handle] = began
+        if self._shard.local:
+            # There the handshake is over when connect() returns, and nothing need be awaited.
+            try:
+                net.send(handle, b"")
+            except BlockingIOError:
+                net.watch(handle, _WATCH | WRITABLE)
+                return
+            except OSError as error:
+                self._end(handle, event_of(error.errno))
+                return
+            net.watch(handle, _WATCH)
+            self._established(handle)
+        else:
+            net.watch(handle, _WATCH | WRITABLE)
+
+    def _connected(self, handle: int) -> None:
+        """The network says that a connect has ended, one way or the other."""
+        try:
+            self._net.send(handle, b"")
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(handle, event_of(error.errno))
+            return
+        self._net.watch(handle, _WATCH, again=True)
+        self._established(handle)
+
+    def _established(self, handle: int) -> None:
+        now = self._net.clock()
+        began = self._connecting.pop(handle)
+        self._fresh[handle] = began, now
+        self._tick.opened += 1
+        self._tick.connect_us.add((now - began) * 1e6)
+        self.held += 1
+        if not self._closed_loop:
+            self._free.append(handle)
+            self._ask_what_is_due(now)
+        elif self._todo:
+            self._ask(handle, began)
+        else:
+            self._free.append(handle)
+
+    def _failed(self, slot: int, event: str, now: float) -> None:
+        """A connect that never established; tried again after a while."""
+        why = cause(CONNECTING, event)
+        self._tick.failures[why] = self._tick.failures.get(why, 0) + 1
+        self._reopen_later(slot, now)
+
+    def _reopen_later(self, slot: int, now: float) -> None:
+        self._retries[slot] = min(255, self._retries[slot] + 1)
+        when = now + backoff_s(self._shard.seed, slot, self._connects, self._retries[slot])
+        self._to_open.append((when, slot))
+        self._to_open = deque(sorted(self._to_open))
+
+    def _end(self, handle: int, event: str) -> None:
+        """The one way a connection, or an attempt at one, ends. What it leaves unanswered is asked again elsewhere."""
+        slot, now = self._slot[handle], self._net.clock()
+        if self._connecting.pop(handle, None) is not None:
+            self._forget(handle, abort=event == DEADLINE)
+            self._failed(slot, event, now)
+            return
+        pending, served, asked = self._pending[handle], self._served[handle], self._asked
+        self.held -= 1
+        asked.per_connection.add(served)
+        why = cause(AWAITING if pending else IDLE, event)
+        wanted = self._shard.short and event == ANNOUNCED and not pending
+        if not wanted:
+            deaths = self._tick.deaths.setdefault(why, Deaths())
+            deaths.count += 1
+            deaths.requests.add(served)
+        if event == ANNOUNCED and served:
+            self._learn_limit(served)
+        self._outstanding -= pending
+        if pending and not served:
+            # It answered nothing: asked again for ever, such a request would never end.
+            asked.failed[why] = asked.failed.get(why, 0) + 1
+            pending -= 1
+        if pending:
+            asked.resent += pending
+            if self._closed_loop:
+                self._todo += pending
+            else:
+                self._again.extend([self._since[handle]] * pending)
+        if wanted and self._pending[handle] == 0:
+            self._pending[handle] = 0
+            self._closing.add(handle)
+            self._odd.add(handle)
+            return
+        self._forget(handle, abort=event in (DEADLINE, GARBAGE))
+        if served:
+            self._to_open.appendleft((now, slot))
+        else:
+            self._reopen_later(slot, now)
+        while self._closed_loop and self._todo and self._free:
+            other = self._free.popleft()
+            if self._slot[other] >= 0:
+                self._ask(other, now)
+
+    def _let_go(self, handle: int) -> None:
+        """Of a short connection: the peer has closed too."""
+        slot = self._slot[handle]
+        self._forget(handle, abort=False)
+        self._to_open.appendleft((0.0, slot))
+
+    def _learn_limit(self, served: int) -> None:
+        """Two connections that the server ended after as many answers tell its limit; a pipeline then asks no more of one."""
+        if served == self._last_limit:
+            self._limit = served
+        self._last_limit = served
+
+    def _forget(self, handle: int, abort: bool) -> None:
+        self._slot[handle] = -1
+        self._pending[handle] = 0
+        self._odd.add(handle)  # an event of this batch may still name it
+        self._closing.discard(handle)
+        for of_odd in (self._fresh, self._state, self._unsent):
+            of_odd.pop(handle, None)  # type: ignore[attr-defined]
+        self._doomed.append((handle, abort))
+
+    def _close_doomed(self) -> None:
+        for handle, abort in self._doomed:
+            self._net.close(handle, abort)
+            self._odd.discard(handle)
+        self._doomed.clear()
+
+    def _sweep(self, now: float) -> None:
+        self._next_sweep = now + _SWEEP_S
+        for handle, began in list(self._connecting.items()):
+            if now - began < self._shard.connect_timeout_s:
+                break
+            self._end(handle, DEADLINE)
+        if self._shard.timeout_s < now - self._t0:
+            late = now - self._shard.timeout_s
+            for handle, slot in enumerate(self._slot):
+                if slot >= 0 and self._pending[handle] and self._since[handle] < late and handle not in self._connecting:
+                    self._end(handle, DEADLINE)
