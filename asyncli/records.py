@@ -68,6 +68,10 @@ class Asked(msgspec.Struct):
     other_length: int = 0
     #: Asked and neither answered nor failed when the time was over.
     in_flight: int = 0
+    #: Of a given number: not asked when the bench was stopped, or given up because nobody let us connect.
+    left: int = 0
+    #: Of an open loop: no connection was free when they were due.
+    queued: int = 0
     #: Requests that nobody will ask again, by cause.
     failed: dict[str, int] = msgspec.field(default_factory=dict)
     #: From the connection (or the write, where it stood already) to the first byte, and to the last.
@@ -79,7 +83,7 @@ class Asked(msgspec.Struct):
     last_s: float = 0.0
 
     def merge(self, other: Asked) -> None:
-        for name in ("keepalive", "resent", "body_bytes", "other_length", "in_flight"):
+        for name in ("keepalive", "resent", "body_bytes", "other_length", "in_flight", "left", "queued"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for cause, count in other.failed.items():
             self.failed[cause] = self.failed.get(cause, 0) + count

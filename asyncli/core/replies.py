@@ -19,7 +19,7 @@ MOST_REMEMBERED = 65_536
 class Known:
     """A whole answer after which the connection stays open."""
 
-    __slots__ = ("answer", "counts", "response", "_longest_read", "_train")
+    __slots__ = ("_longest_read", "_train", "answer", "counts", "response")
 
     def __init__(self, answer: bytes, response: Response, longest_read: int) -> None:
         self.answer, self.response = answer, response

@@ -9,19 +9,20 @@ its own: a driver waits and calls :meth:`Load.turn` (loadworker.py on the real c
   server nor a stalled generator can hide in it.
 - A request is answered, failed, or still to be asked. What a connection leaves unanswered as it ends is asked again on
   another, and counted; one that ends before it answered anything fails one request, so every bench ends.
-- A row is a handle's: what is asked on it and not answered, since when, what it has served. Handles that need more thought
-  than "read, compare, write" are in ``_odd``.
+- A row is a handle's: what is asked on it and not answered, since when and written when, what it has served. Handles that
+  need more thought than "read, compare, write" are in ``_odd``.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappop, heappush
 
 from asyncli.core.heartbeat import backoff_s
 from asyncli.core.http1 import ProtocolError, Response
 from asyncli.core.life import ANNOUNCED, AWAITING, CONNECTING, DEADLINE, EOF, GARBAGE, IDLE, cause, event_of
 from asyncli.core.replies import Known, Replies, State
-from asyncli.engine.net import HUNG_UP, READABLE, WRITABLE, Net
+from asyncli.engine.net import HUNG_UP, PEER_CLOSED, READABLE, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
 from asyncli.records import Asked, Deaths, Tick
 
@@ -31,9 +32,10 @@ MOST_PENDING = 256
 # One answer mostly fits the first; a train of them is read in larger pieces. Past 128 KiB the allocator maps and unmaps the
 # buffer at each read, which costs more than the read does.
 SHORT_READ, LONG_READ = 8192, 65_536
+# More than anything: a bench by time, and a server that sets no limit.
 UNBOUNDED = 1 << 62
-_SWEEP_S = 0.1
-_WATCH = READABLE | (HUNG_UP & 0x2000)
+_NEVER = float("inf")
+_WATCH = READABLE | PEER_CLOSED
 
 
 class Load:
@@ -44,7 +46,7 @@ class Load:
         self._read = SHORT_READ if shard.pipeline == 1 else LONG_READ
         self._closed_loop = shard.rate is None
         slots = len(range(worker, shard.connections, shard.workers))
-        #: Requests to hand out yet. In an open loop the schedule hands them out.
+        # Requests to hand out yet; of an open loop, what stands in its schedule and has not come due.
         self._todo = UNBOUNDED if shard.requests is None else len(range(worker, shard.requests, shard.workers))
         self._outstanding = 0
         self._replies = [Replies(shard.method, self._read) for _ in shard.destinations]
@@ -53,6 +55,7 @@ class Load:
         # By handle, grown on demand.
         self._pending: list[int] = []
         self._since: list[float] = []
+        self._written: list[float] = []
         self._served: list[int] = []
         self._slot: list[int] = []  # -1: no connection of ours
         self._last: list[Known] = []
@@ -62,22 +65,25 @@ class Load:
         self._fresh: dict[int, tuple[float, float]] = {}  # no answer yet: connecting since, connected at
         self._state: dict[int, tuple[State, float]] = {}  # in the midst of an answer, whose first bytes came then
         self._unsent: dict[int, bytes] = {}
-        self._closing: set[int] = set()
+        self._closing: dict[int, float] = {}  # whole, and the server is to close: since when
         self._doomed: list[tuple[int, bool]] = []
-        # Connections with nothing to do, the longest rested first; slots without a connection, by when to connect.
+        # Connections with nothing to do, the longest rested first (a handle may stand here that has ended since), and slots
+        # without a connection, by when to connect.
         self._free: deque[int] = deque()
-        self._to_open: deque[tuple[float, int]] = deque((0.0, slot) for slot in range(slots))
+        self._to_open: list[tuple[float, int]] = [(0.0, slot) for slot in range(slots)]
         self._retries = bytearray(slots)
         self._due = 0  # of an open loop: how many of its instants have been served
         self._again: deque[float] = deque()  # ... and the instants of those that must be asked again
-        # What the server is seen to allow a connection: two that were ended, announced, after as many.
+        # What the server is seen to allow a connection: two in turn that were ended, announced, after as many.
         self._limit, self._last_limit = UNBOUNDED, 0
         self._first_length: int | None = None
         self._in_use: dict[int, Known] = {}
         self._sent = 0  # by the fast path, since the tick before
-        self._t0 = self._stop_at = float("inf")
+        self._t0 = self._stop_at = _NEVER
+        # A deadline is met to a twentieth of itself.
+        self._sweep_s = min(1.0, shard.timeout_s / 20, shard.connect_timeout_s / 20)
         self._next_sweep = 0.0
-        self._last_answer = 0.0
+        self._last_answer = self._last_standing = 0.0
         self._connects = 0
         self.over = False
         self.held = 0
@@ -88,30 +94,28 @@ class Load:
 
     def start(self, t0: float) -> None:
         """Begin at ``t0`` on the net's clock."""
-        self._t0 = t0
+        self._t0 = self._last_standing = t0
         if self._shard.duration_s is not None:
             self._stop_at = t0 + self._shard.duration_s
 
     def stop(self) -> None:
-        """Ask no more; what is outstanding is left in flight."""
+        """Ask no more; what is outstanding is left in flight, and what was not asked yet is left."""
         if not self.over:
             self.over = True
             self._asked.in_flight += self._outstanding
-            if self._shard.requests is None:
-                return
-            self._asked.in_flight += self._todo if self._closed_loop else 0
+            if self._shard.requests is not None:
+                self._asked.left += self._todo + len(self._again)
 
     def wait_s(self) -> float:
         """How long the driver may wait for the network."""
-        now = self._net.clock()
         if self.over:
-            return _SWEEP_S
+            return self._sweep_s
         until = min(self._next_sweep, self._stop_at)
         if self._to_open and len(self._connecting) < MOST_PENDING:
             until = min(until, self._to_open[0][0])
         if self._free and not self._closed_loop:
             until = min(until, self._instant())
-        return max(0.0, until - now)
+        return max(0.0, until - self._net.clock())
 
     def turn(self, events: list[tuple[int, int]]) -> None:
         """Do what the network has ready and what is due."""
@@ -122,10 +126,10 @@ class Load:
         if now >= self._stop_at:
             self.stop()
             return
+        if not self._closed_loop and self._free:
+            self._ask_what_is_due(now, queued=False)
         if self._to_open and self._to_open[0][0] <= now:
             self._open(now)
-        if not self._closed_loop:
-            self._ask_what_is_due(now)
         if now >= self._next_sweep:
             self._sweep(now)
         self._close_doomed()
@@ -164,7 +168,7 @@ class Load:
             now = clock()
             known = last[handle]
             if data != known.answer or pending[handle] != 1:
-                self._take(handle, data, now)
+                self._take(handle, data, now, what)
                 continue
             # One request, one answer, the same bytes as the last: nearly all of a keep-alive bench comes by here.
             us = int((now - since[handle]) * 1e6)
@@ -193,10 +197,9 @@ class Load:
     def _fold(self) -> None:
         """Count what the fast path left by answer."""
         tick, asked = self._tick, self._asked
-        only = len(self._asks[0])
         asked.last_s = max(0.0, self._last_answer - self._t0)
         tick.sent += self._sent
-        tick.bytes_sent += self._sent * only
+        tick.bytes_sent += self._sent * len(self._asks[0])
         self._sent = 0
         for known in self._in_use.values():
             count, response = sum(known.counts.values()), known.response
@@ -229,18 +232,17 @@ class Load:
     def _think(self, handle: int, what: int) -> None:
         """An event of an odd handle."""
         if handle in self._connecting:
-            self._connected(handle)
+            self._connected(handle, again=True)
         elif handle in self._closing:
-            # Whole, and announced as the last: the peer closes first, so that it keeps the waiting port and not we.
-            if what & HUNG_UP or not self._peek(handle):
+            if what & HUNG_UP or not self._lives(handle):
                 self._let_go(handle)
         elif self._slot[handle] >= 0:
             if handle in self._unsent and what & WRITABLE:
                 self._flush(handle)
             if what & ~WRITABLE and self._slot[handle] >= 0:
-                self._hear(handle)
+                self._hear(handle, what)
 
-    def _peek(self, handle: int) -> bool:
+    def _lives(self, handle: int) -> bool:
         """Whether a connection that should end still lives."""
         try:
             return bool(self._net.recv(handle, self._read))
@@ -249,7 +251,7 @@ class Load:
         except OSError:
             return False
 
-    def _hear(self, handle: int) -> None:
+    def _hear(self, handle: int, what: int) -> None:
         try:
             data = self._net.recv(handle, self._read)
         except BlockingIOError:
@@ -257,18 +259,17 @@ class Load:
         except OSError as error:
             self._end(handle, event_of(error.errno))
             return
-        self._take(handle, data, self._net.clock())
+        self._take(handle, data, self._net.clock(), what)
 
-    def _take(self, handle: int, data: bytes, now: float) -> None:
+    def _take(self, handle: int, data: bytes, now: float, what: int) -> None:
         """Count the answers that ``data`` makes whole, and ask again."""
-        place = self._destination(handle)
-        replies, tick = self._replies[place], self._tick
+        replies, tick = self._replies[self._destination(handle)], self._tick
         state, first_byte = self._state.pop(handle, (None, now))
         if not data:
             last = replies.end(state)
             if last is not None and self._pending[handle]:
                 self._answered(handle, last, 1, first_byte, now)
-            self._end(handle, EOF)
+            self._end(handle, EOF if last is None else ANNOUNCED, what | HUNG_UP)
             return
         tick.bytes_received += len(data)
         try:
@@ -284,16 +285,17 @@ class Load:
             self._answered(handle, response, count, first_byte, now)
             first_byte = now
         if over:
-            self._end(handle, ANNOUNCED)
+            self._end(handle, ANNOUNCED, what)
         elif state is not None:
             self._state[handle] = state, first_byte
             self._odd.add(handle)
         else:
-            if handle not in self._unsent:
+            known = replies.known
+            if self._last[handle] is not known:
+                self._last[handle] = self._in_use[id(known)] = known
+            # What is too long to be remembered is as empty as the end of a stream, which only thought tells from an answer.
+            if known.answer and handle not in self._unsent:
                 self._odd.discard(handle)
-            if self._last[handle] is not replies.known:
-                self._last[handle] = known = replies.known
-                self._in_use[id(known)] = known
             if not self._pending[handle]:
                 self._next(handle, now)
 
@@ -303,13 +305,12 @@ class Load:
         self._served[handle] += count
         self._count(response, count)
         since = self._since[handle]
-        whole = max(0, int((now - since) * 1e6))
-        self._tick.latency_us.add_many(whole, count)
-        fresh = self._fresh.pop(handle, None)
+        self._tick.latency_us.add_many(max(0, int((now - since) * 1e6)), count)
         # A connect is part of the whole, but nothing of the server's work on the request.
-        asked_at = since if fresh is None else max(since, fresh[1])
-        self._asked.processing_us.add_many(max(0, int((now - asked_at) * 1e6)), count)
-        self._asked.waiting_us.add_many(max(0, int((first_byte - asked_at) * 1e6)), count)
+        if (fresh := self._fresh.pop(handle, None)) is not None:
+            since = max(since, fresh[1])
+        self._asked.processing_us.add_many(max(0, int((now - since) * 1e6)), count)
+        self._asked.waiting_us.add_many(max(0, int((first_byte - since) * 1e6)), count)
         self._last_answer = now
         self._retries[self._slot[handle]] = 0
 
@@ -320,51 +321,68 @@ class Load:
         if self._shard.short:
             self._end(handle, ANNOUNCED)
         elif not self._closed_loop:
+            queued = not self._free
             self._free.append(handle)
-            self._ask_what_is_due(now)
+            self._ask_what_is_due(now, queued)
         elif self._todo:
-            self._ask(handle, now)
+            count = self._share(handle)
+            self._todo -= count
+            self._write(handle, now, count, now)
         else:
             self._free.append(handle)
 
-    def _ask(self, handle: int, since: float) -> None:
-        """Write as many requests as the pipeline is deep, or as are left, or as the server lets a connection have."""
-        count = min(self._shard.pipeline, self._todo, max(1, self._limit - self._served[handle]))
-        self._todo -= count
-        self._write(handle, since, count)
+    def _share(self, handle: int) -> int:
+        """How many requests to write at once: as the pipeline is deep, or are left, or the server lets a connection have."""
+        return min(self._shard.pipeline, self._todo, max(1, self._limit - self._served[handle]))
+
+    def _is_free(self, handle: int) -> bool:
+        return (
+            self._slot[handle] >= 0 and not self._pending[handle] and not (handle in self._closing or handle in self._connecting)
+        )
 
     def _instant(self) -> float:
         """When the open loop asks next."""
         if self._again:
             return self._again[0]
+        if not self._todo:
+            return _NEVER
         assert self._shard.rate is not None
-        if self._due >= self._todo:
-            return float("inf")
         return self._t0 + (self._due * self._shard.workers + self._worker) / self._shard.rate
 
-    def _ask_what_is_due(self, now: float) -> None:
+    def _take_instant(self) -> None:
+        if self._again:
+            self._again.popleft()
+        else:
+            self._due += 1
+            self._todo -= 1
+
+    def _ask_what_is_due(self, now: float, queued: bool) -> None:
+        """Ask what is due on the connections that are free. ``queued``: none was, until now."""
         while self._free and (due := self._instant()) <= now:
             handle = self._free.popleft()
-            if self._slot[handle] < 0 or handle in self._closing:
+            if not self._is_free(handle):
                 continue
-            if self._again:
-                self._again.popleft()
-            else:
-                self._due += 1
-            self._tick.lateness_us.add((now - due) * 1e6)
-            self._write(handle, due, 1)
+            self._take_instant()
+            self._note_lateness(due, now, queued)
+            self._write(handle, due, 1, now)
 
-    def _write(self, handle: int, since: float, count: int) -> None:
+    def _note_lateness(self, due: float, now: float, queued: bool) -> None:
+        # For want of a free connection the server is to blame, or --connections; else we are.
+        if queued:
+            self._asked.queued += 1
+        else:
+            self._tick.lateness_us.add((now - due) * 1e6)
+
+    def _bytes(self, place: int, count: int) -> bytes:
+        """``count`` requests to a destination."""
+        if count == 1:
+            return self._asks[place]
+        return self._trains.get((place, count)) or self._trains.setdefault((place, count), self._asks[place] * count)
+
+    def _write(self, handle: int, since: float, count: int, now: float) -> None:
         """Write ``count`` requests, whose latency counts from ``since``."""
-        place = self._destination(handle)
-        data = self._asks[place]
-        if count > 1:
-            data = self._trains.get((place, count)) or self._trains.setdefault((place, count), data * count)
-        self._pending[handle] = count
-        self._since[handle] = since
-        self._outstanding += count
-        self._tick.sent += count
-        self._tick.bytes_sent += len(data)
+        data = self._bytes(self._destination(handle), count)
+        self._note_asked(handle, since, count, len(data), now)
         try:
             taken = self._net.send(handle, data)
         except BlockingIOError:
@@ -374,6 +392,12 @@ class Load:
             return
         if taken < len(data):
             self._keep_unsent(handle, data[taken:])
+
+    def _note_asked(self, handle: int, since: float, count: int, size: int, now: float) -> None:
+        self._pending[handle], self._since[handle], self._written[handle] = count, since, now
+        self._outstanding += count
+        self._tick.sent += count
+        self._tick.bytes_sent += size
 
     def _keep_unsent(self, handle: int, data: bytes) -> None:
         self._unsent[handle] = data
@@ -394,7 +418,7 @@ class Load:
             return
         del self._unsent[handle]
         self._net.watch(handle, _WATCH, again=True)
-        if handle not in self._fresh and handle not in self._state:
+        if handle not in self._fresh and handle not in self._state and self._last[handle].answer:
             self._odd.discard(handle)
 
     # -- connections
@@ -405,11 +429,11 @@ class Load:
     def _open(self, now: float) -> None:
         """Connect the slots whose time has come, as far as what is pending allows."""
         while self._to_open and self._to_open[0][0] <= now and len(self._connecting) < MOST_PENDING:
-            _, slot = self._to_open.popleft()
-            if self._closed_loop and not self._todo:
-                continue
-            self._connect(slot)
-            now = self._net.clock()
+            _, slot = heappop(self._to_open)
+            # A connection for which nothing is left to ask would only cost the server.
+            if not self._closed_loop or self._todo:
+                self._connect(slot)
+                now = self._net.clock()
 
     def _connect(self, slot: int) -> None:
         net = self._net
@@ -424,6 +448,7 @@ class Load:
         while handle >= len(self._slot):
             self._pending.append(0)
             self._since.append(0.0)
+            self._written.append(0.0)
             self._served.append(0)
             self._slot.append(-1)
             self._last.append(self._replies[0].known)
@@ -433,46 +458,46 @@ class Load:
         self._odd.add(handle)
         self._connecting[handle] = began
         if self._shard.local:
-            # There the handshake is over when connect() returns, and nothing need be awaited.
-            try:
-                net.send(handle, b"")
-            except BlockingIOError:
-                net.watch(handle, _WATCH | WRITABLE)
-                return
-            except OSError as error:
-                self._end(handle, event_of(error.errno))
-                return
-            net.watch(handle, _WATCH)
-            self._established(handle)
+            # There the handshake is mostly over when connect() returns, and nothing need be awaited.
+            self._connected(handle, again=False)
         else:
             net.watch(handle, _WATCH | WRITABLE)
 
-    def _connected(self, handle: int) -> None:
-        """The network says that a connect has ended, one way or the other."""
+    def _connected(self, handle: int, *, again: bool) -> None:
+        """A connect that may have ended: the first request is written, and the write tells. ``again``: it is watched already."""
+        net, began, now = self._net, self._connecting[handle], self._net.clock()
+        if self._closed_loop:
+            since, count = began, self._share(handle)
+        else:
+            since = self._instant()
+            count = 1 if since <= now else 0
+        data = self._bytes(self._destination(handle), count) if count else b""
         try:
-            self._net.send(handle, b"")
+            taken = net.send(handle, data)
         except BlockingIOError:
+            if not again:
+                net.watch(handle, _WATCH | WRITABLE)
             return
         except OSError as error:
             self._end(handle, event_of(error.errno))
             return
-        self._net.watch(handle, _WATCH, again=True)
-        self._established(handle)
-
-    def _established(self, handle: int) -> None:
-        now = self._net.clock()
-        began = self._connecting.pop(handle)
+        del self._connecting[handle]
         self._fresh[handle] = began, now
         self._tick.opened += 1
         self._tick.connect_us.add((now - began) * 1e6)
         self.held += 1
-        if not self._closed_loop:
+        net.watch(handle, _WATCH if taken == len(data) else _WATCH | WRITABLE, again=again)
+        if taken < len(data):
+            self._unsent[handle] = data[taken:]
+        if not count:
             self._free.append(handle)
-            self._ask_what_is_due(now)
-        elif self._todo:
-            self._ask(handle, began)
+            return
+        if self._closed_loop:
+            self._todo -= count
         else:
-            self._free.append(handle)
+            self._take_instant()
+            self._note_lateness(since, now, queued=True)
+        self._note_asked(handle, since, count, len(data), now)
 
     def _failed(self, slot: int, event: str, now: float) -> None:
         """A connect that never established; tried again after a while."""
@@ -482,11 +507,9 @@ class Load:
 
     def _reopen_later(self, slot: int, now: float) -> None:
         self._retries[slot] = min(255, self._retries[slot] + 1)
-        when = now + backoff_s(self._shard.seed, slot, self._connects, self._retries[slot])
-        self._to_open.append((when, slot))
-        self._to_open = deque(sorted(self._to_open))
+        heappush(self._to_open, (now + backoff_s(self._shard.seed, slot, self._connects, self._retries[slot]), slot))
 
-    def _end(self, handle: int, event: str) -> None:
+    def _end(self, handle: int, event: str, what: int = 0) -> None:
         """The one way a connection, or an attempt at one, ends. What it leaves unanswered is asked again elsewhere."""
         slot, now = self._slot[handle], self._net.clock()
         if self._connecting.pop(handle, None) is not None:
@@ -495,18 +518,24 @@ class Load:
             return
         pending, served, asked = self._pending[handle], self._served[handle], self._asked
         self.held -= 1
+        self._last_standing = now
         asked.per_connection.add(served)
+        self._outstanding -= pending
+        if self._shard.short and event == ANNOUNCED:
+            # As it should be. The peer closes first, so that the port waits (TIME_WAIT) on its side and not on ours.
+            self._closing[handle] = now
+            self._odd.add(handle)
+            if what & HUNG_UP:
+                self._let_go(handle)
+            return
         why = cause(AWAITING if pending else IDLE, event)
-        wanted = self._shard.short and event == ANNOUNCED and not pending
-        if not wanted:
-            deaths = self._tick.deaths.setdefault(why, Deaths())
-            deaths.count += 1
-            deaths.requests.add(served)
+        deaths = self._tick.deaths.setdefault(why, Deaths())
+        deaths.count += 1
+        deaths.requests.add(served)
         if event == ANNOUNCED and served:
             self._learn_limit(served)
-        self._outstanding -= pending
-        if pending and not served:
-            # It answered nothing: asked again for ever, such a request would never end.
+        if pending and (not served or event in (DEADLINE, GARBAGE)):
+            # Asked again for ever, a request that is never answered, or answered with nonsense, would never end.
             asked.failed[why] = asked.failed.get(why, 0) + 1
             pending -= 1
         if pending:
@@ -515,26 +544,19 @@ class Load:
                 self._todo += pending
             else:
                 self._again.extend([self._since[handle]] * pending)
-        if wanted and self._pending[handle] == 0:
-            self._pending[handle] = 0
-            self._closing.add(handle)
-            self._odd.add(handle)
-            return
         self._forget(handle, abort=event in (DEADLINE, GARBAGE))
         if served:
-            self._to_open.appendleft((now, slot))
+            heappush(self._to_open, (now, slot))
         else:
             self._reopen_later(slot, now)
         while self._closed_loop and self._todo and self._free:
-            other = self._free.popleft()
-            if self._slot[other] >= 0:
-                self._ask(other, now)
+            if self._is_free(other := self._free.popleft()):
+                self._next(other, now)
 
     def _let_go(self, handle: int) -> None:
-        """Of a short connection: the peer has closed too."""
-        slot = self._slot[handle]
+        """Of a connection that was to end: the peer has closed too."""
+        heappush(self._to_open, (0.0, self._slot[handle]))
         self._forget(handle, abort=False)
-        self._to_open.appendleft((0.0, slot))
 
     def _learn_limit(self, served: int) -> None:
         """Two connections that the server ended after as many answers tell its limit; a pipeline then asks no more of one."""
@@ -543,12 +565,12 @@ class Load:
         self._last_limit = served
 
     def _forget(self, handle: int, abort: bool) -> None:
-        self._slot[handle] = -1
-        self._pending[handle] = 0
+        self._slot[handle], self._pending[handle] = -1, 0
         self._odd.add(handle)  # an event of this batch may still name it
-        self._closing.discard(handle)
-        for of_odd in (self._fresh, self._state, self._unsent):
-            of_odd.pop(handle, None)  # type: ignore[attr-defined]
+        self._closing.pop(handle, None)
+        self._fresh.pop(handle, None)
+        self._state.pop(handle, None)
+        self._unsent.pop(handle, None)
         self._doomed.append((handle, abort))
 
     def _close_doomed(self) -> None:
@@ -558,13 +580,25 @@ class Load:
         self._doomed.clear()
 
     def _sweep(self, now: float) -> None:
-        self._next_sweep = now + _SWEEP_S
+        """End what has waited too long, and the whole where nobody has been there to ask for as long."""
+        self._next_sweep = now + self._sweep_s
         for handle, began in list(self._connecting.items()):
             if now - began < self._shard.connect_timeout_s:
                 break
             self._end(handle, DEADLINE)
-        if self._shard.timeout_s < now - self._t0:
-            late = now - self._shard.timeout_s
+        late = now - self._shard.timeout_s
+        for handle, began in list(self._closing.items()):
+            if began > late:
+                break
+            self._let_go(handle)
+        if late > self._t0:
+            # A closed loop's fast path keeps one instant only: there it is that of the write.
+            written = self._since if self._closed_loop else self._written
             for handle, slot in enumerate(self._slot):
-                if slot >= 0 and self._pending[handle] and self._since[handle] < late and handle not in self._connecting:
+                if slot >= 0 and self._pending[handle] and written[handle] < late and handle not in self._connecting:
                     self._end(handle, DEADLINE)
+        if self.held:
+            self._last_standing = now
+        elif now - self._last_standing > self._shard.connect_timeout_s and not self._closing:
+            self._close_doomed()
+            self.stop()

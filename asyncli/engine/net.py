@@ -19,9 +19,10 @@ from asyncli.engine.spread import Destination, sources_for
 
 READABLE = select.EPOLLIN if hasattr(select, "EPOLLIN") else 1
 WRITABLE = select.EPOLLOUT if hasattr(select, "EPOLLOUT") else 4
-
-#: The peer has closed its end, or the connection is broken; reported whether asked for or not, but for the first.
-HUNG_UP = (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR) if hasattr(select, "EPOLLRDHUP") else 0x2018
+#: The peer has closed its end; reported where it is asked for.
+PEER_CLOSED = select.EPOLLRDHUP if hasattr(select, "EPOLLRDHUP") else 0x2000
+#: The same, or the connection is broken, which is reported always.
+HUNG_UP = PEER_CLOSED | ((select.EPOLLHUP | select.EPOLLERR) if hasattr(select, "EPOLLHUP") else 0x18)
 
 _IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module names it only since Python 3.12
 _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
