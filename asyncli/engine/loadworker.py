@@ -38,22 +38,24 @@ def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
     time.sleep(max(0.0, t0 - time.monotonic()))
     load.start(t0)
     link.setblocking(False)
-    second, next_look = 0, t0
+    second, next_look, told = 0, t0, False
     unsent: Tick | None = None
-    precise = shard.rate is not None
     while True:
-        wait_s = load.wait_s()
-        if precise and 0.0 < wait_s < 0.05:
+        wait_s = min(load.wait_s(), _LOOK_S)
+        if shard.rate is not None and wait_s > 0.0:
             # epoll waits in whole milliseconds; an open loop's instants are finer.
             select.select([net.fileno()], [], [], wait_s)
             wait_s = 0.0
         load.turn(net.poll(MOST_EVENTS, wait_s))
         now = time.monotonic()
-        if now < next_look:
+        ended = load.over and not told
+        if now < next_look and not ended:
             continue
         next_look = now + _LOOK_S
-        if now >= t0 + second + 1 or (load.over and second >= 0):
-            second = max(second + 1, int(now - t0))
+        if ended or now >= t0 + second + 1:
+            # What comes to its end within a second says so at once, and then every second, as the others do.
+            second = second + 1 if ended else max(second + 1, int(now - t0))
+            told = load.over
             tick = load.take_tick(second)
             usage = resource.getrusage(resource.RUSAGE_SELF)
             tick.cpu_user_s, tick.cpu_system_s = usage.ru_utime, usage.ru_stime
