@@ -17,14 +17,15 @@ MOST_REMEMBERED = 65_536
 
 
 class Known:
-    """A whole answer after which the connection stays open."""
+    """A whole answer."""
 
-    __slots__ = ("_longest_read", "_train", "answer", "counts", "response")
+    __slots__ = ("_longest_read", "_train", "answer", "answered", "counts", "response")
 
     def __init__(self, answer: bytes, response: Response, longest_read: int) -> None:
         self.answer, self.response = answer, response
-        #: For whoever counts by it: microseconds -> answers.
+        #: For whoever counts by it: microseconds -> answers, and answers without their time.
         self.counts: dict[int, int] = {}
+        self.answered = 0
         self._longest_read, self._train = longest_read, b""
 
     @property
@@ -58,7 +59,10 @@ class Replies:
 
     def __init__(self, method: str, longest_read: int) -> None:
         self._method, self._longest_read = method, longest_read
+        #: The last answer after which its connection stayed open.
         self.known = Known(b"", Response(0, True), 0)
+        #: The same of answers that announce the connection's end.
+        self.last = Known(b"", Response(0, False), 0)
 
     def take(self, state: State, data: bytes) -> tuple[list[tuple[Response, int]], State, bool]:
         """What ``data`` (not empty) makes whole.
@@ -67,6 +71,8 @@ class Replies:
         over: an answer that announced its end is the last one, and bytes after it are nobody's. Raises
         :class:`~asyncli.core.http1.ProtocolError`.
         """
+        if state is None and data == self.last.answer:
+            return [(self.last.response, 1)], None, True
         known, at = (state.known, state.at) if isinstance(state, Cut) else (self.known, 0)
         if not isinstance(state, Reading) and known.train.startswith(data, at):
             whole, at = divmod(at + len(data), len(known.answer))
@@ -95,6 +101,8 @@ class Replies:
                 return runs, Reading(scanner, raw), False
             runs.append((response, 1))
             if not response.keep_alive:
+                if raw is not None and raw != self.last.answer:
+                    self.last = Known(raw, response, 0)
                 return runs, None, True
             if raw is not None and raw != self.known.answer:
                 self.known = Known(raw, response, self._longest_read)

@@ -3,7 +3,8 @@
 The counterpart of table.py, for ``asyncli bench``: the same network seam, the same ticks. No asyncio here and no clock of
 its own: a driver waits and calls :meth:`Load.turn` (loadworker.py on the real clock, tests on a virtual one). Laws:
 
-- Level-triggered, a bounded number of events a turn; no handle is closed before the batch of events is done.
+- Level-triggered, a bounded number of events a turn; no handle is closed before the batch of events is done, but by its own
+  event.
 - A closed loop asks again when it has been answered: latency counts from the write, or from the connect that came before.
 - An open loop asks at instants that stand beforehand, whoever is free: latency counts from that instant, so neither a slow
   server nor a stalled generator can hide in it.
@@ -78,7 +79,14 @@ class Load:
         self._limit, self._last_limit = UNBOUNDED, 0
         self._first_length: int | None = None
         self._in_use: dict[int, Known] = {}
-        self._sent = 0  # by the fast path, since the tick before
+        # Since the tick before, folded into it once a second: what the fast path sent, and by whole microseconds (or requests)
+        # how many took as long (or were served by a connection).
+        self._sent = 0
+        self._whole_us: dict[int, int] = {}
+        self._processing_us: dict[int, int] = {}
+        self._waiting_us: dict[int, int] = {}
+        self._connect_us: dict[int, int] = {}
+        self._each: dict[int, int] = {}
         self._t0 = self._stop_at = _NEVER
         # A deadline is met to a twentieth of itself.
         self._sweep_s = min(1.0, shard.timeout_s / 20, shard.connect_timeout_s / 20)
@@ -152,11 +160,13 @@ class Load:
         recv, send, clock = net.recv, net.send, net.clock
         pending, since, served, last = self._pending, self._since, self._served, self._last
         closed_loop, asks, sent = self._closed_loop, self._asks, 0
-        only = asks[0] if len(asks) == 1 and self._shard.pipeline == 1 else b""
+        deep, short = self._shard.pipeline > 1, self._shard.short and closed_loop
+        only = asks[0] if len(asks) == 1 and not deep else b""
         now = self._last_answer
         for handle, what in events:
             if handle in odd:
-                self._think(handle, what)
+                if not (short and what & PEER_CLOSED and self._finish_short(handle, what)):
+                    self._think(handle, what)
                 continue
             try:
                 data = recv(handle, most)
@@ -167,14 +177,22 @@ class Load:
                 continue
             now = clock()
             known = last[handle]
-            if data != known.answer or pending[handle] != 1:
+            answer = known.answer
+            if data == answer:
+                count = 1
+            elif deep and len(data) > len(answer) > 0 == len(data) % len(answer) and known.train.startswith(data):
+                count = len(data) // len(answer)
+            else:
+                count = UNBOUNDED
+            left = pending[handle] - count
+            if left < 0:
                 self._take(handle, data, now, what)
                 continue
-            # One request, one answer, the same bytes as the last: nearly all of a keep-alive bench comes by here.
+            # Whole answers, the same bytes as the last: nearly all of a bench on kept connections comes by here.
             us = int((now - since[handle]) * 1e6)
             counts = known.counts
-            counts[us] = counts.get(us, 0) + 1
-            served[handle] += 1
+            counts[us] = counts.get(us, 0) + count
+            served[handle] += count
             if only and closed_loop and self._todo:
                 self._todo -= 1
                 since[handle] = now
@@ -187,12 +205,53 @@ class Load:
                 except OSError as error:
                     self._end(handle, event_of(error.errno))
                 continue
-            pending[handle] = 0
-            self._outstanding -= 1
-            self._next(handle, now)
+            pending[handle] = left
+            self._outstanding -= count
+            if not left:
+                self._next(handle, now)
         self._sent += sent
         self._last_answer = max(self._last_answer, now)
         self._close_doomed()
+
+    def _finish_short(self, handle: int, what: int) -> bool:
+        """The one answer of a short connection and its end, together, as nearly all come: count it, and go on to the next one.
+
+        False for anything else, before anything was read. The handle may be closed at once: its event is this one.
+        """
+        fresh = self._fresh.get(handle)
+        if fresh is None or handle in self._unsent or handle in self._state:
+            return False
+        net, slot = self._net, self._slot[handle]
+        last = self._replies[slot % len(self._asks)].last
+        try:
+            data = net.recv(handle, self._read)
+        except OSError as error:
+            self._end(handle, event_of(error.errno))
+            return True
+        now = net.clock()
+        if not data or data != last.answer:
+            self._take(handle, data, now, what)
+            return True
+        began, connected = fresh
+        if not last.answered:
+            self._in_use[id(last)] = last
+        last.answered += 1
+        _count(self._whole_us, int((now - began) * 1e6), 1)
+        us = int((now - connected) * 1e6)
+        _count(self._processing_us, us, 1)
+        _count(self._waiting_us, us, 1)
+        _count(self._each, 1, 1)
+        self._last_answer = self._last_standing = now
+        self._outstanding -= 1
+        self.held -= 1
+        self._retries[slot] = 0
+        self._slot[handle], self._pending[handle] = -1, 0
+        del self._fresh[handle]
+        self._odd.discard(handle)
+        net.close(handle, False)
+        if self._todo:
+            self._connect(slot)
+        return True
 
     def _fold(self) -> None:
         """Count what the fast path left by answer."""
@@ -202,16 +261,28 @@ class Load:
         tick.bytes_sent += self._sent * len(self._asks[0])
         self._sent = 0
         for known in self._in_use.values():
-            count, response = sum(known.counts.values()), known.response
+            count, response = sum(known.counts.values()) + known.answered, known.response
             if not count:
                 continue
+            known.answered = 0
             for us, times in known.counts.items():
-                tick.latency_us.add_many(us, times)
-                asked.waiting_us.add_many(us, times)
-                asked.processing_us.add_many(us, times)
+                # All of it came at once, on a connection that stood: the three are one.
+                _count(self._whole_us, us, times)
+                _count(self._waiting_us, us, times)
+                _count(self._processing_us, us, times)
             known.counts.clear()
             tick.bytes_received += count * len(known.answer)
             self._count(response, count)
+        for counts, histogram in (
+            (self._whole_us, tick.latency_us),
+            (self._processing_us, asked.processing_us),
+            (self._waiting_us, asked.waiting_us),
+            (self._connect_us, tick.connect_us),
+            (self._each, asked.per_connection),
+        ):
+            for value, times in counts.items():
+                histogram.add_many(value, times)
+            counts.clear()
         self._in_use = {id(one.known): one.known for one in self._replies}
         self._in_use |= {id(known): known for known in self._last}
 
@@ -231,8 +302,8 @@ class Load:
 
     def _think(self, handle: int, what: int) -> None:
         """An event of an odd handle."""
-        if handle in self._connecting:
-            self._connected(handle, again=True)
+        if (began := self._connecting.get(handle)) is not None:
+            self._connected(handle, began, again=True)
         elif handle in self._closing:
             if what & HUNG_UP or not self._lives(handle):
                 self._let_go(handle)
@@ -305,12 +376,12 @@ class Load:
         self._served[handle] += count
         self._count(response, count)
         since = self._since[handle]
-        self._tick.latency_us.add_many(max(0, int((now - since) * 1e6)), count)
+        _count(self._whole_us, max(0, int((now - since) * 1e6)), count)
         # A connect is part of the whole, but nothing of the server's work on the request.
         if (fresh := self._fresh.pop(handle, None)) is not None:
             since = max(since, fresh[1])
-        self._asked.processing_us.add_many(max(0, int((now - since) * 1e6)), count)
-        self._asked.waiting_us.add_many(max(0, int((first_byte - since) * 1e6)), count)
+        _count(self._processing_us, max(0, int((now - since) * 1e6)), count)
+        _count(self._waiting_us, max(0, int((first_byte - since) * 1e6)), count)
         self._last_answer = now
         self._retries[self._slot[handle]] = 0
 
@@ -456,16 +527,16 @@ class Load:
         self._slot[handle] = slot
         self._last[handle] = self._replies[slot % len(self._asks)].known
         self._odd.add(handle)
-        self._connecting[handle] = began
         if self._shard.local:
             # There the handshake is mostly over when connect() returns, and nothing need be awaited.
-            self._connected(handle, again=False)
+            self._connected(handle, began, again=False)
         else:
+            self._connecting[handle] = began
             net.watch(handle, _WATCH | WRITABLE)
 
-    def _connected(self, handle: int, *, again: bool) -> None:
+    def _connected(self, handle: int, began: float, *, again: bool) -> None:
         """A connect that may have ended: the first request is written, and the write tells. ``again``: it is watched already."""
-        net, began, now = self._net, self._connecting[handle], self._net.clock()
+        net, now = self._net, self._net.clock()
         if self._closed_loop:
             since, count = began, self._share(handle)
         else:
@@ -476,15 +547,18 @@ class Load:
             taken = net.send(handle, data)
         except BlockingIOError:
             if not again:
+                self._connecting[handle] = began
                 net.watch(handle, _WATCH | WRITABLE)
             return
         except OSError as error:
+            self._connecting[handle] = began
             self._end(handle, event_of(error.errno))
             return
-        del self._connecting[handle]
+        if again:
+            del self._connecting[handle]
         self._fresh[handle] = began, now
         self._tick.opened += 1
-        self._tick.connect_us.add((now - began) * 1e6)
+        _count(self._connect_us, int((now - began) * 1e6), 1)
         self.held += 1
         net.watch(handle, _WATCH if taken == len(data) else _WATCH | WRITABLE, again=again)
         if taken < len(data):
@@ -519,7 +593,7 @@ class Load:
         pending, served, asked = self._pending[handle], self._served[handle], self._asked
         self.held -= 1
         self._last_standing = now
-        asked.per_connection.add(served)
+        _count(self._each, served, 1)
         self._outstanding -= pending
         if self._shard.short and event == ANNOUNCED:
             # As it should be. The peer closes first, so that the port waits (TIME_WAIT) on its side and not on ours.
@@ -602,3 +676,7 @@ class Load:
         elif now - self._last_standing > self._shard.connect_timeout_s and not self._closing:
             self._close_doomed()
             self.stop()
+
+
+def _count(counts: dict[int, int], value: int, times: int) -> None:
+    counts[value] = counts.get(value, 0) + times

@@ -14,7 +14,7 @@ import msgspec
 
 from asyncli.core.heartbeat import fraction
 from asyncli.engine.load import MOST_EVENTS, Load
-from asyncli.engine.net import READABLE, WRITABLE
+from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE
 from asyncli.engine.shard import LoadShard, Shard
 from asyncli.engine.table import Table
 from asyncli.records import Tick
@@ -33,7 +33,7 @@ class SimServer(msgspec.Struct, frozen=True):
     middle box does), ``cut_share`` by closing in the middle of the answer. ``refuse_after`` connections are accepted,
     further ones refused. ``resets_all_at_s`` resets every connection at that instant of the clock. ``stalls_s``: between
     these two instants it answers nothing, and all of it at the second. Several requests written at once are each answered, in
-    order; one that asks for ``Connection: close`` is obeyed.
+    order; one that asks for ``Connection: close`` is obeyed. ``fin_after_s``: from a last answer to the end of the stream.
     """
 
     latency_s: float = 0.000_2
@@ -47,6 +47,7 @@ class SimServer(msgspec.Struct, frozen=True):
     refuse_after: int | None = None
     resets_all_at_s: float | None = None
     stalls_s: tuple[float, float] | None = None
+    fin_after_s: float = 1e-6
     seed: int = 0
 
 
@@ -234,7 +235,7 @@ class SimNet:
         """Send ``last``, and close."""
         connection.ended = True
         self._at(when, handle, "data", last)
-        self._at(when + 1e-6, handle, "data", b"")
+        self._at(when + self.server.fin_after_s, handle, "data", b"")
 
     def _arm_idle(self, handle: int, connection: _Connection) -> None:
         if self.server.idle_timeout_s is not None and not connection.silent:
@@ -246,7 +247,8 @@ class SimNet:
             return 0
         if connection.error:
             return READABLE
-        return (READABLE if connection.inbox else 0) | (connection.watched & WRITABLE if connection.accepted else 0)
+        ready = (READABLE if connection.inbox else 0) | (connection.watched & WRITABLE if connection.accepted else 0)
+        return ready | (connection.watched & PEER_CLOSED if connection.inbox and connection.inbox[-1] == b"" else 0)
 
     def _note(self, handle: int) -> None:
         if self._connections[handle].watched and self._readiness(handle):

@@ -67,8 +67,10 @@ def test_a_time_is_kept_and_what_is_outstanding_then_is_said() -> None:
     is_whole(total, asked, None)
 
 
-def test_a_connection_a_request() -> None:
-    total, asked, net = bench(SimServer(), requests=1000, short=True)
+@pytest.mark.parametrize("fin_after_s", [0.0, 1e-6, 0.01])
+@pytest.mark.parametrize("local", [True, False])
+def test_a_connection_a_request(fin_after_s: float, local: bool) -> None:
+    total, asked, net = bench(SimServer(fin_after_s=fin_after_s), requests=1000, short=True, local=local)
     assert (total.answered, total.opened, net.accepted, asked.keepalive) == (1000, 1000, 1000, 0)
     assert (total.deaths, asked.resent) == ({}, 0)
     assert asked.per_connection.counts == {1: 1000}
@@ -242,6 +244,7 @@ def test_an_answer_longer_than_is_remembered_and_then_the_end() -> None:
         idle_timeout_s=st.sampled_from([None, 0.01]),
         resets_all_at_s=st.sampled_from([None, 0.05]),
         stalls_s=st.sampled_from([None, (0.02, 0.4)]),
+        fin_after_s=st.sampled_from([0.0, 1e-6]),
         refuse_after=st.sampled_from([None, 3]),
         seed=st.integers(0, 99),
     ),
