@@ -257,6 +257,20 @@ class Layer(msgspec.Struct, frozen=True):
         return self.where.format(key=key.replace("_", "-") if self.where.startswith("--") else key)
 
 
+def _without_pace(layer: Layer) -> Layer:
+    """``ramp`` says two keys at once."""
+    values = dict(layer.values)
+    pace = values.pop("ramp", None)
+    if pace is not None:
+        try:
+            batch, interval_s = parse_pace(pace)
+        except ValueError as error:
+            raise PlanError(f"{layer.locate('ramp')}: {error}") from None
+        # Beside it, the key that says one of the two again says it more exactly.
+        values = {"batch": batch, "interval": interval_s} | values
+    return Layer(layer.where, values)
+
+
 def read_plan_file(path: str | os.PathLike[str]) -> Layer:
     """A TOML plan as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
     path = Path(path)
@@ -274,22 +288,17 @@ def read_plan_file(path: str | os.PathLike[str]) -> Layer:
     return Layer(where=f"{str(path).replace('{', '{{').replace('}', '}}')}: {{key}}", values=values)
 
 
-def build_plan(layers: Iterable[Layer]) -> Plan:
-    """The layers, weakest first, as one plan. A missing seed is drawn, so that the plan kept in the run file repeats the run."""
+def read_layers(
+    layers: Iterable[Layer], keys: Mapping[str, tuple[str, Callable[[object], Any]]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The layers, weakest first, by ``keys`` (see KEYS): each field's value, and where it was said. Raises :class:`PlanError`."""
     fields: dict[str, Any] = {}
     located: dict[str, str] = {}
     for layer in layers:
-        values: dict[str, Any] = dict(layer.values)
-        pace = values.pop("ramp", None)
-        if pace is not None:
-            try:
-                fields["batch"], fields["interval_s"] = parse_pace(pace)
-            except ValueError as error:
-                raise PlanError(f"{layer.locate('ramp')}: {error}") from None
-        for key, raw in values.items():
-            if key not in KEYS:
-                raise PlanError(f"{layer.locate(key)}: unknown key; the keys are {', '.join(sorted(KEYS))}")
-            field, parse = KEYS[key]
+        for key, raw in layer.values.items():
+            if key not in keys:
+                raise PlanError(f"{layer.locate(key)}: unknown key; the keys are {', '.join(sorted(keys))}")
+            field, parse = keys[key]
             try:
                 fields[field] = parse(raw)
             except ValueError as error:
@@ -297,17 +306,23 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
             located[field] = layer.locate(key)
     if not fields.get("urls"):
         raise PlanError("no URL given; write one, for example http://127.0.0.1:8080/")
+    named = [field for field in ("server_pid", "server_pidfile", "server_name") if fields.get(field) is not None]
+    if len(named) > 1:
+        where = " and ".join(located[field] for field in named)
+        raise PlanError(f"{where}: name the server once, not {len(named)} times; leave all but one out")
     fields.setdefault("seed", secrets.randbits(48))
+    return fields, located
+
+
+def build_plan(layers: Iterable[Layer]) -> Plan:
+    """The layers, weakest first, as one plan. A missing seed is drawn, so that the plan kept in the run file repeats the run."""
+    fields, located = read_layers(map(_without_pace, layers), KEYS)
     plan = Plan(**fields)
     if plan.batch > plan.connections:
         plan = msgspec.structs.replace(plan, batch=plan.connections)
     if plan.plateaus > plan.connections:
         what = f"more plateaus ({plan.plateaus}) than connections ({plan.connections})"
         raise PlanError(f"{located['plateaus']}: {what}; write at most {plan.connections}")
-    named = [field for field in ("server_pid", "server_pidfile", "server_name") if fields.get(field) is not None]
-    if len(named) > 1:
-        where = " and ".join(located[field] for field in named)
-        raise PlanError(f"{where}: name the server once, not {len(named)} times; leave all but one out")
     return plan
 
 

@@ -51,6 +51,48 @@ class Deaths(msgspec.Struct, array_like=True):
         self.requests.merge(other.requests)
 
 
+class Asked(msgspec.Struct):
+    """What a second of ``asyncli bench`` counts beyond a :class:`Tick`'s. Times in microseconds. Mergeable.
+
+    A tick's ``latency_us`` is then the whole of a request (connect and all, from the instant it was due), its ``sent`` and
+    ``answered`` count requests, ``failures`` connects, and its ``deaths`` connections that ended while more was to be asked.
+    """
+
+    #: Answered on a connection that stays open.
+    keepalive: int = 0
+    #: Asked again, because the connection ended before the answer.
+    resent: int = 0
+    #: Bytes of bodies.
+    body_bytes: int = 0
+    #: Answers whose body is not as long as the first one's.
+    other_length: int = 0
+    #: Asked and neither answered nor failed when the time was over.
+    in_flight: int = 0
+    #: Of a given number: not asked when the bench was stopped, or given up because nobody let us connect.
+    left: int = 0
+    #: Of an open loop: no connection was free when they were due.
+    queued: int = 0
+    #: Requests that nobody will ask again, by cause.
+    failed: dict[str, int] = msgspec.field(default_factory=dict)
+    #: From the connection (or the write, where it stood already) to the first byte, and to the last.
+    waiting_us: Histogram = msgspec.field(default_factory=Histogram)
+    processing_us: Histogram = msgspec.field(default_factory=Histogram)
+    #: Connections by the requests that they answered, as they end.
+    per_connection: Histogram = msgspec.field(default_factory=Histogram)
+    #: The last answer's instant, in seconds since T0: the greatest of all workers'.
+    last_s: float = 0.0
+
+    def merge(self, other: Asked) -> None:
+        for name in ("keepalive", "resent", "body_bytes", "other_length", "in_flight", "left", "queued"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for cause, count in other.failed.items():
+            self.failed[cause] = self.failed.get(cause, 0) + count
+        self.waiting_us.merge(other.waiting_us)
+        self.processing_us.merge(other.processing_us)
+        self.per_connection.merge(other.per_connection)
+        self.last_s = max(self.last_s, other.last_s)
+
+
 class Tick(msgspec.Struct):
     """One second of the generator: counts since the tick before, and gauges as they stand at its end. Mergeable.
 
@@ -94,6 +136,8 @@ class Tick(msgspec.Struct):
     ramp_lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     #: The longest that a worker stood still: in one turn, or between the instant it had asked to be woken at and its waking.
     longest_turn_s: float = 0.0
+    #: Of a bench only.
+    asked: Asked | None = None
 
     @property
     def lost(self) -> int:
@@ -115,6 +159,9 @@ class Tick(msgspec.Struct):
         for name in HISTOGRAMS:
             getattr(self, name).merge(getattr(other, name))
         self.longest_turn_s = max(self.longest_turn_s, other.longest_turn_s)
+        if other.asked is not None:
+            self.asked = self.asked or Asked()
+            self.asked.merge(other.asked)
 
     def merge_gauges(self, other: Tick) -> None:
         """Add the gauges of ``other``, which comes from another worker."""

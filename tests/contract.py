@@ -49,6 +49,34 @@ SOAK: dict[str, Any] = {
     "findings": [{"code": None, "severity": None, "evidence": None, "remedy": None}],
     "environment": None,
 }  # fmt: skip
+_TIMES = {"min", "mean", "sd", "median", "max"}
+_SPENT = {"cpu_s", "user_s", "system_s", "cpu_us_per_request", "cores"}
+#: What a bench's JSON holds, key by key.
+BENCH: dict[str, Any] = {
+    "schema": None, "verdict": None, "why": None, "started": None, "duration_s": None, "complete": None,
+    "plan": {
+        "urls": None, "connections": None, "requests": None, "duration_s": None, "rate": None, "pipeline": None, "short": None,
+        "method": None, "headers": None, "body": None, "workers": None, "sources": None, "timeout_s": None,
+        "connect_timeout_s": None, "status_url": None, "server_pid": None, "server_pidfile": None, "server_name": None,
+        "seed": None, "force": None,
+    },
+    "workers": None,
+    "requests": {
+        "total": None, "per_s": None, "failed": None, "keepalive": None, "failures": CAUSES, "by_status": CAUSES,
+        "other_length": None, "resent": None, "queued": None, "in_flight": None, "left": None,
+    },
+    "latency_ms": {"p50", "p90", "p99", "p999", "max"},
+    "times_ms": dict.fromkeys(("connect", "waiting", "processing", "total"), _TIMES),
+    "percentiles_ms": {"50", "66", "75", "80", "90", "95", "98", "99", "99.9", "100"},
+    "lateness_ms": {"p50", "p99", "max"},
+    "connections": {"opened": None, "failed": None, "failures": CAUSES, "ended": CAUSES, "requests_each": None},
+    "bytes": None,
+    "generator": _SPENT,
+    "server": _SPENT,
+    "findings": None,
+    "environment": None,
+    "transfer": {"received", "bodies", "sent"},
+}  # fmt: skip
 #: What its environment holds at least.
 ENVIRONMENT = {"kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes"}
 

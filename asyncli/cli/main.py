@@ -24,6 +24,7 @@ COMMANDS = {
     "report": ("asyncli.cli.report", "Print the report of a run file, also of one that is still being written."),
     "compare": ("asyncli.cli.compare", "Say what differs between runs, with intervals, and which differences are real."),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
+    "bench": ("asyncli.cli.bench", "Ask as fast as the server answers, or at a rate: requests a second, latency, CPU."),
     "demo": ("asyncli.cli.demo", "Hold 100,000 connections on an nginx of our own on this machine."),
     "lab": ("asyncli.cli.lab", "Start a local server to aim at, until Ctrl-C."),
 }

@@ -18,7 +18,7 @@ MARK = "asyncli run "
 _HEAD_BYTES = 4096
 
 
-def require_files(files: Mapping[str, str | None], run_file: Path) -> None:
+def require_files(files: Mapping[str, str | None], run_file: Path | None = None) -> None:
     """Raise :class:`PlanError` for a file (flag -> name, "-" for standard output) that could not be written, while there
     is still time to say so."""
     named = {flag: file for flag, file in files.items() if file is not None}
@@ -31,7 +31,7 @@ def require_files(files: Mapping[str, str | None], run_file: Path) -> None:
             raise PlanError(f"{flag}: {file} {what}; name another file")
         if os.path.exists(path) and not os.access(path, os.W_OK):
             raise PlanError(f"{flag}: {file} cannot be written; see its permissions, or name another file")
-        if same_file(path, run_file):
+        if run_file is not None and same_file(path, run_file):
             raise PlanError(f"{flag}: {file} is the run file itself; name another file")
     seen: dict[str, str] = {}
     for flag, file in named.items():

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
 from asyncli.cli.main import INTERRUPTED
 from asyncli.cli.places import require_files, write_file
+from asyncli.cli.signals import until_stopped
 from asyncli.lab import LabServer
 from asyncli.plan import Plan
 from asyncli.report.analyses import Analyses, analyse
@@ -119,37 +119,9 @@ async def _soak(
             soak.stop()
         return soak is not None
 
-    finished = await _until_stopped(work(), stop)
+    finished = await until_stopped(work(), stop)
     if soak is None or not soak.started:
         print("asyncli: interrupted before the first measurement; there is nothing to report", file=sys.stderr)
         return INTERRUPTED, None
     read = await asyncio.to_thread(_read, path)
     return (exit_status(read[2].verdict) if finished else INTERRUPTED), read
-
-
-async def _until_stopped(work: Coroutine[object, object, None], stop: Callable[[], bool]) -> bool:
-    """Await ``work``; the first signal calls ``stop``, the second (or the first, where there is nothing to stop) cancels.
-
-    False when it was cancelled.
-    """
-    loop = asyncio.get_running_loop()
-    task = asyncio.create_task(work)
-    signals = 0
-
-    def signalled() -> None:
-        nonlocal signals
-        signals += 1
-        if signals > 1 or not stop():
-            task.cancel()
-
-    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in caught:
-        loop.add_signal_handler(number, signalled)
-    try:
-        await task
-    except asyncio.CancelledError:
-        return False
-    finally:
-        for number in caught:
-            loop.remove_signal_handler(number)
-    return True

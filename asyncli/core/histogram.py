@@ -52,6 +52,13 @@ class Histogram(msgspec.Struct, array_like=True):
         if whole < self.least or self.least < 0:
             self.least = whole
 
+    def add_many(self, value: int, count: int) -> None:
+        """``count`` records of the same whole number from 0."""
+        key = bucket(value)
+        self.counts[key] = self.counts.get(key, 0) + count
+        self.greatest = max(self.greatest, value)
+        self.least = value if self.least < 0 else min(self.least, value)
+
     def opened(self) -> Histogram:
         """Itself; one that lies packed in a run file gives what it packs."""
         return self

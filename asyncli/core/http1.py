@@ -1,7 +1,7 @@
 """HTTP/1.x responses, scanned without input or output: bytes in, responses out.
 
-A heartbeat has one request outstanding, and its answers are nearly all the same bytes; so the engine compares with the
-last answer first and comes here only for what is new. The scanner takes any split of bytes, 1xx responses, any status,
+Answers are nearly all the same bytes, so the engine compares with the last one first and comes here only for what is new
+(table.py for heartbeats, core/replies.py for pipelines). The scanner takes any split of bytes, 1xx responses, any status,
 a missing reason, bare LF, HTTP/1.0, and every framing of a body (RFC 9112, section 6.3).
 """
 
@@ -27,10 +27,13 @@ class ProtocolError(Exception):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """A whole response: its status, and whether the connection stays open for another request."""
+    """A whole response: its status, whether the connection stays open for another request, and the bytes of its body
+    (without the framing of chunks).
+    """
 
     status: int
     keep_alive: bool
+    body_bytes: int = 0
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -89,6 +92,7 @@ class Scanner:
         self._head: _Head | None = None
         self._body: _Step = _whole
         self._left = 0
+        self._body_bytes = 0
 
     @property
     def rest(self) -> bytes:
@@ -112,12 +116,12 @@ class Scanner:
             if following is None:
                 return None
             self._body = following
-        return Response(self._head.status, self._head.keep_alive)
+        return Response(self._head.status, self._head.keep_alive, self._body_bytes)
 
     def end(self) -> Response | None:
         """The stream has ended: the response if its body was to end so, else None (it was cut)."""
         if self._head is not None and self._body is _until_close:
-            return Response(self._head.status, False)
+            return Response(self._head.status, False, self._body_bytes)
         return None
 
     def _take_head(self) -> _Head | None:
@@ -152,6 +156,11 @@ class Scanner:
         self._buffer = self._buffer[dropped:]
         return dropped
 
+    def _take_body(self, count: int) -> int:
+        taken = self._drop(count)
+        self._body_bytes += taken
+        return taken
+
 
 # A body is read in steps. A step takes what it can from the scanner's buffer and gives the step that follows, or None when
 # it needs more bytes.
@@ -163,12 +172,12 @@ def _whole(_: Scanner) -> _Step | None:
 
 
 def _until_close(scanner: Scanner) -> _Step | None:
-    scanner._drop(len(scanner._buffer))
+    scanner._take_body(len(scanner._buffer))
     return None
 
 
 def _counted(scanner: Scanner) -> _Step | None:
-    scanner._left -= scanner._drop(scanner._left)
+    scanner._left -= scanner._take_body(scanner._left)
     return None if scanner._left else _whole
 
 
@@ -185,7 +194,7 @@ def _chunk_head(scanner: Scanner) -> _Step | None:
 
 
 def _chunk_data(scanner: Scanner) -> _Step | None:
-    scanner._left -= scanner._drop(scanner._left)
+    scanner._left -= scanner._take_body(scanner._left)
     return None if scanner._left else _chunk_end
 
 

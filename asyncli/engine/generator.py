@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from asyncli.engine.shard import Down, Drain, Failed, Ready, Shard, Start, Stop, Up
+from asyncli.engine.shard import Down, Drain, Failed, LoadShard, Ready, Shard, Start, Stop, Up
 from asyncli.errors import EngineError
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -25,7 +25,7 @@ _CLOSE_S = 10.0
 class Generator:
     """One host process and its workers. ``pids`` are all of them, the host first."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard | LoadShard) -> None:
         self._shard = shard
         self._process: asyncio.subprocess.Process | None = None
         self._errors: asyncio.Task[None] | None = None
@@ -104,7 +104,7 @@ class Generator:
             await asyncio.wait({self._errors}, timeout=2.0)
             self._errors.cancel()
 
-    def _send(self, message: Shard | Down) -> None:
+    def _send(self, message: Shard | LoadShard | Down) -> None:
         if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
             with contextlib.suppress(OSError, RuntimeError):
                 self._process.stdin.write(_frame(message))
@@ -126,6 +126,6 @@ class Generator:
             self._stderr = [*self._stderr[-20:], line.decode(errors="replace").rstrip()]
 
 
-def _frame(message: Shard | Down) -> bytes:
+def _frame(message: Shard | LoadShard | Down) -> bytes:
     payload = _encode(message)
     return struct.pack("<I", len(payload)) + payload

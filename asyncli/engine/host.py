@@ -27,6 +27,7 @@ import msgspec
 from asyncli.engine.shard import (
     Drain,
     Failed,
+    LoadShard,
     Ready,
     Shard,
     Start,
@@ -71,7 +72,7 @@ class _Link:
 class Host:
     """Forks ``shard.workers`` workers and passes orders down and merged ticks up."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard | LoadShard) -> None:
         self._shard = shard
         self._links: dict[int, _Link] = {}
         self._t0: float | None = None
@@ -252,7 +253,7 @@ def main() -> NoReturn:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     head = _read_exactly(4)
-    shard = msgspec.msgpack.decode(_read_exactly(struct.unpack("<I", head)[0]), type=Shard)
+    shard = msgspec.msgpack.decode(_read_exactly(struct.unpack("<I", head)[0]), type=Shard | LoadShard)
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: F401  (loaded once here, shared by every worker)
     host = Host(shard)

@@ -19,6 +19,10 @@ from asyncli.engine.spread import Destination, sources_for
 
 READABLE = select.EPOLLIN if hasattr(select, "EPOLLIN") else 1
 WRITABLE = select.EPOLLOUT if hasattr(select, "EPOLLOUT") else 4
+#: The peer has closed its end; reported where it is asked for.
+PEER_CLOSED = select.EPOLLRDHUP if hasattr(select, "EPOLLRDHUP") else 0x2000
+#: The same, or the connection is broken, which is reported always.
+HUNG_UP = PEER_CLOSED | ((select.EPOLLHUP | select.EPOLLERR) if hasattr(select, "EPOLLHUP") else 0x18)
 
 _IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module names it only since Python 3.12
 _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
@@ -55,8 +59,8 @@ class Net(Protocol):
         """Have ``poll`` report ``events`` of the handle; ``again`` when it is watched already."""
         ...
 
-    def poll(self, most: int) -> list[tuple[int, int]]:
-        """Up to ``most`` (handle, events) that are ready now; level-triggered."""
+    def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
+        """Up to ``most`` (handle, events) that are ready now, or come within ``wait_s``; level-triggered."""
         ...
 
     def close(self, handle: int, abort: bool) -> None:
@@ -102,8 +106,8 @@ class RealNet:
         else:
             self._epoll.register(handle, events)
 
-    def poll(self, most: int) -> list[tuple[int, int]]:
-        return self._epoll.poll(0, most)
+    def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
+        return self._epoll.poll(wait_s, most)
 
     def close(self, handle: int, abort: bool) -> None:
         if abort:

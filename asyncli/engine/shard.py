@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from asyncli import __version__
+from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Plan
+from asyncli.plan import Plan, Target
 from asyncli.records import Tick
 
 
-class Shard(msgspec.Struct, frozen=True):
+class Shard(msgspec.Struct, frozen=True, tag=True):
     """A generator's orders. Times in seconds. ``requests`` has the bytes of a heartbeat for each URL of the plan."""
 
     ramp: Ramp
@@ -29,6 +32,30 @@ class Shard(msgspec.Struct, frozen=True):
     workers: int
 
 
+class LoadShard(msgspec.Struct, frozen=True, tag=True):
+    """A bench's orders. Times in seconds. ``asks`` has the bytes of a request for each URL of the plan.
+
+    ``requests`` of all workers together, or None with ``duration_s``; ``rate`` a second of all together, or None for a closed
+    loop; ``pipeline`` requests are written at once; ``short``: a connection each.
+    """
+
+    connections: int
+    workers: int
+    method: str
+    asks: tuple[bytes, ...]
+    destinations: tuple[Destination, ...]
+    sources: tuple[str, ...]
+    local: bool
+    requests: int | None = None
+    duration_s: float | None = None
+    rate: float | None = None
+    pipeline: int = 1
+    short: bool = False
+    timeout_s: float = 10.0
+    connect_timeout_s: float = 10.0
+    seed: int = 0
+
+
 def build_shard(plan: Plan, spread: Spread) -> Shard:
     """The orders for the one host process of a local run."""
     return Shard(
@@ -40,7 +67,7 @@ def build_shard(plan: Plan, spread: Spread) -> Shard:
         reopen=plan.reopen,
         beat_at_once=plan.first_beat == "now",
         method=plan.method,
-        requests=tuple(_request(plan, number) for number in range(len(plan.urls))),
+        requests=tuple(_head(plan.method, target, plan.headers) for target in plan.targets),
         destinations=spread.destinations,
         sources=spread.sources,
         local=spread.local,
@@ -48,16 +75,43 @@ def build_shard(plan: Plan, spread: Spread) -> Shard:
     )
 
 
-def _request(plan: Plan, number: int) -> bytes:
-    target = plan.targets[number]
-    host = f"[{target.host}]" if ":" in target.host else target.host
+def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
+    """The orders for the one host process of a local bench."""
     fields = list(plan.headers)
+    if plan.short:
+        fields.append("Connection: close")
+    if plan.body or plan.method in ("POST", "PUT", "PATCH"):
+        if not any(field.lower().startswith("content-type:") for field in fields):
+            fields.append("Content-Type: text/plain")
+        fields.append(f"Content-Length: {len(plan.body)}")
+    return LoadShard(
+        connections=plan.connections,
+        workers=spread.workers,
+        method=plan.method,
+        asks=tuple(_head(plan.method, target, fields) + plan.body for target in plan.held.targets),
+        destinations=spread.destinations,
+        sources=spread.sources,
+        local=spread.local,
+        requests=plan.requests,
+        duration_s=plan.duration_s,
+        rate=plan.rate,
+        pipeline=plan.pipeline,
+        short=plan.short,
+        timeout_s=plan.timeout_s,
+        connect_timeout_s=plan.connect_timeout_s,
+        seed=plan.seed,
+    )
+
+
+def _head(method: str, target: Target, fields: Sequence[str]) -> bytes:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    fields = list(fields)
     named = {field.partition(":")[0].lower() for field in fields}
     if "user-agent" not in named:
         fields.insert(0, f"User-Agent: asyncli/{__version__}")
     if "host" not in named:
         fields.insert(0, f"Host: {host}" + (f":{target.port}" if target.port != 80 else ""))
-    return "\r\n".join([f"{plan.method} {target.path} HTTP/1.1", *fields, "", ""]).encode("ascii")
+    return "\r\n".join([f"{method} {target.path} HTTP/1.1", *fields, "", ""]).encode("ascii")
 
 
 # Down the pipe: session -> host -> workers.

@@ -13,11 +13,13 @@ from heapq import heappop, heappush
 import msgspec
 
 from asyncli.core.heartbeat import fraction
-from asyncli.engine.net import READABLE, WRITABLE
-from asyncli.engine.shard import Shard
+from asyncli.engine.load import MOST_EVENTS, Load
+from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE
+from asyncli.engine.shard import LoadShard, Shard
 from asyncli.engine.table import Table
 from asyncli.records import Tick
 
+_NEVER = float("inf")
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 _OK_CLOSE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -29,7 +31,9 @@ class SimServer(msgspec.Struct, frozen=True):
     announce ``Connection: close`` with the answer that reaches them, as nginx's keepalive_requests and keepalive_time do.
     Of the requests, ``reset_share`` are answered with RST, ``drop_share`` never (the connection is dead but silent: what a
     middle box does), ``cut_share`` by closing in the middle of the answer. ``refuse_after`` connections are accepted,
-    further ones refused. ``resets_all_at_s`` resets every connection at that instant of the clock.
+    further ones refused. ``resets_all_at_s`` resets every connection at that instant of the clock. ``stalls_s``: between
+    these two instants it answers nothing, and all of it at the second. Several requests written at once are each answered, in
+    order; one that asks for ``Connection: close`` is obeyed. ``fin_after_s``: from a last answer to the end of the stream.
     """
 
     latency_s: float = 0.000_2
@@ -42,11 +46,13 @@ class SimServer(msgspec.Struct, frozen=True):
     cut_share: float = 0.0
     refuse_after: int | None = None
     resets_all_at_s: float | None = None
+    stalls_s: tuple[float, float] | None = None
+    fin_after_s: float = 1e-6
     seed: int = 0
 
 
 class _Connection:
-    __slots__ = ("accepted", "age_from", "error", "inbox", "last_request", "number", "requests", "silent", "watched")
+    __slots__ = ("accepted", "age_from", "ended", "error", "inbox", "last_request", "number", "requests", "silent", "watched")
 
     def __init__(self, number: int, now: float) -> None:
         self.number = number
@@ -55,6 +61,7 @@ class _Connection:
         self.requests = 0
         self.accepted = False
         self.silent = False
+        self.ended = False  # by the server, which answers no more on it
         self.error = 0
         self.inbox: list[bytes] = []  # b"" is the end of the stream
         self.watched = 0
@@ -69,7 +76,9 @@ class SimNet:
         self.accepted = 0
         self.requests = 0
         self.swallowed = 0
-        self._events: list[tuple[float, int, int, str, bytes]] = []
+        # By instant, and then in the order in which they were arranged.
+        self._events: list[tuple[float, int, int, int, str, bytes]] = []
+        self._arranged = 0
         self._order = 0
         self._free: list[int] = []
         self._connections: dict[int, _Connection] = {}
@@ -98,7 +107,7 @@ class SimNet:
         self._connections[handle].watched = events
         self._note(handle)
 
-    def poll(self, most: int) -> list[tuple[int, int]]:
+    def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
         events: list[tuple[int, int]] = []
         for handle in list(self._ready)[:most]:
             del self._ready[handle]
@@ -116,8 +125,9 @@ class SimNet:
             raise BlockingIOError(errno.EAGAIN, "simulated")
         if not data or (connection.inbox and connection.inbox[-1] == b""):
             return len(data)  # the peer has closed; its RST is still on its way
-        if not connection.silent:
-            self._serve(handle, connection)
+        for request in data.split(b"\r\n\r\n")[:-1]:
+            if not connection.silent and not connection.ended:
+                self._serve(handle, connection, b"Connection: close" in request)
         return len(data)
 
     def recv(self, handle: int, most: int) -> bytes:
@@ -150,7 +160,7 @@ class SimNet:
     def advance(self, to: float) -> None:
         """Move the clock to ``to`` and let everything until then happen, in order."""
         while self._events and self._events[0][0] <= to:
-            when, number, handle, what, data = heappop(self._events)
+            when, _, number, handle, what, data = heappop(self._events)
             self.now = max(self.now, when)
             self._happen(number, handle, what, data)
         self.now = max(self.now, to)
@@ -159,7 +169,8 @@ class SimNet:
 
     def _at(self, when: float, handle: int, what: str, data: bytes = b"") -> None:
         number = self._connections[handle].number if handle in self._connections else 0
-        heappush(self._events, (when, number, handle, what, data))
+        self._arranged += 1
+        heappush(self._events, (when, self._arranged, number, handle, what, data))
 
     def _happen(self, number: int, handle: int, what: str, data: bytes) -> None:
         if what == "reset all":
@@ -190,14 +201,17 @@ class SimNet:
             found.inbox.append(b"")
         self._note(handle)
 
-    def _serve(self, handle: int, connection: _Connection) -> None:
+    def _serve(self, handle: int, connection: _Connection, close: bool) -> None:
         server = self.server
         self.requests += 1
         connection.requests += 1
         connection.last_request = self.now
         answer_at = self.now + server.latency_s
+        if server.stalls_s is not None and server.stalls_s[0] <= answer_at < server.stalls_s[1]:
+            answer_at = server.stalls_s[1]
         chance = fraction(server.seed, connection.number, connection.requests)
         if chance < server.reset_share:
+            connection.ended = True
             self._at(answer_at, handle, "reset")
             return
         chance -= server.reset_share
@@ -207,17 +221,21 @@ class SimNet:
             return
         chance -= server.drop_share
         if 0 <= chance < server.cut_share:
-            self._at(answer_at, handle, "data", _OK[:20])
-            self._at(answer_at + 1e-6, handle, "data", b"")
+            self._end(handle, connection, answer_at, _OK[:20])
             return
         full = bool(server.most_requests) and connection.requests >= server.most_requests
         old = server.longest_age_s is not None and self.now - connection.age_from >= server.longest_age_s
-        if full or old:
-            self._at(answer_at, handle, "data", _OK_CLOSE)
-            self._at(answer_at + 1e-6, handle, "data", b"")
+        if full or old or close:
+            self._end(handle, connection, answer_at, _OK_CLOSE)
             return
         self._at(answer_at, handle, "data", _OK)
         self._arm_idle(handle, connection)
+
+    def _end(self, handle: int, connection: _Connection, when: float, last: bytes) -> None:
+        """Send ``last``, and close."""
+        connection.ended = True
+        self._at(when, handle, "data", last)
+        self._at(when + self.server.fin_after_s, handle, "data", b"")
 
     def _arm_idle(self, handle: int, connection: _Connection) -> None:
         if self.server.idle_timeout_s is not None and not connection.silent:
@@ -229,7 +247,8 @@ class SimNet:
             return 0
         if connection.error:
             return READABLE
-        return (READABLE if connection.inbox else 0) | (connection.watched & WRITABLE if connection.accepted else 0)
+        ready = (READABLE if connection.inbox else 0) | (connection.watched & WRITABLE if connection.accepted else 0)
+        return ready | (connection.watched & PEER_CLOSED if connection.inbox and connection.inbox[-1] == b"" else 0)
 
     def _note(self, handle: int) -> None:
         if self._connections[handle].watched and self._readiness(handle):
@@ -266,3 +285,27 @@ def simulate(shard: Shard, server: SimServer, hold_s: float, *, net: SimNet | No
             yield table.take_tick(second)
             if table.drained:
                 return
+
+
+def simulate_load(shard: LoadShard, net: SimNet, *, most_s: float = 3600.0) -> Iterator[Tick]:
+    """Run a bench's one worker on a simulated network: a tick for every virtual second, until all is asked and answered.
+
+    One that does not end within ``most_s`` virtual seconds is stopped, as by Ctrl-C.
+    """
+    load = Load(shard, 0, net)
+    load.start(net.now)
+    start, second = net.now, 0
+    while True:
+        load.turn(net.poll(MOST_EVENTS))
+        if load.over or net.now >= start + second + 1.0:
+            second += 1
+            yield load.take_tick(second)
+        if load.over:
+            return
+        if net.now >= start + most_s:
+            load.stop()
+            continue
+        event = net.next_event
+        until = min(net.now + load.wait_s(), start + second + 1.0, _NEVER if event is None else event)
+        # Two clocks of floats: what is due a rounding error from now is due.
+        net.advance(max(net.now + 1e-9, until))

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from asyncli.engine.loadworker import run_load
 from asyncli.engine.net import RealNet
-from asyncli.engine.shard import Down, Drain, Shard, Start, Stop
+from asyncli.engine.shard import Down, Drain, LoadShard, Shard, Start, Stop
 from asyncli.engine.table import Table
 from asyncli.records import Tick
 
@@ -132,8 +133,11 @@ class Worker:
         self._arm_tick()
 
 
-def run_worker(shard: Shard, number: int, link: socket.socket) -> None:
+def run_worker(shard: Shard | LoadShard, number: int, link: socket.socket) -> None:
     """The body of a worker process; returns when it is over."""
+    if isinstance(shard, LoadShard):
+        run_load(shard, number, link)
+        return
     worker = Worker(shard, number, link)
     try:
         import uvloop

@@ -12,8 +12,12 @@ from asyncli.report.summary import Summary
 
 def to_json(summary: Summary) -> str:
     """The contract's JSON, indented, keys in the contract's order. Every number is finite: JSON knows no others."""
-    document = _finite(msgspec.to_builtins(summary, str_keys=True))
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return finite_json(msgspec.to_builtins(summary, str_keys=True))
+
+
+def finite_json(document: Any) -> str:
+    """Plain data as indented JSON; numbers that JSON does not know are null."""
+    return msgspec.json.format(msgspec.json.encode(_finite(document)), indent=2).decode()
 
 
 def _finite(value: Any) -> Any:

@@ -29,7 +29,7 @@ def scan(data: bytes, method: str = "HEAD", cuts: list[int] | None = None, eof: 
     [
         (OK + b"\r\n", "HEAD", Response(200, True)),
         (OK + b"Content-Length: 612\r\n\r\n", "HEAD", Response(200, True)),
-        (OK + b"Content-Length: 2\r\n\r\nhi", "GET", Response(200, True)),
+        (OK + b"Content-Length: 2\r\n\r\nhi", "GET", Response(200, True, 2)),
         (OK + b"Content-Length: 2\r\n\r\nh", "GET", None),
         (OK + b"Connection: close\r\n\r\n", "HEAD", Response(200, False)),
         (OK + b"connection: Keep-Alive, CLOSE\r\n\r\n", "HEAD", Response(200, False)),
@@ -41,8 +41,8 @@ def scan(data: bytes, method: str = "HEAD", cuts: list[int] | None = None, eof: 
         (b"HTTP/1.1 999 Odd\r\n\r\n", "HEAD", Response(999, True)),
         (b"HTTP/1.1 404 Not\tFound \xff\r\nA: \xe9\r\n\r\n", "HEAD", Response(404, True)),
         (b"HTTP/1.1 204 No\n\n", "GET", Response(204, True)),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\n2;x=y\r\nhi\r\n0\r\n\r\n", "GET", Response(200, True)),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA: b\r\n\r\n", "GET", Response(200, True)),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2;x=y\r\nhi\r\n0\r\n\r\n", "GET", Response(200, True, 2)),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA: b\r\n\r\n", "GET", Response(200, True, 2)),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", "GET", None),
     ],
 )  # fmt: skip
@@ -52,7 +52,7 @@ def test_takes_any_split(data: bytes, method: str, expected: Response | None) ->
 
 
 def test_a_body_without_length_ends_with_the_stream() -> None:
-    assert scan(OK + b"\r\nhello", "GET", eof=True) == Response(200, False)
+    assert scan(OK + b"\r\nhello", "GET", eof=True) == Response(200, False, 5)
     assert scan(OK + b"Content-Length: 9\r\n\r\nhello", "GET", eof=True) is None
 
 
@@ -95,6 +95,8 @@ def oracle(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
                     # h11 never keeps HTTP/1.0 alive; browsers, ab and we do when the server says so.
                     alive = b"close" not in tokens and (event.http_version >= b"1.1" or b"keep-alive" in tokens)
                     response = Response(event.status_code, alive)
+                elif isinstance(event, h11.Data) and response is not None:
+                    response = Response(response.status, response.keep_alive, response.body_bytes + len(event.data))
                 elif isinstance(event, h11.EndOfMessage):
                     return response
     except h11.RemoteProtocolError:

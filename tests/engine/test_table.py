@@ -161,7 +161,7 @@ class _Peer(SimNet):
         super().__init__(SimServer(latency_s=0.01))
         self._answers = answers
 
-    def _serve(self, handle: int, connection: Any) -> None:
+    def _serve(self, handle: int, connection: Any, close: bool) -> None:
         self.requests += 1
         for index, part in enumerate(self._answers[min(self.requests, len(self._answers)) - 1]):
             self._at(self.now + 0.01 + index * 1e-5, handle, "data", part)

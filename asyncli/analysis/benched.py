@@ -1,0 +1,333 @@
+"""What a bench says, and when not to believe it: its figures, its doubts and its verdict. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from asyncli.analysis.saturation import MOST_CPU_SHARE
+from asyncli.benchplan import BenchPlan, BenchRun
+from asyncli.core.histogram import Histogram, bounds
+from asyncli.records import Asked, Environment, Finding
+from asyncli.units import format_count, format_duration
+
+# A server that fills as much of a core as this is a limit as well, and the two share the blame.
+BUSY_SERVER_CORES = 0.85
+# An instant kept to a hundredth of a second is early enough for any server that a person waits for.
+MOST_LATENESS_MS = 10.0
+# An open loop that misses more of its rate than this has not offered the load that it was to offer.
+LEAST_RATE_SHARE = 0.99
+# The kernel's CPU clocks tick every 10 ms: over less time than this, shares are too rough.
+_SHORTEST_SPAN_S = 0.5
+#: Of the percentiles that are printed, in percent.
+PERCENTILES = (50, 66, 75, 80, 90, 95, 98, 99, 99.9, 100)
+
+RULE = (
+    "passed: everything that was asked was answered below status 400, and asyncli was not the limit; failed: something was not; "
+    f"invalid: asyncli asked late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than {MOST_CPU_SHARE:.0%} of the "
+    f"time while the server filled less than {BUSY_SERVER_CORES:.0%} of a core; untested: nothing was answered"
+)
+
+Verdict = Literal["passed", "failed", "invalid", "untested"]
+
+
+class Times(msgspec.Struct):
+    """Milliseconds of one part of a request; ``mean`` and ``sd`` from a histogram whose middles are within 1/128."""
+
+    min: float
+    mean: float
+    sd: float
+    median: float
+    max: float
+
+
+class Quantiles(msgspec.Struct):
+    """Milliseconds; None where nothing was recorded."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    p999: float | None
+    max: float | None
+
+
+class Lateness(msgspec.Struct):
+    """How late asyncli asked, in milliseconds; of an open loop only."""
+
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+
+class Requests(msgspec.Struct):
+    """``total`` answered, ``per_s`` of them; ``failed``: never answered, by cause in ``failures``. ``keepalive``: answered on
+    a connection that stayed open. ``resent``: asked again after their connection ended. ``queued``: no connection was free
+    when they were due. ``in_flight``: outstanding at the end of the time. ``left``: of a given number, never asked.
+    """
+
+    total: int
+    per_s: float
+    failed: int
+    keepalive: int
+    failures: dict[str, int]
+    by_status: dict[int, int]
+    other_length: int
+    resent: int
+    queued: int
+    in_flight: int
+    left: int
+
+
+class Connections(msgspec.Struct):
+    """``failed`` attempts that never established, by cause in ``failures``; ``ended``: by cause, while more was to be asked.
+    ``requests_each``: answers of a connection that has ended: least, median and most of them.
+    """
+
+    opened: int
+    failed: int
+    failures: dict[str, int]
+    ended: dict[str, int]
+    requests_each: dict[str, float] | None
+
+
+class Spent(msgspec.Struct):
+    """CPU time, user and system, in all and for each answered request; ``cores``: how many it kept busy."""
+
+    cpu_s: float | None
+    user_s: float | None
+    system_s: float | None
+    cpu_us_per_request: float | None
+    cores: float | None
+
+
+class Bytes(msgspec.Struct):
+    """On the wire above TCP, heads included; ``bodies``: of the answers, without the framing of chunks."""
+
+    received: int
+    bodies: int
+    sent: int
+
+
+class Benched(msgspec.Struct):
+    """Everything a bench says."""
+
+    verdict: Verdict
+    why: str
+    started: str
+    duration_s: float
+    complete: bool
+    plan: BenchPlan
+    workers: int
+    requests: Requests
+    latency_ms: Quantiles
+    #: connect, waiting, processing, total: ab's terms. Connect: once for each connection.
+    times_ms: dict[str, Times | None]
+    percentiles_ms: dict[str, float]
+    lateness_ms: Lateness
+    connections: Connections
+    bytes: Bytes
+    generator: Spent
+    server: Spent
+    findings: list[Finding]
+    environment: Environment
+
+
+def benched(run: BenchRun) -> Benched:
+    """What ``run`` says."""
+    total, asked = run.total, run.total.asked or Asked()
+    failed, refused = sum(asked.failed.values()), sum(total.failures.values())
+    generator = _spent(*run.cpu_s, total.answered, run.elapsed_s)
+    server = _server(run)
+    found = [*run.findings, *_doubts(run, asked, generator, server)]
+    verdict, why = _verdict(run, asked, found)
+    return Benched(
+        verdict=verdict,
+        why=why,
+        started=run.started,
+        duration_s=run.elapsed_s,
+        complete=run.complete,
+        plan=run.plan,
+        workers=run.workers,
+        requests=Requests(
+            total=total.answered,
+            per_s=total.answered / run.elapsed_s if run.elapsed_s > 0 else 0.0,
+            failed=failed,
+            keepalive=asked.keepalive,
+            failures=asked.failed,
+            by_status=dict(sorted(total.by_status.items())),
+            other_length=asked.other_length,
+            resent=asked.resent,
+            queued=asked.queued,
+            in_flight=asked.in_flight,
+            left=asked.left,
+        ),
+        latency_ms=Quantiles(*_ms(total.latency_us, (0.5, 0.9, 0.99, 0.999, 1.0))),
+        times_ms={
+            "connect": _times(total.connect_us),
+            "waiting": _times(asked.waiting_us),
+            "processing": _times(asked.processing_us),
+            "total": _times(total.latency_us),
+        },
+        percentiles_ms={
+            f"{percent:g}": value
+            for percent, value in zip(PERCENTILES, _ms(total.latency_us, [one / 100 for one in PERCENTILES]), strict=True)
+            if value is not None
+        },
+        lateness_ms=Lateness(*_ms(total.lateness_us, (0.5, 0.99, 1.0))),
+        connections=Connections(
+            opened=total.opened,
+            failed=refused,
+            failures=total.failures,
+            ended={cause: deaths.count for cause, deaths in total.deaths.items()},
+            requests_each=_each(asked.per_connection),
+        ),
+        bytes=Bytes(total.bytes_received, asked.body_bytes, total.bytes_sent),
+        generator=generator,
+        server=server,
+        findings=found,
+        environment=run.environment,
+    )
+
+
+def _ms(histogram: Histogram, quantiles: Iterable[float]) -> list[float | None]:
+    return [None if one is None else one / 1000 for one in histogram.quantiles(tuple(quantiles))]
+
+
+def _times(histogram: Histogram) -> Times | None:
+    if not histogram:
+        return None
+    count = histogram.count
+    middles = [(sum(bounds(key)) / 2, times) for key, times in histogram.items()]
+    mean = sum(value * times for value, times in middles) / count
+    variance = sum((value - mean) ** 2 * times for value, times in middles) / count
+    median = histogram.quantile(0.5) or 0.0
+    return Times(histogram.least / 1000, mean / 1000, math.sqrt(variance) / 1000, median / 1000, histogram.greatest / 1000)
+
+
+def _each(histogram: Histogram) -> dict[str, float] | None:
+    median = histogram.quantile(0.5)
+    return None if median is None else {"min": float(histogram.least), "median": median, "max": float(histogram.greatest)}
+
+
+def _spent(user_s: float, system_s: float, answered: int, elapsed_s: float) -> Spent:
+    cpu_s = user_s + system_s
+    return Spent(
+        cpu_s, user_s, system_s, 1e6 * cpu_s / answered if answered else None, cpu_s / elapsed_s if elapsed_s > 0 else None
+    )
+
+
+def _server(run: BenchRun) -> Spent:
+    """The server's CPU from the first to the last sample: all its processes, those that ended too."""
+    of_server = [one.values for one in run.samples if "server.cpu_s" in one.values]
+    if len(of_server) < 2:
+        return Spent(None, None, None, None, None)
+    first, last = of_server[0], of_server[-1]
+    user_s = last.get("server.cpu_user_s", 0.0) - first.get("server.cpu_user_s", 0.0)
+    cpu_s = last["server.cpu_s"] - first["server.cpu_s"]
+    return _spent(user_s, cpu_s - user_s, run.total.answered, run.elapsed_s)
+
+
+def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iterable[Finding]:
+    total, plan = run.total, run.plan
+    if (busy := _busy(run, generator, server)) is not None:
+        yield busy
+    if plan.rate is not None:
+        yield from _of_open_loop(run, asked)
+    errors = {status: count for status, count in total.by_status.items() if status >= 400}
+    if errors:
+        listed = ", ".join(f"HTTP {status}: {format_count(count)}" for status, count in sorted(errors.items()))
+        evidence = f"{format_count(sum(errors.values()))} of {format_count(total.answered)} answers were errors ({listed})"
+        yield Finding("error_answers", "error", evidence, "aim at a path that the server answers with 200, or see its error log")
+    if failed := sum(asked.failed.values()):
+        evidence = f"{format_count(failed)} requests were never answered ({_by_cause(asked.failed)})"
+        yield Finding("requests_failed", "error", evidence, "see the server's error log, and its load")
+    if asked.left:
+        why = f"no connection stood for {format_duration(plan.connect_timeout_s)}" if run.complete else "it was stopped"
+        evidence = f"{format_count(asked.left)} of {format_count(plan.requests or 0)} requests were never asked: {why}"
+        yield Finding("requests_left", "error", evidence, "see that the server runs and has room for the connections")
+    if refused := sum(total.failures.values()):
+        evidence = f"{format_count(refused)} of {format_count(total.started)} connects failed ({_by_cause(total.failures)})"
+        yield Finding(
+            "connects_failed", "error" if not total.opened else "warning", evidence, "see the server's listen queue and room"
+        )
+    if (limit := _limit(run, asked)) is not None:
+        yield limit
+    if asked.resent:
+        evidence = f"{format_count(asked.resent)} requests were asked again: their connection ended before they were answered"
+        yield Finding("requests_resent", "info", evidence)
+    if asked.other_length:
+        evidence = f"{format_count(asked.other_length)} answers had a body of another length than the first one's"
+        yield Finding("lengths_differ", "info", evidence)
+
+
+def _by_cause(counts: dict[str, int]) -> str:
+    words = {"heartbeat_timeout": "unanswered in time"}
+    return ", ".join(f"{words.get(cause, cause.replace('_', ' '))}: {format_count(count)}" for cause, count in counts.items())
+
+
+def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
+    """Whether the closed loop measured asyncli itself."""
+    if run.elapsed_s < _SHORTEST_SPAN_S or generator.cores is None or generator.cores < MOST_CPU_SHARE * run.workers:
+        return None
+    ours = f"asyncli's {run.workers} processes were" if run.workers > 1 else "asyncli's process was"
+    ours = f"{ours} busy for {generator.cores / run.workers:.0%} of the time"
+    if server.cores is not None and server.cores >= BUSY_SERVER_CORES:
+        theirs = f"and the server for {server.cores:.0%} of a core"
+        return Finding("both_busy", "info", f"{ours}, {theirs}: the figures are those of the two together on this host")
+    theirs = "" if server.cores is None else f", the server for {server.cores:.0%} of a core"
+    evidence = f"{ours}{theirs}: the server can do more than was asked of it"
+    return Finding(
+        "generator_saturated_cpu", "error", evidence, "use more --workers, or a --rate below this one to see its latency"
+    )
+
+
+def _of_open_loop(run: BenchRun, asked: Asked) -> Iterable[Finding]:
+    assert run.plan.rate is not None
+    late = run.total.lateness_us.quantile(0.99)
+    if late is not None and late / 1000 > MOST_LATENESS_MS:
+        evidence = f"asyncli asked late: p99 {late / 1000:,.0f} ms (bound {MOST_LATENESS_MS:.0f} ms)"
+        yield Finding("generator_saturated_late", "error", evidence, "use more --workers, or a lower --rate")
+    sent = run.total.sent - asked.resent
+    due = run.plan.rate * run.elapsed_s
+    if run.plan.requests is not None:
+        due = min(due, float(run.plan.requests))
+    if sent < LEAST_RATE_SHARE * due - run.plan.connections:
+        achieved = f"{sent / run.elapsed_s:,.0f} requests a second were asked in place of {run.plan.rate:,.0f}"
+        evidence = f"{achieved}: no connection was free"
+        yield Finding("rate_missed", "error", evidence, "use more connections (-c), or a lower --rate: the server cannot keep up")
+    elif asked.queued > 0.01 * sent:
+        evidence = f"{format_count(asked.queued)} of {format_count(sent)} requests had to wait for a connection to be free"
+        yield Finding("requests_queued", "warning", evidence, "use more connections (-c); the wait is part of their latency")
+
+
+def _limit(run: BenchRun, asked: Asked) -> Finding | None:
+    """What the server allows a connection, where it ended some with notice."""
+    ended = run.total.deaths.get("closed_announced")
+    if ended is None or run.plan.short:
+        return None
+    median = ended.requests.quantile(0.5) or 0.0
+    evidence = f"the server ended {format_count(ended.count)} connections with notice, after {median:,.0f} answers each (median)"
+    remedy = (
+        "its limit of requests a connection (nginx: keepalive_requests, Apache: MaxKeepAliveRequests); each cost a new connect"
+    )
+    return Finding("connections_ended", "info", evidence, remedy)
+
+
+def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verdict, str]:
+    total = run.total
+    if not total.answered:
+        return "untested", f"nothing was answered ({_by_cause(total.failures) or _by_cause(asked.failed) or 'nothing was asked'})"
+    ours = [one for one in findings if one.code in _OURS or one.code.startswith("generator_")]
+    if ours:
+        return "invalid", ours[0].evidence
+    errors = [one for one in findings if one.severity == "error"]
+    if errors:
+        return "failed", errors[0].evidence
+    rate = f"{total.answered / run.elapsed_s:,.0f} a second"
+    return "passed", f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}: {rate}, none failed"
+
+
+_OURS = frozenset({"worker_lost", "worker_silent", "asyncli_failed"})

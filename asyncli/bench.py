@@ -1,0 +1,206 @@
+"""One bench, from plan to what came of it: look around, start, ask until the number or the time is over, count.
+
+The counterpart of session.py, on the same generator, collector and limits. It writes no file, installs no signal handler and
+touches no terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from asyncli import preflight
+from asyncli.benchplan import BenchPlan, BenchRun
+from asyncli.collect.collector import Collector
+from asyncli.engine.generator import Generator
+from asyncli.engine.resolve import lay_out
+from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
+from asyncli.engine.spread import OWN_DESCRIPTORS, Spread
+from asyncli.environment import read_environment
+from asyncli.errors import PreflightError
+from asyncli.preflight.checks import host_checks
+from asyncli.preflight.limits import Limits, raise_nofile, read_limits
+from asyncli.records import Asked, Finding, Sample, Tick
+
+_LEAD_S = 0.1
+# A second process halves what each connection gets to do; below this many for each it brings nothing.
+_CONNECTIONS_WORTH_A_PROCESS = 4
+# What is said after the end of a given time: the last tick, and the workers that came late to it.
+_PATIENCE_S = 10.0
+
+
+class Bench:
+    """One run of ``plan``. ``stop()`` ends it and reports; ``on_tick`` hears (seconds since the start, tick) once a second.
+
+    ``label`` names the server where the lab started it; ``server_pid`` is its main process then.
+    """
+
+    def __init__(
+        self, plan: BenchPlan, *, on_tick: Callable[[float, Tick], None] | None = None, label: str | None = None
+    ) -> None:
+        self.plan = plan
+        self._on_tick = on_tick or (lambda _t_s, _tick: None)
+        self._label = label
+        self._stopped = asyncio.Event()
+        self._over = asyncio.Event()
+        self._zero = time.monotonic()
+        self._t0 = 0.0
+        self._ticks: list[tuple[float, Tick]] = []
+        self._samples: list[Sample] = []
+        self._findings: list[Finding] = []
+        self._failed = False
+        self._generator: Generator | None = None
+
+    def stop(self) -> None:
+        """Ask no more, and report; safe to repeat."""
+        self._stopped.set()
+
+    async def run(self) -> BenchRun:
+        """Do all of it. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
+        limits, spread = await _look_around(self.plan)
+        collector = Collector(
+            self.plan.held,
+            clock=lambda: time.monotonic() - self._zero,
+            generator_pids=lambda: self._generator.pids if self._generator else [],
+            on_sample=self._samples.append,
+            on_finding=self._findings.append,
+            local=spread.local,
+        )
+        try:
+            await collector.open()
+            refusals = preflight.refusals(host_checks(self.plan.held, spread, limits))
+            if refusals and not self.plan.force:
+                lines = [f"{one.evidence}; mend: {one.remedy}" for one in preflight.checks_to_findings(refusals)]
+                raise PreflightError("\n".join([*lines, "(--force goes on all the same)"]))
+            started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            shard = build_load_shard(self.plan, spread)
+            await self._measure(shard, collector)
+            # On the clock of the ticks: seconds since the first connect.
+            lead_s = self._t0 - self._zero
+            self._samples = [Sample(one.t_s - lead_s, one.values) for one in self._samples]
+            server = collector.server
+            environment = read_environment(limits, spread)
+            environment["server"] = {
+                "label": self._label or server.version or server.name or "the server",
+                "version": server.version,
+                "pid": server.pid,
+                "exe": server.exe,
+            }
+            return self._result(started, environment, shard)
+        finally:
+            await collector.close()
+
+    async def _measure(self, shard: LoadShard, collector: Collector) -> None:
+        generator = self._generator = Generator(shard)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await generator.start()
+            await collector.sample_now()
+            self._t0 = time.monotonic() + _LEAD_S
+            generator.begin(self._t0)
+            listening = asyncio.create_task(self._listen(generator), name="the reader of ticks")
+            tasks = [listening, asyncio.create_task(collector.run(), name="the collector")]
+            await self._until_over(generator)
+            tasks[1].cancel()
+            await asyncio.wait({tasks[1]})
+            await collector.sample_now()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await generator.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _until_over(self, generator: Generator) -> None:
+        stopped, over = (asyncio.create_task(event.wait()) for event in (self._stopped, self._over))
+        latest = None if self.plan.duration_s is None else self._t0 + self.plan.duration_s + _PATIENCE_S - time.monotonic()
+        try:
+            done, _ = await asyncio.wait({stopped, over}, timeout=latest, return_when=asyncio.FIRST_COMPLETED)
+            if over in done:
+                return
+            if stopped in done:
+                generator.drain()
+                done, _ = await asyncio.wait({over}, timeout=_PATIENCE_S)
+            if over not in done:
+                self._fail("generator_silent", f"the generator's processes have not come to an end within {_PATIENCE_S:.0f} s")
+        finally:
+            stopped.cancel()
+            over.cancel()
+
+    async def _listen(self, generator: Generator) -> None:
+        try:
+            async for message in generator.messages():
+                self._hear(message)
+        except Exception as error:  # a bug of ours, which must not look like a server that answers nothing
+            self._fail("asyncli_failed", f"the reader of ticks failed: {type(error).__name__}: {error}")
+            raise
+
+    def _hear(self, message: Up) -> None:
+        match message:
+            case Ticked(tick=tick):
+                t_s = float(tick.second)
+                self._ticks.append((t_s, tick))
+                self._on_tick(t_s, tick)
+                if tick.drained >= tick.workers:
+                    self._over.set()
+            case WorkerLost():
+                self._fail(
+                    "worker_lost", f"worker {message.worker} (pid {message.pid}) of the generator was {message.how}", False
+                )
+            case WorkerSilent():
+                evidence = (
+                    f"worker {message.worker} (pid {message.pid}) of the generator has said nothing for {message.silent_s:.0f} s"
+                )
+                self._findings.append(Finding("worker_silent", "error", evidence, "leave more CPU to asyncli"))
+            case Failed():
+                self._fail("generator_failed", message.why)
+
+    def _fail(self, code: str, evidence: str, over: bool = True) -> None:
+        self._failed = True
+        remedy = "find out what stopped or ended them, then run again; if it repeats, report it as a bug"
+        self._findings.append(Finding(code, "error", evidence, remedy))
+        if over:
+            self._over.set()
+
+    def _result(self, started: str, environment: dict[str, object], shard: LoadShard) -> BenchRun:
+        total, last = Tick(asked=Asked()), Tick()
+        for _, tick in self._ticks:
+            total.merge_counts(tick)
+            last = tick
+        assert total.asked is not None
+        asked, plan = total.asked, self.plan
+        all_asked = plan.requests is not None and not asked.left and not asked.in_flight
+        elapsed_s = asked.last_s
+        if plan.duration_s is not None and not all_asked and not self._stopped.is_set():
+            elapsed_s = max(elapsed_s, plan.duration_s)
+        return BenchRun(
+            plan=plan,
+            started=started,
+            elapsed_s=elapsed_s,
+            workers=shard.workers,
+            cpu_s=(last.cpu_user_s, last.cpu_system_s),
+            complete=not self._failed and (all_asked or not self._stopped.is_set()),
+            total=total,
+            ticks=self._ticks,
+            samples=self._samples,
+            findings=self._findings,
+            environment=environment,
+        )
+
+
+async def _look_around(plan: BenchPlan) -> tuple[Limits, Spread]:
+    raise_nofile()
+    limits = read_limits()
+    # 28,232 ports is what Linux grants by default: the guess where the range cannot be read.
+    ports = limits.ports if limits.ports is not None else 28_232
+    nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
+    spread = await asyncio.to_thread(lay_out, plan.held, ports=ports, nofile=nofile, cpus=cpus)
+    if plan.workers is None:
+        # A server on this host needs CPUs as well.
+        wanted = min(max(1, cpus // 2 if spread.local else cpus), -(-plan.connections // _CONNECTIONS_WORTH_A_PROCESS))
+        forced = -(-plan.connections // max(1, nofile - OWN_DESCRIPTORS))
+        spread = msgspec.structs.replace(spread, workers=max(wanted, forced))
+    return limits, spread

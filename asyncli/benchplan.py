@@ -1,0 +1,169 @@
+"""What a bench is asked to do, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from asyncli import plan as soaks
+from asyncli.errors import PlanError
+from asyncli.plan import Layer, Plan, read_layers
+from asyncli.records import Environment, Finding, Sample, Tick
+from asyncli.units import parse_count, parse_duration
+
+# Methods whose answers this program can tell the end of; CONNECT and UPGRADE leave HTTP.
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+DEFAULT_DURATION_S = 10.0
+MOST_PIPELINE = 10_000
+MOST_RATE = 10_000_000
+# A body is sent again and again from memory, in one piece.
+LONGEST_BODY = 16 << 20
+
+
+class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Requests on ``connections``, as fast as they are answered, or ``rate`` a second. Times in seconds.
+
+    It ends after ``requests`` or ``duration_s``, whichever comes first; ``None``: no such end. ``pipeline`` requests are
+    written at once; ``short``: a connection for each. ``workers`` None: asyncli finds how many processes.
+    """
+
+    urls: tuple[str, ...]
+    connections: int = 64
+    requests: int | None = None
+    duration_s: float | None = None
+    rate: float | None = None
+    pipeline: int = 1
+    short: bool = False
+    method: str = "GET"
+    headers: tuple[str, ...] = ()
+    body: bytes = b""
+    workers: int | None = None
+    sources: tuple[str, ...] = ()
+    timeout_s: float = 10.0
+    connect_timeout_s: float = 10.0
+    status_url: str | None = None
+    server_pid: int | None = None
+    server_pidfile: str | None = None
+    server_name: str | None = None
+    seed: int = 0
+    force: bool = False
+
+    @property
+    def held(self) -> Plan:
+        """The same connections as a soak: what they need of this host, and who the server is."""
+        shared = {name: getattr(self, name) for name in _SHARED}
+        return Plan(batch=self.connections, **shared)
+
+
+_SHARED = (
+    "urls", "connections", "workers", "sources", "timeout_s", "connect_timeout_s", "status_url", "server_pid", "server_pidfile",
+    "server_name", "headers", "seed", "force",
+)  # fmt: skip
+
+
+class BenchRun(msgspec.Struct):
+    """What came of a bench. ``elapsed_s``: from the first connect's instant to the last answer, or the end of its time.
+
+    ``total`` is the sum of ``ticks``, (seconds since the start, tick); ``cpu_s`` user and system seconds of asyncli's workers;
+    ``complete``: its requests were all asked, or its time was over, and nobody stopped it before.
+    """
+
+    plan: BenchPlan
+    started: str
+    elapsed_s: float
+    workers: int
+    cpu_s: tuple[float, float]
+    complete: bool
+    total: Tick
+    ticks: list[tuple[float, Tick]]
+    samples: list[Sample]
+    findings: list[Finding]
+    environment: Environment
+
+
+def _method(value: object) -> str:
+    if value not in METHODS:
+        raise ValueError(f"{value!r} is not a method to bench with; write one of {', '.join(METHODS)}")
+    return str(value)
+
+
+def _body(value: object) -> bytes:
+    if isinstance(value, bytes):
+        data = value
+    elif not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text; write one, or @FILE")
+    elif value.startswith("@"):
+        try:
+            data = Path(value[1:]).read_bytes()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ValueError(f"{value[1:]!r} cannot be read ({why}); name a file, or write the text itself") from None
+    else:
+        data = value.encode("utf-8", "surrogateescape")
+    if len(data) > LONGEST_BODY:
+        raise ValueError(f"a body of {len(data):,} bytes is too long; write at most {LONGEST_BODY:,}")
+    return data
+
+
+def _rate(value: object) -> float:
+    number = parse_count(value.removesuffix("/s") if isinstance(value, str) else value)
+    if number > MOST_RATE:
+        raise ValueError(f"{value!r} is more than any server answers; write requests a second up to 10M, for example 500")
+    return float(number)
+
+
+def _pipeline(value: object) -> int:
+    number = parse_count(value)
+    if number > MOST_PIPELINE:
+        raise ValueError(f"{value!r} is too deep; write how many requests to send at once, up to {MOST_PIPELINE:,}")
+    return number
+
+
+def _duration(value: object) -> float:
+    seconds = parse_duration(value)
+    if seconds <= 0:
+        raise ValueError(f"{value!r} is zero; write a time above it, for example 10s")
+    return seconds
+
+
+#: key of a plan (and, with dashes, the flag) -> (field of BenchPlan, parser).
+KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
+    **{
+        key: soaks.KEYS[key]
+        for key in (
+            "urls", "connections", "header", "workers", "source", "timeout", "connect_timeout", "status_url", "server_pid",
+            "server_pidfile", "server_name", "seed", "force",
+        )
+    },
+    "requests": ("requests", parse_count),
+    "duration": ("duration_s", _duration),
+    "rate": ("rate", _rate),
+    "pipeline": ("pipeline", _pipeline),
+    "short": ("short", bool),
+    "method": ("method", _method),
+    "body": ("body", _body),
+}  # fmt: skip
+
+
+def build_bench_plan(layers: Iterable[Layer]) -> BenchPlan:
+    """The layers, weakest first, as one plan. Raises :class:`PlanError` for what cannot be."""
+    fields, located = read_layers(layers, KEYS)
+    if fields.get("requests") is None and fields.get("duration_s") is None:
+        fields["duration_s"] = DEFAULT_DURATION_S
+    if fields.get("body") and "method" not in fields:
+        fields["method"] = "POST"
+    plan = BenchPlan(**fields)
+    if plan.body and plan.method not in _WITH_BODY:
+        raise PlanError(f"{located['body']}: a {plan.method} carries no body; leave it out, or use --method POST")
+    if plan.pipeline > 1 and plan.short:
+        raise PlanError(f"{located['pipeline']}: a connection for each request cannot carry {plan.pipeline}; leave --short out")
+    if plan.pipeline > 1 and plan.rate is not None:
+        raise PlanError(f"{located['pipeline']}: at a rate each request has its own instant; leave --pipeline or --rate out")
+    if plan.pipeline > 1 and plan.method not in ("GET", "HEAD", "OPTIONS", "PUT", "DELETE"):
+        why = f"{located['pipeline']}: a {plan.method} may not be sent again when its connection is cut (RFC 9112, 9.3.2)"
+        raise PlanError(f"{why}; use GET, or leave --pipeline out")
+    return plan

@@ -1,0 +1,46 @@
+"""``asyncli bench``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from asyncli.benchplan import KEYS, build_bench_plan
+from asyncli.plan import Layer
+
+
+@click.command(name="bench", no_args_is_help=True, context_settings={"max_content_width": 110})
+@click.argument("urls", nargs=-1, metavar="URL...")
+@click.option("-c", "--connections", metavar="N", help="Connections at a time.  [default: 64]")
+@click.option("-n", "--requests", metavar="N", help="Requests in all: 10000, 100k, 1M.")
+@click.option("-d", "--duration", metavar="TIME", help="For how long, whichever comes first.  [default: 10s without -n]")
+@click.option("--short", is_flag=True, default=None, help="A new connection for each request, instead of keeping them alive.")
+@click.option("--pipeline", metavar="DEPTH", help="Write so many requests at once on each connection.")
+@click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants, whoever is free.")
+@click.option("--method", metavar="METHOD", help="GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS.  [default: GET]")
+@click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request; repeatable.")
+@click.option("--body", metavar="TEXT|@FILE", help="Sent with each request, by POST unless --method says otherwise.")
+@click.option("--workers", metavar="N", help="Processes.  [default: half the CPUs for a server on this host, else all]")
+@click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable.")
+@click.option("--timeout", metavar="TIME", help="A request unanswered for this long has failed.  [default: 10s]")
+@click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long failed.  [default: 10s]")
+@click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]")
+@click.option("--server-pidfile", metavar="FILE", help="A file with that number in it.")
+@click.option("--server-name", metavar="NAME", help="Or the name of the server's executable.")
+@click.option("--force", is_flag=True, default=None, help="Go on though this host's limits forbid it.")
+@click.option("--json", "json_file", metavar="FILE", help="Write everything as JSON; '-' for standard output.")
+@click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
+def command(urls: tuple[str, ...], json_file: str | None, quiet: bool, **values: Any) -> int:
+    """Ask for URL as fast as it is answered, or at a rate, and say how fast, how late, and at what cost in CPU.
+
+    Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant
+    at which it was due, so that a server that stands still cannot hide. Several URLs share the connections. Ctrl-C ends it
+    and reports.
+    """
+    flags = {key: value for key, value in values.items() if key in KEYS and value is not None and value != ()}
+    layers = [Layer("URL", {"urls": list(urls)})] if urls else []
+    plan = build_bench_plan([*layers, Layer("--{key}", flags)])
+    from asyncli.cli.runbench import run_bench
+
+    return run_bench(plan, json_file=json_file, quiet=quiet)

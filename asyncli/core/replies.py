@@ -1,0 +1,116 @@
+"""Responses in a stream of bytes, counted: any number to a read, cut anywhere, most of them byte for byte the last one.
+
+What a server answers to the same request is the same bytes until its Date header moves on. So a place remembers its last
+whole answer, and a read that continues a train of copies of it is counted by one comparison in C, whatever its length; only
+what differs is scanned (core/http1.py). The counts are the scanner's either way.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from asyncli.core.http1 import Response, Scanner
+
+# Longer answers are not remembered: a train of them would cost more memory than scanning costs time, since the scanner takes
+# the body of a counted response whole.
+MOST_REMEMBERED = 65_536
+
+
+class Known:
+    """A whole answer."""
+
+    __slots__ = ("_longest_read", "_train", "answer", "answered", "counts", "response")
+
+    def __init__(self, answer: bytes, response: Response, longest_read: int) -> None:
+        self.answer, self.response = answer, response
+        #: For whoever counts by it: microseconds -> answers, and answers without their time.
+        self.counts: dict[int, int] = {}
+        self.answered = 0
+        self._longest_read, self._train = longest_read, b""
+
+    @property
+    def train(self) -> bytes:
+        """Copies of it, longer than any read by one more; made when the first read wants it."""
+        if not self._train and self.answer:
+            self._train = self.answer * (self._longest_read // len(self.answer) + 2)
+        return self._train
+
+
+class Cut(msgspec.Struct, frozen=True, eq=False):
+    """A stream that stopped ``at`` bytes into a copy of ``known``."""
+
+    known: Known
+    at: int
+
+
+class Reading(msgspec.Struct, eq=False):
+    """A stream that stopped in an answer like none that is known. ``raw``: its bytes so far, None past what is remembered."""
+
+    scanner: Scanner
+    raw: bytes | None
+
+
+#: Where a stream stands between two reads; None between two answers.
+State = Cut | Reading | None
+
+
+class Replies:
+    """The answers of one place to one request. ``longest_read``: no more bytes than this come at once."""
+
+    def __init__(self, method: str, longest_read: int) -> None:
+        self._method, self._longest_read = method, longest_read
+        #: The last answer after which its connection stayed open.
+        self.known = Known(b"", Response(0, True), 0)
+        #: The same of answers that announce the connection's end.
+        self.last = Known(b"", Response(0, False), 0)
+
+    def take(self, state: State, data: bytes) -> tuple[list[tuple[Response, int]], State, bool]:
+        """What ``data`` (not empty) makes whole.
+
+        Gives runs of equal responses as (response, how many), where the stream stands then, and whether the connection is
+        over: an answer that announced its end is the last one, and bytes after it are nobody's. Raises
+        :class:`~asyncli.core.http1.ProtocolError`.
+        """
+        if state is None and data == self.last.answer:
+            return [(self.last.response, 1)], None, True
+        known, at = (state.known, state.at) if isinstance(state, Cut) else (self.known, 0)
+        if not isinstance(state, Reading) and known.train.startswith(data, at):
+            whole, at = divmod(at + len(data), len(known.answer))
+            return [(known.response, whole)] if whole else [], Cut(known, at) if at else None, False
+        return self._scan(state, data)
+
+    def end(self, state: State) -> Response | None:
+        """The stream has ended: the response whose body was to end so, else None."""
+        return state.scanner.end() if isinstance(state, Reading) else None
+
+    def _scan(self, state: State, data: bytes) -> tuple[list[tuple[Response, int]], State, bool]:
+        runs: list[tuple[Response, int]] = []
+        if isinstance(state, Reading):
+            scanner, raw = state.scanner, state.raw
+        else:
+            scanner, raw = Scanner(self._method), b""
+            if isinstance(state, Cut):
+                data = state.known.answer[: state.at] + data
+        while True:
+            response = scanner.feed(data)
+            rest = scanner.rest if response is not None else b""
+            raw = (
+                None if raw is None or len(raw) + len(data) - len(rest) > MOST_REMEMBERED else raw + data[: len(data) - len(rest)]
+            )
+            if response is None:
+                return runs, Reading(scanner, raw), False
+            runs.append((response, 1))
+            if not response.keep_alive:
+                if raw is not None and raw != self.last.answer:
+                    self.last = Known(raw, response, 0)
+                return runs, None, True
+            if raw is not None and raw != self.known.answer:
+                self.known = Known(raw, response, self._longest_read)
+            if not rest:
+                return runs, None, False
+            if self.known.train.startswith(rest):
+                whole, at = divmod(len(rest), len(self.known.answer))
+                if whole:
+                    runs.append((self.known.response, whole))
+                return runs, Cut(self.known, at) if at else None, False
+            scanner, raw, data = Scanner(self._method), b"", rest

@@ -1,0 +1,682 @@
+"""Requests as fast as answers come, or at a rate: the connections of one process, a row in columns each.
+
+The counterpart of table.py, for ``asyncli bench``: the same network seam, the same ticks. No asyncio here and no clock of
+its own: a driver waits and calls :meth:`Load.turn` (loadworker.py on the real clock, tests on a virtual one). Laws:
+
+- Level-triggered, a bounded number of events a turn; no handle is closed before the batch of events is done, but by its own
+  event.
+- A closed loop asks again when it has been answered: latency counts from the write, or from the connect that came before.
+- An open loop asks at instants that stand beforehand, whoever is free: latency counts from that instant, so neither a slow
+  server nor a stalled generator can hide in it.
+- A request is answered, failed, or still to be asked. What a connection leaves unanswered as it ends is asked again on
+  another, and counted; one that ends before it answered anything fails one request, so every bench ends.
+- A row is a handle's: what is asked on it and not answered, since when and written when, what it has served. Handles that
+  need more thought than "read, compare, write" are in ``_odd``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+from asyncli.core.heartbeat import backoff_s
+from asyncli.core.http1 import ProtocolError, Response
+from asyncli.core.life import ANNOUNCED, AWAITING, CONNECTING, DEADLINE, EOF, GARBAGE, IDLE, cause, event_of
+from asyncli.core.replies import Known, Replies, State
+from asyncli.engine.net import HUNG_UP, PEER_CLOSED, READABLE, WRITABLE, Net
+from asyncli.engine.shard import LoadShard
+from asyncli.records import Asked, Deaths, Tick
+
+MOST_EVENTS = 256
+# Half of a listen backlog of nginx's default, 511.
+MOST_PENDING = 256
+# One answer mostly fits the first; a train of them is read in larger pieces. Past 128 KiB the allocator maps and unmaps the
+# buffer at each read, which costs more than the read does.
+SHORT_READ, LONG_READ = 8192, 65_536
+# More than anything: a bench by time, and a server that sets no limit.
+UNBOUNDED = 1 << 62
+_NEVER = float("inf")
+_WATCH = READABLE | PEER_CLOSED
+
+
+class Load:
+    """Worker ``worker``'s share of a bench."""
+
+    def __init__(self, shard: LoadShard, worker: int, net: Net) -> None:
+        self._shard, self._worker, self._net = shard, worker, net
+        self._read = SHORT_READ if shard.pipeline == 1 else LONG_READ
+        self._closed_loop = shard.rate is None
+        slots = len(range(worker, shard.connections, shard.workers))
+        # Requests to hand out yet; of an open loop, what stands in its schedule and has not come due.
+        self._todo = UNBOUNDED if shard.requests is None else len(range(worker, shard.requests, shard.workers))
+        self._outstanding = 0
+        self._replies = [Replies(shard.method, self._read) for _ in shard.destinations]
+        self._asks = [shard.asks[one.target] for one in shard.destinations]
+        self._trains: dict[tuple[int, int], bytes] = {}
+        # By handle, grown on demand.
+        self._pending: list[int] = []
+        self._since: list[float] = []
+        self._written: list[float] = []
+        self._served: list[int] = []
+        self._slot: list[int] = []  # -1: no connection of ours
+        self._last: list[Known] = []
+        self._odd: set[int] = set()
+        # Of odd handles alone.
+        self._connecting: dict[int, float] = {}
+        self._fresh: dict[int, tuple[float, float]] = {}  # no answer yet: connecting since, connected at
+        self._state: dict[int, tuple[State, float]] = {}  # in the midst of an answer, whose first bytes came then
+        self._unsent: dict[int, bytes] = {}
+        self._closing: dict[int, float] = {}  # whole, and the server is to close: since when
+        self._doomed: list[tuple[int, bool]] = []
+        # Connections with nothing to do, the longest rested first (a handle may stand here that has ended since), and slots
+        # without a connection, by when to connect.
+        self._free: deque[int] = deque()
+        self._to_open: list[tuple[float, int]] = [(0.0, slot) for slot in range(slots)]
+        self._retries = bytearray(slots)
+        self._due = 0  # of an open loop: how many of its instants have been served
+        self._again: deque[float] = deque()  # ... and the instants of those that must be asked again
+        # What the server is seen to allow a connection: two in turn that were ended, announced, after as many.
+        self._limit, self._last_limit = UNBOUNDED, 0
+        self._first_length: int | None = None
+        self._in_use: dict[int, Known] = {}
+        # Since the tick before, folded into it once a second: what the fast path sent, and by whole microseconds (or requests)
+        # how many took as long (or were served by a connection).
+        self._sent = 0
+        self._whole_us: dict[int, int] = {}
+        self._processing_us: dict[int, int] = {}
+        self._waiting_us: dict[int, int] = {}
+        self._connect_us: dict[int, int] = {}
+        self._each: dict[int, int] = {}
+        self._t0 = self._stop_at = _NEVER
+        # A deadline is met to a twentieth of itself.
+        self._sweep_s = min(1.0, shard.timeout_s / 20, shard.connect_timeout_s / 20)
+        self._next_sweep = 0.0
+        self._last_answer = self._last_standing = 0.0
+        self._connects = 0
+        self.over = False
+        self.held = 0
+        self._tick = Tick()
+        self._asked = Asked()
+
+    # -- what the driver calls
+
+    def start(self, t0: float) -> None:
+        """Begin at ``t0`` on the net's clock."""
+        self._t0 = self._last_standing = t0
+        if self._shard.duration_s is not None:
+            self._stop_at = t0 + self._shard.duration_s
+
+    def stop(self) -> None:
+        """Ask no more; what is outstanding is left in flight, and what was not asked yet is left."""
+        if not self.over:
+            self.over = True
+            self._asked.in_flight += self._outstanding
+            if self._shard.requests is not None:
+                self._asked.left += self._todo + len(self._again)
+
+    def wait_s(self) -> float:
+        """How long the driver may wait for the network."""
+        if self.over:
+            return self._sweep_s
+        until = min(self._next_sweep, self._stop_at)
+        if self._to_open and len(self._connecting) < MOST_PENDING:
+            until = min(until, self._to_open[0][0])
+        if self._free and not self._closed_loop:
+            until = min(until, self._instant())
+        return max(0.0, until - self._net.clock())
+
+    def turn(self, events: list[tuple[int, int]]) -> None:
+        """Do what the network has ready and what is due."""
+        if self.over:
+            return
+        self._serve(events)
+        now = self._net.clock()
+        if now >= self._stop_at:
+            self.stop()
+            return
+        if not self._closed_loop and self._free:
+            self._ask_what_is_due(now, queued=False)
+        if self._to_open and self._to_open[0][0] <= now:
+            self._open(now)
+        if now >= self._next_sweep:
+            self._sweep(now)
+        self._close_doomed()
+        if not self._outstanding and not self._todo and not self._again:
+            self.over = True
+
+    def take_tick(self, second: int) -> Tick:
+        """The counts since the last call, with the gauges of now."""
+        self._fold()
+        tick, self._tick = self._tick, Tick()
+        tick.asked, self._asked = self._asked, Asked()
+        tick.second, tick.workers, tick.held, tick.connecting = second, 1, self.held, len(self._connecting)
+        tick.awaiting, tick.drained = self._outstanding, int(self.over)
+        return tick
+
+    # -- the hot path
+
+    def _serve(self, events: list[tuple[int, int]]) -> None:
+        net, odd, most = self._net, self._odd, self._read
+        recv, send, clock = net.recv, net.send, net.clock
+        pending, since, served, last = self._pending, self._since, self._served, self._last
+        closed_loop, asks, sent = self._closed_loop, self._asks, 0
+        deep, short = self._shard.pipeline > 1, self._shard.short and closed_loop
+        only = asks[0] if len(asks) == 1 and not deep else b""
+        now = self._last_answer
+        for handle, what in events:
+            if handle in odd:
+                if not (short and what & PEER_CLOSED and self._finish_short(handle, what)):
+                    self._think(handle, what)
+                continue
+            try:
+                data = recv(handle, most)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._end(handle, event_of(error.errno))
+                continue
+            now = clock()
+            known = last[handle]
+            answer = known.answer
+            if data == answer:
+                count = 1
+            elif deep and len(data) > len(answer) > 0 == len(data) % len(answer) and known.train.startswith(data):
+                count = len(data) // len(answer)
+            else:
+                count = UNBOUNDED
+            left = pending[handle] - count
+            if left < 0:
+                self._take(handle, data, now, what)
+                continue
+            # Whole answers, the same bytes as the last: nearly all of a bench on kept connections comes by here.
+            us = int((now - since[handle]) * 1e6)
+            counts = known.counts
+            counts[us] = counts.get(us, 0) + count
+            served[handle] += count
+            if only and closed_loop and self._todo:
+                self._todo -= 1
+                since[handle] = now
+                sent += 1
+                try:
+                    if (taken := send(handle, only)) != len(only):
+                        self._keep_unsent(handle, only[taken:])
+                except BlockingIOError:
+                    self._keep_unsent(handle, only)
+                except OSError as error:
+                    self._end(handle, event_of(error.errno))
+                continue
+            pending[handle] = left
+            self._outstanding -= count
+            if not left:
+                self._next(handle, now)
+        self._sent += sent
+        self._last_answer = max(self._last_answer, now)
+        self._close_doomed()
+
+    def _finish_short(self, handle: int, what: int) -> bool:
+        """The one answer of a short connection and its end, together, as nearly all come: count it, and go on to the next one.
+
+        False for anything else, before anything was read. The handle may be closed at once: its event is this one.
+        """
+        fresh = self._fresh.get(handle)
+        if fresh is None or handle in self._unsent or handle in self._state:
+            return False
+        net, slot = self._net, self._slot[handle]
+        last = self._replies[slot % len(self._asks)].last
+        try:
+            data = net.recv(handle, self._read)
+        except OSError as error:
+            self._end(handle, event_of(error.errno))
+            return True
+        now = net.clock()
+        if not data or data != last.answer:
+            self._take(handle, data, now, what)
+            return True
+        began, connected = fresh
+        if not last.answered:
+            self._in_use[id(last)] = last
+        last.answered += 1
+        _count(self._whole_us, int((now - began) * 1e6), 1)
+        us = int((now - connected) * 1e6)
+        _count(self._processing_us, us, 1)
+        _count(self._waiting_us, us, 1)
+        _count(self._each, 1, 1)
+        self._last_answer = self._last_standing = now
+        self._outstanding -= 1
+        self.held -= 1
+        self._retries[slot] = 0
+        self._slot[handle], self._pending[handle] = -1, 0
+        del self._fresh[handle]
+        self._odd.discard(handle)
+        net.close(handle, False)
+        if self._todo:
+            self._connect(slot)
+        return True
+
+    def _fold(self) -> None:
+        """Count what the fast path left by answer."""
+        tick, asked = self._tick, self._asked
+        asked.last_s = max(0.0, self._last_answer - self._t0)
+        tick.sent += self._sent
+        tick.bytes_sent += self._sent * len(self._asks[0])
+        self._sent = 0
+        for known in self._in_use.values():
+            count, response = sum(known.counts.values()) + known.answered, known.response
+            if not count:
+                continue
+            known.answered = 0
+            for us, times in known.counts.items():
+                # All of it came at once, on a connection that stood: the three are one.
+                _count(self._whole_us, us, times)
+                _count(self._waiting_us, us, times)
+                _count(self._processing_us, us, times)
+            known.counts.clear()
+            tick.bytes_received += count * len(known.answer)
+            self._count(response, count)
+        for counts, histogram in (
+            (self._whole_us, tick.latency_us),
+            (self._processing_us, asked.processing_us),
+            (self._waiting_us, asked.waiting_us),
+            (self._connect_us, tick.connect_us),
+            (self._each, asked.per_connection),
+        ):
+            for value, times in counts.items():
+                histogram.add_many(value, times)
+            counts.clear()
+        self._in_use = {id(one.known): one.known for one in self._replies}
+        self._in_use |= {id(known): known for known in self._last}
+
+    def _count(self, response: Response, count: int) -> None:
+        tick, asked = self._tick, self._asked
+        tick.answered += count
+        tick.by_status[response.status] = tick.by_status.get(response.status, 0) + count
+        asked.body_bytes += count * response.body_bytes
+        if self._first_length is None:
+            self._first_length = response.body_bytes
+        if response.body_bytes != self._first_length:
+            asked.other_length += count
+        if response.keep_alive:
+            asked.keepalive += count
+
+    # -- answers
+
+    def _think(self, handle: int, what: int) -> None:
+        """An event of an odd handle."""
+        if (began := self._connecting.get(handle)) is not None:
+            self._connected(handle, began, again=True)
+        elif handle in self._closing:
+            if what & HUNG_UP or not self._lives(handle):
+                self._let_go(handle)
+        elif self._slot[handle] >= 0:
+            if handle in self._unsent and what & WRITABLE:
+                self._flush(handle)
+            if what & ~WRITABLE and self._slot[handle] >= 0:
+                self._hear(handle, what)
+
+    def _lives(self, handle: int) -> bool:
+        """Whether a connection that should end still lives."""
+        try:
+            return bool(self._net.recv(handle, self._read))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def _hear(self, handle: int, what: int) -> None:
+        try:
+            data = self._net.recv(handle, self._read)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(handle, event_of(error.errno))
+            return
+        self._take(handle, data, self._net.clock(), what)
+
+    def _take(self, handle: int, data: bytes, now: float, what: int) -> None:
+        """Count the answers that ``data`` makes whole, and ask again."""
+        replies, tick = self._replies[self._destination(handle)], self._tick
+        state, first_byte = self._state.pop(handle, (None, now))
+        if not data:
+            last = replies.end(state)
+            if last is not None and self._pending[handle]:
+                self._answered(handle, last, 1, first_byte, now)
+            self._end(handle, EOF if last is None else ANNOUNCED, what | HUNG_UP)
+            return
+        tick.bytes_received += len(data)
+        try:
+            if not self._pending[handle]:
+                raise ProtocolError("an answer that nobody asked for")
+            runs, state, over = replies.take(state, data)
+            if sum(count for _, count in runs) + (state is not None) > self._pending[handle]:
+                raise ProtocolError("more answers than were asked for")
+        except ProtocolError:
+            self._end(handle, GARBAGE)
+            return
+        for response, count in runs:
+            self._answered(handle, response, count, first_byte, now)
+            first_byte = now
+        if over:
+            self._end(handle, ANNOUNCED, what)
+        elif state is not None:
+            self._state[handle] = state, first_byte
+            self._odd.add(handle)
+        else:
+            known = replies.known
+            if self._last[handle] is not known:
+                self._last[handle] = self._in_use[id(known)] = known
+            # What is too long to be remembered is as empty as the end of a stream, which only thought tells from an answer.
+            if known.answer and handle not in self._unsent:
+                self._odd.discard(handle)
+            if not self._pending[handle]:
+                self._next(handle, now)
+
+    def _answered(self, handle: int, response: Response, count: int, first_byte: float, now: float) -> None:
+        self._pending[handle] -= count
+        self._outstanding -= count
+        self._served[handle] += count
+        self._count(response, count)
+        since = self._since[handle]
+        _count(self._whole_us, max(0, int((now - since) * 1e6)), count)
+        # A connect is part of the whole, but nothing of the server's work on the request.
+        if (fresh := self._fresh.pop(handle, None)) is not None:
+            since = max(since, fresh[1])
+        _count(self._processing_us, max(0, int((now - since) * 1e6)), count)
+        _count(self._waiting_us, max(0, int((first_byte - since) * 1e6)), count)
+        self._last_answer = now
+        self._retries[self._slot[handle]] = 0
+
+    # -- requests
+
+    def _next(self, handle: int, now: float) -> None:
+        """The connection is free: ask again on it, or let it rest."""
+        if self._shard.short:
+            self._end(handle, ANNOUNCED)
+        elif not self._closed_loop:
+            queued = not self._free
+            self._free.append(handle)
+            self._ask_what_is_due(now, queued)
+        elif self._todo:
+            count = self._share(handle)
+            self._todo -= count
+            self._write(handle, now, count, now)
+        else:
+            self._free.append(handle)
+
+    def _share(self, handle: int) -> int:
+        """How many requests to write at once: as the pipeline is deep, or are left, or the server lets a connection have."""
+        return min(self._shard.pipeline, self._todo, max(1, self._limit - self._served[handle]))
+
+    def _is_free(self, handle: int) -> bool:
+        return (
+            self._slot[handle] >= 0 and not self._pending[handle] and not (handle in self._closing or handle in self._connecting)
+        )
+
+    def _instant(self) -> float:
+        """When the open loop asks next."""
+        if self._again:
+            return self._again[0]
+        if not self._todo:
+            return _NEVER
+        assert self._shard.rate is not None
+        return self._t0 + (self._due * self._shard.workers + self._worker) / self._shard.rate
+
+    def _take_instant(self) -> None:
+        if self._again:
+            self._again.popleft()
+        else:
+            self._due += 1
+            self._todo -= 1
+
+    def _ask_what_is_due(self, now: float, queued: bool) -> None:
+        """Ask what is due on the connections that are free. ``queued``: none was, until now."""
+        while self._free and (due := self._instant()) <= now:
+            handle = self._free.popleft()
+            if not self._is_free(handle):
+                continue
+            self._take_instant()
+            self._note_lateness(due, now, queued)
+            self._write(handle, due, 1, now)
+
+    def _note_lateness(self, due: float, now: float, queued: bool) -> None:
+        # For want of a free connection the server is to blame, or --connections; else we are.
+        if queued:
+            self._asked.queued += 1
+        else:
+            self._tick.lateness_us.add((now - due) * 1e6)
+
+    def _bytes(self, place: int, count: int) -> bytes:
+        """``count`` requests to a destination."""
+        if count == 1:
+            return self._asks[place]
+        return self._trains.get((place, count)) or self._trains.setdefault((place, count), self._asks[place] * count)
+
+    def _write(self, handle: int, since: float, count: int, now: float) -> None:
+        """Write ``count`` requests, whose latency counts from ``since``."""
+        data = self._bytes(self._destination(handle), count)
+        self._note_asked(handle, since, count, len(data), now)
+        try:
+            taken = self._net.send(handle, data)
+        except BlockingIOError:
+            taken = 0
+        except OSError as error:
+            self._end(handle, event_of(error.errno))
+            return
+        if taken < len(data):
+            self._keep_unsent(handle, data[taken:])
+
+    def _note_asked(self, handle: int, since: float, count: int, size: int, now: float) -> None:
+        self._pending[handle], self._since[handle], self._written[handle] = count, since, now
+        self._outstanding += count
+        self._tick.sent += count
+        self._tick.bytes_sent += size
+
+    def _keep_unsent(self, handle: int, data: bytes) -> None:
+        self._unsent[handle] = data
+        self._odd.add(handle)
+        self._net.watch(handle, _WATCH | WRITABLE, again=True)
+
+    def _flush(self, handle: int) -> None:
+        data = self._unsent[handle]
+        try:
+            taken = self._net.send(handle, data)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(handle, event_of(error.errno))
+            return
+        if taken < len(data):
+            self._unsent[handle] = data[taken:]
+            return
+        del self._unsent[handle]
+        self._net.watch(handle, _WATCH, again=True)
+        if handle not in self._fresh and handle not in self._state and self._last[handle].answer:
+            self._odd.discard(handle)
+
+    # -- connections
+
+    def _destination(self, handle: int) -> int:
+        return self._slot[handle] % len(self._asks)
+
+    def _open(self, now: float) -> None:
+        """Connect the slots whose time has come, as far as what is pending allows."""
+        while self._to_open and self._to_open[0][0] <= now and len(self._connecting) < MOST_PENDING:
+            _, slot = heappop(self._to_open)
+            # A connection for which nothing is left to ask would only cost the server.
+            if not self._closed_loop or self._todo:
+                self._connect(slot)
+                now = self._net.clock()
+
+    def _connect(self, slot: int) -> None:
+        net = self._net
+        began = net.clock()
+        self._tick.started += 1
+        self._connects += 1
+        try:
+            handle = net.connect(slot % len(self._asks), self._connects * self._shard.workers + self._worker)
+        except OSError as error:
+            self._failed(slot, event_of(error.errno), began)
+            return
+        while handle >= len(self._slot):
+            self._pending.append(0)
+            self._since.append(0.0)
+            self._written.append(0.0)
+            self._served.append(0)
+            self._slot.append(-1)
+            self._last.append(self._replies[0].known)
+        self._pending[handle] = self._served[handle] = 0
+        self._slot[handle] = slot
+        self._last[handle] = self._replies[slot % len(self._asks)].known
+        self._odd.add(handle)
+        if self._shard.local:
+            # There the handshake is mostly over when connect() returns, and nothing need be awaited.
+            self._connected(handle, began, again=False)
+        else:
+            self._connecting[handle] = began
+            net.watch(handle, _WATCH | WRITABLE)
+
+    def _connected(self, handle: int, began: float, *, again: bool) -> None:
+        """A connect that may have ended: the first request is written, and the write tells. ``again``: it is watched already."""
+        net, now = self._net, self._net.clock()
+        if self._closed_loop:
+            since, count = began, self._share(handle)
+        else:
+            since = self._instant()
+            count = 1 if since <= now else 0
+        data = self._bytes(self._destination(handle), count) if count else b""
+        try:
+            taken = net.send(handle, data)
+        except BlockingIOError:
+            if not again:
+                self._connecting[handle] = began
+                net.watch(handle, _WATCH | WRITABLE)
+            return
+        except OSError as error:
+            self._connecting[handle] = began
+            self._end(handle, event_of(error.errno))
+            return
+        if again:
+            del self._connecting[handle]
+        self._fresh[handle] = began, now
+        self._tick.opened += 1
+        _count(self._connect_us, int((now - began) * 1e6), 1)
+        self.held += 1
+        net.watch(handle, _WATCH if taken == len(data) else _WATCH | WRITABLE, again=again)
+        if taken < len(data):
+            self._unsent[handle] = data[taken:]
+        if not count:
+            self._free.append(handle)
+            return
+        if self._closed_loop:
+            self._todo -= count
+        else:
+            self._take_instant()
+            self._note_lateness(since, now, queued=True)
+        self._note_asked(handle, since, count, len(data), now)
+
+    def _failed(self, slot: int, event: str, now: float) -> None:
+        """A connect that never established; tried again after a while."""
+        why = cause(CONNECTING, event)
+        self._tick.failures[why] = self._tick.failures.get(why, 0) + 1
+        self._reopen_later(slot, now)
+
+    def _reopen_later(self, slot: int, now: float) -> None:
+        self._retries[slot] = min(255, self._retries[slot] + 1)
+        heappush(self._to_open, (now + backoff_s(self._shard.seed, slot, self._connects, self._retries[slot]), slot))
+
+    def _end(self, handle: int, event: str, what: int = 0) -> None:
+        """The one way a connection, or an attempt at one, ends. What it leaves unanswered is asked again elsewhere."""
+        slot, now = self._slot[handle], self._net.clock()
+        if self._connecting.pop(handle, None) is not None:
+            self._forget(handle, abort=event == DEADLINE)
+            self._failed(slot, event, now)
+            return
+        pending, served, asked = self._pending[handle], self._served[handle], self._asked
+        self.held -= 1
+        self._last_standing = now
+        _count(self._each, served, 1)
+        self._outstanding -= pending
+        if self._shard.short and event == ANNOUNCED:
+            # As it should be. The peer closes first, so that the port waits (TIME_WAIT) on its side and not on ours.
+            self._closing[handle] = now
+            self._odd.add(handle)
+            if what & HUNG_UP:
+                self._let_go(handle)
+            return
+        why = cause(AWAITING if pending else IDLE, event)
+        deaths = self._tick.deaths.setdefault(why, Deaths())
+        deaths.count += 1
+        deaths.requests.add(served)
+        if event == ANNOUNCED and served:
+            self._learn_limit(served)
+        if pending and (not served or event in (DEADLINE, GARBAGE)):
+            # Asked again for ever, a request that is never answered, or answered with nonsense, would never end.
+            asked.failed[why] = asked.failed.get(why, 0) + 1
+            pending -= 1
+        if pending:
+            asked.resent += pending
+            if self._closed_loop:
+                self._todo += pending
+            else:
+                self._again.extend([self._since[handle]] * pending)
+        self._forget(handle, abort=event in (DEADLINE, GARBAGE))
+        if served:
+            heappush(self._to_open, (now, slot))
+        else:
+            self._reopen_later(slot, now)
+        while self._closed_loop and self._todo and self._free:
+            if self._is_free(other := self._free.popleft()):
+                self._next(other, now)
+
+    def _let_go(self, handle: int) -> None:
+        """Of a connection that was to end: the peer has closed too."""
+        heappush(self._to_open, (0.0, self._slot[handle]))
+        self._forget(handle, abort=False)
+
+    def _learn_limit(self, served: int) -> None:
+        """Two connections that the server ended after as many answers tell its limit; a pipeline then asks no more of one."""
+        if served == self._last_limit:
+            self._limit = served
+        self._last_limit = served
+
+    def _forget(self, handle: int, abort: bool) -> None:
+        self._slot[handle], self._pending[handle] = -1, 0
+        self._odd.add(handle)  # an event of this batch may still name it
+        self._closing.pop(handle, None)
+        self._fresh.pop(handle, None)
+        self._state.pop(handle, None)
+        self._unsent.pop(handle, None)
+        self._doomed.append((handle, abort))
+
+    def _close_doomed(self) -> None:
+        for handle, abort in self._doomed:
+            self._net.close(handle, abort)
+            self._odd.discard(handle)
+        self._doomed.clear()
+
+    def _sweep(self, now: float) -> None:
+        """End what has waited too long, and the whole where nobody has been there to ask for as long."""
+        self._next_sweep = now + self._sweep_s
+        for handle, began in list(self._connecting.items()):
+            if now - began < self._shard.connect_timeout_s:
+                break
+            self._end(handle, DEADLINE)
+        late = now - self._shard.timeout_s
+        for handle, began in list(self._closing.items()):
+            if began > late:
+                break
+            self._let_go(handle)
+        if late > self._t0:
+            # A closed loop's fast path keeps one instant only: there it is that of the write.
+            written = self._since if self._closed_loop else self._written
+            for handle, slot in enumerate(self._slot):
+                if slot >= 0 and self._pending[handle] and written[handle] < late and handle not in self._connecting:
+                    self._end(handle, DEADLINE)
+        if self.held:
+            self._last_standing = now
+        elif now - self._last_standing > self._shard.connect_timeout_s and not self._closing:
+            self._close_doomed()
+            self.stop()
+
+
+def _count(counts: dict[int, int], value: int, times: int) -> None:
+    counts[value] = counts.get(value, 0) + times

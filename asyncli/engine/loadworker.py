@@ -1,0 +1,84 @@
+"""One worker of a bench: a process with one loop of its own over one epoll set, one share of the load, one link to the host.
+
+No asyncio here: it asks as fast as it is answered, so there is nothing to interleave, and a second loop around the epoll set
+would cost a system call a turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import resource
+import select
+import socket
+import time
+
+import msgspec
+
+from asyncli.engine.load import MOST_EVENTS, Load
+from asyncli.engine.net import RealNet
+from asyncli.engine.shard import Down, Drain, LoadShard, Start, Stop
+from asyncli.records import Tick
+
+# How often it looks whether the host has something to say.
+_LOOK_S = 0.05
+_MOST_MESSAGE = 1 << 16
+_PR_SET_TIMERSLACK = 29  # linux/prctl.h
+
+_decode_down = msgspec.msgpack.Decoder(Down).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
+    """The body of a worker process; returns when it is told to stop, or the host is gone."""
+    net = RealNet(shard.destinations, shard.sources)
+    load = Load(shard, number, net)
+    order = _receive(link)
+    if not isinstance(order, Start):
+        return
+    if shard.rate is not None:
+        # The kernel lets a timer come 50 us late, to save wake-ups; an instant is an instant here (prctl(2)).
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    t0 = order.t0
+    time.sleep(max(0.0, t0 - time.monotonic()))
+    load.start(t0)
+    link.setblocking(False)
+    second, next_look, told = 0, t0, False
+    unsent: Tick | None = None
+    while True:
+        wait_s = min(load.wait_s(), _LOOK_S)
+        if shard.rate is not None and wait_s > 0.0:
+            # epoll waits in whole milliseconds; an open loop's instants are finer.
+            select.select([net.fileno()], [], [], wait_s)
+            wait_s = 0.0
+        load.turn(net.poll(MOST_EVENTS, wait_s))
+        now = time.monotonic()
+        ended = load.over and not told
+        if now < next_look and not ended:
+            continue
+        next_look = now + _LOOK_S
+        if ended or now >= t0 + second + 1:
+            # What comes to its end within a second says so at once, and then every second, as the others do.
+            second = second + 1 if ended else max(second + 1, int(now - t0))
+            told = load.over
+            tick = load.take_tick(second)
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            tick.cpu_user_s, tick.cpu_system_s = usage.ru_utime, usage.ru_stime
+            if unsent is not None:
+                tick.merge_counts(unsent)
+            unsent = tick
+            with contextlib.suppress(BlockingIOError, OSError):
+                link.send(_encode(tick))
+                unsent = None
+        with contextlib.suppress(BlockingIOError):
+            order = _receive(link)
+            if order is None or isinstance(order, Stop):
+                return
+            if isinstance(order, Drain):
+                load.stop()
+
+
+def _receive(link: socket.socket) -> Down | None:
+    """The next order; None when the host is gone."""
+    message = link.recv(_MOST_MESSAGE)
+    return _decode_down(message) if message else None

@@ -1,0 +1,139 @@
+"""A bench's figures, its doubts and its verdict, on runs made by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from contract import BENCH, keys_match
+
+from asyncli.analysis.benched import Benched, benched
+from asyncli.benchplan import BenchPlan, BenchRun, build_bench_plan
+from asyncli.core.histogram import Histogram
+from asyncli.errors import PlanError
+from asyncli.plan import Layer
+from asyncli.records import Asked, Deaths, Sample, Tick
+from asyncli.report.benched import one_line, tick_line, to_json
+
+URL = "http://127.0.0.1:80/"
+
+
+def histogram(*values: float) -> Histogram:
+    made = Histogram()
+    for value in values:
+        made.add(value)
+    return made
+
+
+def a_run(
+    *,
+    plan: dict[str, Any] | None = None,
+    cpu_s: float = 1.0,
+    server_s: float | None = 1.0,
+    workers: int = 1,
+    complete: bool = True,
+    asked: Asked | None = None,
+    **tick: Any,
+) -> BenchRun:
+    """Two seconds in which 1,000 requests were answered in 100 to 1,099 us, where nothing else is said."""
+    latency = histogram(*range(100, 1100))
+    fields = {"started": 4, "opened": 4, "sent": 1000, "answered": 1000, "by_status": {200: 1000}, "latency_us": latency} | tick
+    total = Tick(**fields, asked=asked or Asked(keepalive=1000, body_bytes=5000, waiting_us=latency, processing_us=latency))
+    samples = [] if server_s is None else [Sample(t_s, {"server.cpu_s": 5 + used}) for t_s, used in ((0.0, 0.0), (2.0, server_s))]
+    return BenchRun(
+        plan=BenchPlan(urls=(URL,), **({"duration_s": 2.0} if plan is None else plan)),
+        started="2026-01-01T00:00:00+00:00", elapsed_s=2.0, workers=workers, cpu_s=(cpu_s / 4, 3 * cpu_s / 4), complete=complete,
+        total=total, ticks=[(1.0, total)], samples=samples, findings=[], environment={"server": {"label": "nginx/1.0"}},
+    )  # fmt: skip
+
+
+def codes(found: Benched) -> list[str]:
+    return [one.code for one in found.findings]
+
+
+def test_the_figures() -> None:
+    found = benched(a_run(connect_us=histogram(10, 20, 30, 40)))
+    assert (found.verdict, found.why) == ("passed", "1,000 requests in 2 s: 500 a second, none failed")
+    assert (found.requests.total, found.requests.per_s, found.requests.keepalive) == (1000, 500.0, 1000)
+    total = found.times_ms["total"]
+    assert total is not None
+    # 100 to 1,099 us evenly: mean 599.5, standard deviation 1000 / sqrt(12).
+    assert (total.min, total.max) == (0.1, 1.099)
+    assert total.mean == pytest.approx(0.5995, rel=0.01)
+    assert total.sd == pytest.approx(0.2887, rel=0.02)
+    assert total.median == pytest.approx(0.5995, rel=0.01)
+    connect = found.times_ms["connect"]
+    assert connect is not None
+    assert (connect.min, connect.mean, connect.max) == (0.01, 0.025, 0.04)
+    assert found.percentiles_ms["90"] == pytest.approx(0.9995, rel=0.01)
+    assert found.percentiles_ms["100"] == found.latency_ms.max == 1.099
+    assert (found.generator.cpu_us_per_request, found.generator.cores) == (1000.0, 0.5)
+    assert (found.server.cpu_us_per_request, found.server.cores) == (1000.0, 0.5)
+    document = json.loads(to_json(found))
+    keys_match(document, BENCH, whole=False)
+    assert next(iter(document)) == "schema"
+    assert one_line(found).startswith("passed: 1,000 requests in 2 s: 500 a second, none failed; p50 0.")
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict", "code"),
+    [
+        ({"cpu_s": 1.7}, "passed", None),
+        ({"cpu_s": 1.9, "server_s": 0.5}, "invalid", "generator_saturated_cpu"),
+        ({"cpu_s": 1.9, "server_s": None}, "invalid", "generator_saturated_cpu"),
+        ({"cpu_s": 1.9, "server_s": 1.8}, "passed", "both_busy"),
+        ({"cpu_s": 1.9, "workers": 2}, "passed", None),
+        ({"cpu_s": 3.7, "workers": 2}, "invalid", "generator_saturated_cpu"),
+        ({"by_status": {200: 999, 503: 1}}, "failed", "error_answers"),
+        ({"by_status": {304: 1000}}, "passed", None),
+        ({"asked": Asked(failed={"reset": 1})}, "failed", "requests_failed"),
+        ({"asked": Asked(left=7), "plan": {"requests": 1007}}, "failed", "requests_left"),
+        ({"failures": {"refused": 3}}, "passed", "connects_failed"),
+        ({"answered": 0, "opened": 0, "by_status": {}, "failures": {"refused": 3}}, "untested", "connects_failed"),
+        ({"asked": Asked(resent=7)}, "passed", "requests_resent"),
+        ({"asked": Asked(other_length=7)}, "passed", "lengths_differ"),
+        ({"deaths": {"closed_announced": Deaths(3, requests=histogram(100, 100, 100))}}, "passed", "connections_ended"),
+        ({"plan": {"duration_s": 2.0, "rate": 500.0}, "lateness_us": histogram(50)}, "passed", None),
+        ({"plan": {"duration_s": 2.0, "rate": 500.0}, "lateness_us": histogram(50_000)}, "invalid", "generator_saturated_late"),
+        ({"plan": {"duration_s": 2.0, "rate": 900.0}}, "failed", "rate_missed"),
+        ({"plan": {"duration_s": 2.0, "rate": 500.0}, "asked": Asked(queued=11)}, "passed", "requests_queued"),
+    ],
+    ids=str,
+)
+def test_each_doubt_has_its_verdict(made: dict[str, Any], verdict: str, code: str | None) -> None:
+    found = benched(a_run(**made))
+    assert found.verdict == verdict
+    assert codes(found) == ([] if code is None else [code])
+    if verdict == "invalid":
+        assert found.findings[0].evidence == found.why
+
+
+def test_nothing_at_all_divides_by_nothing() -> None:
+    run = a_run(answered=0, sent=0, opened=0, by_status={}, latency_us=Histogram(), asked=Asked(), server_s=None, cpu_s=0.0)
+    run.elapsed_s = 0.0
+    found = benched(run)
+    assert found.verdict == "untested"
+    assert (found.requests.per_s, found.generator.cores, found.latency_ms.p50) == (0.0, None, None)
+    assert "NaN" not in to_json(found)
+
+
+def test_a_second_in_a_line() -> None:
+    tick = Tick(answered=1234, latency_us=histogram(500), failures={"refused": 2}, asked=Asked(failed={"reset": 1}))
+    line = "0:00:03      1,234 answered  p50 0.500 ms  p99 0.500 ms  1 failed  2 connects failed"
+    assert tick_line(3.0, tick) == line
+
+
+def test_what_is_not_said_is_what_users_expect() -> None:
+    def plan(**values: object) -> BenchPlan:
+        return build_bench_plan([Layer("--{key}", {"urls": [URL], **values})])
+
+    assert (plan().duration_s, plan().requests, plan().method) == (10.0, None, "GET")
+    assert plan(requests="100k").duration_s is None
+    assert (plan(body="{}").method, plan(body="{}", method="PUT").method) == ("POST", "PUT")
+    assert plan(rate="500/s").rate == plan(rate=500).rate == 500.0
+    assert plan(connections="2k").held.connections == 2000
+    with pytest.raises(PlanError, match="no URL given"):
+        build_bench_plan([])
+    with pytest.raises(PlanError, match="unknown key; the keys are"):
+        plan(hold="1s")

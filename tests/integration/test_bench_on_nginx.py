@@ -1,0 +1,225 @@
+"""``asyncli bench`` on the real nginx, whose own counts say what was asked of it, and on a server with every framing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h11
+import pytest
+from contract import BENCH, ENVIRONMENT, keys_match
+from programs import Program, run, until
+
+from asyncli.lab.nginx import LabNginx
+
+pytestmark = pytest.mark.nginx
+
+
+def counts(server: LabNginx) -> dict[str, int]:
+    """What stub_status counts, less the connection and the request that ask."""
+    with urllib.request.urlopen(server.status_url, timeout=5) as answer:
+        numbers = re.findall(rb"\d+", answer.read())
+    return {"accepts": int(numbers[1]) - 1, "requests": int(numbers[3]) - 1}
+
+
+def bench(folder: Path, url: str, *arguments: str, status: int = 0) -> dict[str, Any]:
+    """The JSON of a bench of ``url`` that is to exit with ``status``."""
+    done = run(folder, "bench", url, *arguments, "--json", "bench.json", "--quiet")
+    assert done.status == status, (done.out, done.err)
+    document: dict[str, Any] = json.loads((folder / "bench.json").read_text())
+    return document
+
+
+@pytest.mark.parametrize(
+    ("arguments", "connections", "keepalive"),
+    [
+        ((), 10, 3000),
+        (("--workers", "2"), 10, 3000),
+        (("--pipeline", "50"), 10, 3000),
+        (("--short",), 3000, 0),
+        (("--rate", "10k"), 10, 3000),
+        (("--method", "HEAD"), 10, 3000),
+    ],
+    ids=str,
+)
+def test_the_server_counts_what_was_asked(
+    tmp_path: Path, nginx: LabNginx, arguments: tuple[str, ...], connections: int, keepalive: int
+) -> None:
+    before = counts(nginx)
+    found = bench(tmp_path, nginx.url, "-n", "3000", "-c", "10", *arguments)
+    after = counts(nginx)
+    # The look before counts as well, by the one after.
+    assert after["requests"] - before["requests"] - 1 == 3000
+    assert after["accepts"] - before["accepts"] - 1 == connections
+    keys_match(found, BENCH)
+    assert set(found["environment"]) >= ENVIRONMENT
+    assert (found["verdict"], found["complete"]) == ("passed", True)
+    requests = found["requests"]
+    assert (requests["total"], requests["failed"], requests["keepalive"]) == (3000, 0, keepalive)
+    assert requests["by_status"] == {"200": 3000}
+    assert found["connections"] | {"requests_each": None} == {
+        "opened": connections, "failed": 0, "failures": {}, "ended": {}, "requests_each": None,
+    }  # fmt: skip
+    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
+    times = found["times_ms"]
+    assert times["waiting"]["min"] <= times["processing"]["min"] <= times["total"]["min"]
+    assert found["transfer"]["bodies"] == (0 if "HEAD" in arguments else 3000 * 3)
+    assert found["bytes"] == found["transfer"]["received"] > 3000 * 100
+    assert found["generator"]["cpu_s"] > 0
+    assert found["environment"]["server"]["label"] == nginx.label
+
+
+def test_a_limit_of_requests_is_learnt_and_named(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
+    nginx = start_nginx(keepalive_requests=100)
+    found = bench(tmp_path, nginx.url, "-n", "20k", "-c", "4", "--pipeline", "30")
+    assert found["requests"]["total"] == 20_000
+    # The last of the four may be left with some of their hundred.
+    assert set(found["connections"]["ended"]) == {"closed_announced"}
+    assert 197 <= found["connections"]["ended"]["closed_announced"] <= 200
+    assert found["connections"]["requests_each"] == {"min": 100, "median": 100, "max": 100}
+    # 100 is no multiple of 30: the first of each were cut after the tenth of their fourth pipeline, and asked again.
+    assert 20 <= found["requests"]["resent"] <= 4 * 20
+    assert "after 100 answers each" in next(one["evidence"] for one in found["findings"] if one["code"] == "connections_ended")
+
+
+def test_errors_are_a_failure_and_a_rate_is_kept_to_the_instant(tmp_path: Path, nginx: LabNginx) -> None:
+    found = bench(tmp_path, nginx.url, "-d", "1.5s", "--rate", "2000")
+    assert 2900 <= found["requests"]["total"] <= 3000
+    assert found["lateness_ms"]["p50"] < 5
+    posted = bench(tmp_path, nginx.status_url, "-n", "100", "--body", "x" * 1000, status=99)
+    assert posted["verdict"] == "failed"
+    assert set(posted["requests"]["by_status"]) == {"405"}
+    assert posted["transfer"]["sent"] > 100_000
+
+
+def test_text_in_the_terms_of_ab(tmp_path: Path, nginx: LabNginx) -> None:
+    done = run(tmp_path, "bench", nginx.url, "-n", "1000", "-c", "5")
+    assert (done.status, done.err) == (0, "")
+    said = " ".join(done.out.split())
+    for words in (
+        "PASSED 1,000 requests in ", "a second, none failed", "GET on 5 connections, kept alive, from 1 process",
+        "1,000 on a connection that stayed open; 0 failed", "5 opened, 0 failed", "of it 3,000 B of bodies",
+        "times, ms", "connect", "waiting", "processing", "total", "min", "mean", "sd", "median", "max", "99.9%", "The rule: ",
+    ):  # fmt: skip
+        assert words in said
+    assert max(map(len, done.out.splitlines())) <= 96
+
+
+def test_the_first_signal_ends_it_and_reports(tmp_path: Path, nginx: LabNginx) -> None:
+    with Program(tmp_path, "bench", nginx.url, "-n", "1000M", "-c", "5", "--json", "bench.json") as program:
+        before = counts(nginx)["requests"]
+        until(lambda: counts(nginx)["requests"] > before + 1000, "it asks")
+        program.signal(signal.SIGINT)
+        done = program.wait()
+        assert (done.status, done.err) == (99, "")
+        assert done.out.startswith("FAILED")
+        program.until_gone()
+    found = json.loads((tmp_path / "bench.json").read_text())
+    requests = found["requests"]
+    assert found["complete"] is False
+    assert requests["total"] + requests["in_flight"] + requests["left"] == 1_000_000_000
+    assert any("never asked" in one["evidence"] and "stopped" in one["evidence"] for one in found["findings"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-c", "0"], "--connections: "),
+        (["-n", "none"], "--requests: "),
+        (["-d", "0"], "--duration: "),
+        (["--rate", "0"], "--rate: '0' is below 1"),
+        (["--pipeline", "0"], "--pipeline: "),
+        (["--pipeline", "5", "--short"], "leave --short out"),
+        (["--pipeline", "5", "--rate", "5"], "leave --pipeline or --rate out"),
+        (["--pipeline", "5", "--method", "POST"], "may not be sent again"),
+        (["--method", "get"], "--method: 'get' is not a method to bench with; write one of GET, HEAD"),
+        (["--body", "x", "--method", "GET"], "--body: a GET carries no body"),
+        (["--body", "@missing"], "--body: 'missing' cannot be read (No such file or directory)"),
+        (["--json", "no/such/folder.json"], "--json: "),
+        (["--server-pid", "4000000"], "--server-pid"),
+        (["-c", "60k", "--workers", "1"], "descriptors"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = run(tmp_path, "bench", "http://127.0.0.1:1/", *arguments)
+    assert (done.status, done.out) == (2, "")
+    assert words in done.err
+    assert "Traceback" not in done.err
+    assert done.err.startswith("asyncli: ")
+
+
+def test_nobody_there_is_untested(tmp_path: Path) -> None:
+    found = bench(tmp_path, "http://127.0.0.1:1/", "-n", "100", "--connect-timeout", "0.5", status=3)
+    assert found["connections"]["opened"] == found["requests"]["total"] == 0
+    assert found["requests"]["left"] == 100
+    assert set(found["connections"]["failures"]) == {"refused"}
+
+
+BODIES = {
+    "/length": lambda n: [h11.Response(status_code=200, headers=[("Content-Length", str(n))]), h11.Data(data=b"x" * n)],
+    "/chunked": lambda n: [h11.Response(status_code=200, headers=[("Transfer-Encoding", "chunked")]), *_chunks(n)],
+    "/close": lambda n: [h11.Response(status_code=200, headers=[("Connection", "close")]), h11.Data(data=b"x" * n)],
+}
+
+
+def _chunks(n: int) -> Iterator[h11.Data]:
+    for begin in range(0, n, 700):
+        yield h11.Data(data=b"x" * min(700, n - begin))
+
+
+@contextlib.contextmanager
+def h11_server() -> Iterator[str]:
+    """A server whose every byte h11 writes and reads: a body of 1,000 and of 100,000 bytes in turn on each connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        conn, number = h11.Connection(h11.SERVER), 0
+        with contextlib.suppress(ConnectionError):
+            while True:
+                event = conn.next_event()
+                if event is h11.NEED_DATA:
+                    conn.receive_data(await reader.read(8192))
+                elif isinstance(event, h11.Request):
+                    target = event.target.decode()
+                elif isinstance(event, h11.EndOfMessage):
+                    number += 1
+                    for part in [*BODIES[target](1000 if number % 2 else 100_000), h11.EndOfMessage()]:
+                        writer.write(conn.send(part) or b"")
+                    await writer.drain()
+                    if conn.our_state is h11.MUST_CLOSE:
+                        break
+                    conn.start_next_cycle()
+                elif event is h11.PAUSED or isinstance(event, h11.ConnectionClosed):
+                    break
+        writer.close()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    server = asyncio.run_coroutine_threadsafe(asyncio.start_server(serve, "127.0.0.1", 0), loop).result(10)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("how", [(), ("--pipeline", "7"), ("--short",)], ids=str)
+def test_bodies_of_every_framing_are_counted_to_the_byte(tmp_path: Path, path: str, how: tuple[str, ...]) -> None:
+    with h11_server() as url:
+        found = bench(tmp_path, url + path, "-n", "40", "-c", "1", *how)
+    assert found["requests"]["total"] == 40
+    # On one connection every second body is long; a connection that ends with its first answer never gets there.
+    long = 0 if path == "/close" or "--short" in how else 20
+    assert found["transfer"]["bodies"] == (40 - long) * 1000 + long * 100_000
+    assert found["requests"]["other_length"] == long
+    assert found["requests"]["failed"] == 0
