@@ -268,12 +268,12 @@ def backlog() -> int:
         return 4096
 
 
-async def ask(port: int, path: str) -> bytes:
-    """What 127.0.0.1 answers to a GET of ``path``, head and body, as far as it comes within 5 s; b"" where nothing does."""
+async def ask(port: int, path: str, address: str = "127.0.0.1") -> bytes:
+    """What a port of this host answers to a GET, head and body, as far as it comes within 5 s; b"" where nothing does."""
     answer = b""
     try:
         async with asyncio.timeout(_QUESTION_S):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection(address, port)
             try:
                 writer.write(b"GET %b HTTP/1.0\r\n\r\n" % path.encode())
                 while len(answer) < _LONGEST_ANSWER and (more := await reader.read(65536)):
