@@ -97,7 +97,7 @@ class LabProgram(ABC):
     @property
     def version(self) -> str:
         """For example ``1.22.1``."""
-        return self.label.partition("/")[2]
+        return self.label.partition("/")[2].partition(" ")[0]
 
     @property
     @abstractmethod
