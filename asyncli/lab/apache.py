@@ -111,7 +111,8 @@ def event_sizes(connections: int, nofile: int, processes: int | None = None) -> 
 
 
 class LabApache(LabProgram):
-    """What both Apaches share. ``page_bytes`` is the page that every path answers, ``keepalive_requests`` 0 is without end.
+    """What both Apaches share. ``page_bytes`` is the page that every path answers, ``keepalive_requests`` 0 is without end
+    (MaxKeepAliveRequests: so many after the first).
 
     ``keepalive_timeout_s`` is ten times ``keepalive_s`` and at least an hour where it is not given. Raises
     :class:`HostError` if there is no Apache or it does not start. Started by root, its children run as ``nobody``: Apache
