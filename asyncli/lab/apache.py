@@ -29,8 +29,9 @@ EVENT_CONNECTIONS = 10_000
 _MOST_PREFORK = 4_000
 # Pollers of the status page, and our own look whether it answers: in prefork each holds a process.
 _POLLERS = 8
-# When more connections than there are idle threads have something to say at the same instant, the event MPM closes all of
-# its idle ones (event.c, "kill'em all"): 256 threads take the heartbeats of a quarter of a second at 1,000 a second.
+# When more connections than there are idle threads want one at the same instant, the event MPM closes all of its idle ones
+# (event.c, "kill'em all"); one that has not sent its first request yet holds a thread all that time. 256 threads take the
+# heartbeats of a quarter of a second at 1,000 a second.
 _THREADS = 256
 # Descriptors of a child that are no connections: listeners, epoll, pipes, logs, the lock.
 _OWN_DESCRIPTORS = 64

@@ -143,11 +143,12 @@ async def page_until(url: str, right: Callable[[dict[str, float]], bool]) -> dic
 
 
 async def opened(url: str, count: int) -> list[Client]:
-    """So many connections, each of which has beaten once."""
-    clients = await asyncio.gather(*(Client.to(url) for _ in range(count)))
-    for client in clients:
-        assert b" 200 " in (await client.beat()).partition(b"\r\n")[0]
-    return list(clients)
+    """So many connections, each of which has beaten once before the next is made."""
+    clients = []
+    for _ in range(count):
+        clients.append(await Client.to(url))
+        assert b" 200 " in (await clients[-1].beat()).partition(b"\r\n")[0]
+    return clients
 
 
 async def hung_up(clients: list[Client]) -> None:
