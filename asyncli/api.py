@@ -360,22 +360,26 @@ def make_plan(urls: str | Sequence[str], **settings: Any) -> Plan:
 
 
 def lab_server(
-    name: str | None = None, *, connections: int | str = "100k", keepalive: float | str = 60, **options: Any
+    name: str | None = None, *, connections: int | str | None = None, keepalive: float | str = 60, **options: Any
 ) -> LabServer:
     """A server of our own to aim at: ``async with asyncli.lab_server("nginx", connections="10k") as server: ...``.
 
-    ``name``: "nginx" or "builtin"; None takes an nginx where there is one with stub_status. ``connections``: how many it
-    must be able to hold; ``keepalive``: the seconds (or "1h") that idle connections must outlast tenfold. It ends with the
+    ``name``: "nginx", "nginx-proxy", "apache-prefork", "apache-event", "haproxy" or "builtin"; None takes an nginx where there
+    is one with stub_status. ``connections``: how many it must be able to hold (None: 100,000 on nginx and the built-in
+    one, what suits the server on the others);
+    ``keepalive``: the seconds (or "1h") that idle connections must outlast tenfold. It ends with the
     block. Raises PlanError for a name or number that is none, :class:`~asyncli.errors.HostError` where it cannot start.
     """
     from asyncli import lab
     from asyncli.units import parse_count, parse_duration
 
     try:
-        count, seconds = parse_count(connections), parse_duration(keepalive)
+        seconds = parse_duration(keepalive)
+        if connections is not None:
+            options["connections"] = parse_count(connections)
     except ValueError as error:
         raise PlanError(f"lab_server: {error}") from None
-    return lab.choose(name, connections=count, keepalive_s=seconds, **options)
+    return lab.choose(name, keepalive_s=seconds, **options)
 
 
 async def soak(
@@ -410,7 +414,8 @@ async def soak(
         raise PlanError(f"soak: {aim!r} is nothing to aim at; give a URL, a plan or a lab server")
     else:
         target = Target(aim.label, aim.pid)
-        plan = make_plan(aim.url, **{"status_url": aim.status_url, "server_pid": aim.pid, **settings})
+        status = {} if aim.status_url is None else {"status_url": aim.status_url}
+        plan = make_plan(aim.url, **{**status, "server_pid": aim.pid, **settings})
     path = free_name() if out is None else Path(out)
     watcher: NotebookWatcher | LogWatcher | None = None
     if progress is not False and kernel_shell() is not None:

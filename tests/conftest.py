@@ -1,27 +1,46 @@
-"""What all tests share: ``nginx`` tests are skipped where there is none, or fail where ASYNCLI_REQUIRE_NGINX asks for one."""
+"""What all tests share: tests that need a real server are skipped where there is none, or fail where one is asked for.
+
+ASYNCLI_REQUIRE_NGINX asks for nginx, ASYNCLI_REQUIRE_SERVERS for every server of the lab.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 
 import pytest
 
+from asyncli.lab.apache import find_apache
 from asyncli.lab.binary import find_nginx
+from asyncli.lab.haproxy import find_haproxy
+
+
+def _nginx() -> bool:
+    binary = find_nginx()
+    return binary is not None and binary.stub_status
+
+
+# A marker's name: whether its server is here, why not, and what asks for it.
+_SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
+    "nginx": (_nginx, "no nginx with stub_status on this host; apt-get install nginx", ("ASYNCLI_REQUIRE_NGINX", "ASYNCLI_REQUIRE_SERVERS")),
+    "apache": (lambda: find_apache() is not None, "no Apache 2.4 on this host; apt-get install apache2", ("ASYNCLI_REQUIRE_SERVERS",)),
+    "haproxy": (lambda: find_haproxy() is not None, "no HAProxy on this host; apt-get install haproxy", ("ASYNCLI_REQUIRE_SERVERS",)),
+}
 
 
 @functools.cache
-def _has_nginx() -> bool:
-    binary = find_nginx()
-    return binary is not None and binary.stub_status
+def _has(server: str) -> bool:
+    return _SERVERS[server][0]()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     # First of all: before a test's own skipif could hide what was required.
-    if item.get_closest_marker("nginx") is None or _has_nginx():
-        return
-    why = "no nginx with stub_status on this host; apt-get install nginx"
-    if os.environ.get("ASYNCLI_REQUIRE_NGINX"):
-        pytest.fail(f"{why} (ASYNCLI_REQUIRE_NGINX is set)", pytrace=False)
-    pytest.skip(why)
+    for server, (_, why, flags) in _SERVERS.items():
+        if item.get_closest_marker(server) is None or _has(server):
+            continue
+        asked = next((flag for flag in flags if os.environ.get(flag)), None)
+        if asked:
+            pytest.fail(f"{why} ({asked} is set)", pytrace=False)
+        pytest.skip(why)

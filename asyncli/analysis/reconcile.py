@@ -75,7 +75,7 @@ class _Apart(msgspec.Struct, frozen=True):
 
 
 class Reconciliation(msgspec.Struct):
-    """The counts side by side. ``agrees`` is None where the server's are not known."""
+    """The counts side by side, None where one is not known; ``agrees`` where none of the server's is."""
 
     client_held: int | None = None
     #: The server's active connections less our poller's, at the hold's end.
@@ -126,11 +126,11 @@ def reconcile(
     if not math.isfinite(start):
         return result, [_unknown("nothing was connected", "see the other findings for why")]
     if not len(pages) or pages.t_s[0] > start:
-        remedy = "name its stub_status page with --status-url, and keep a --baseline"
+        remedy = "name its status page (nginx, Apache, HAProxy) with --status-url, and keep a --baseline"
         unknown = _unknown("no status page from before the ramp", remedy)
         return result, [unknown, *_parted(result.divergences, context)]
     result.accepts_delta, result.handled_delta, result.requests_delta = (
-        round(float(counts[-1])) for counts in (pages.accepts, pages.handled, pages.requests)
+        _told(counts[-1]) for counts in (pages.accepts, pages.handled, pages.requests)
     )
     result.divergences += _through_time(client, pages, start, stop)
     result.divergences.sort(key=lambda one: one.from_s)
@@ -140,33 +140,43 @@ def reconcile(
     flight = _in_flight(phases, ticks, float(pages.t_s[-1]))
     unsure = sum(whole.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
     opened = whole.opened
-    context.others = accepts - opened > unsure + poller + flight.opened
+    context.others = accepts is not None and accepts - opened > unsure + poller + flight.opened
     stale_s = max(_STALE_S, 2 * pages.step_s)
     active = Series(list(map(float, pages.t_s)), list(map(float, pages.active))).last(stop, max(start, stop - stale_s))
+    if not pages.told:
+        unknown = _unknown("the status page tells neither connections nor requests", _NOT_TOLD)
+        return result, [unknown, *_parted(result.divergences, context)]
     if active is None:
         unknown = _unknown("the status page was silent at the hold's end", "see the other findings for why")
         return result, [unknown, *restarted, *_parted(result.divergences, context)]
-    result.server_active = round(active)
+    result.server_active = _told(active)
 
     unseen_opened, unseen_sent = (round(float(missed[-1])) for missed in pages.unseen(client))
     churn = _churn(ticks, stop)
     answers, unanswered = whole.answered + polls, whole.sent - whole.answered
     held, server = totals.held, result.server_active
     since = {one.pair: _since(one) for one in result.divergences if not one.closed}
-    every = [
-        _Apart("held", server - held, -churn, churn),
-        _Apart("accepts", accepts - opened, -flight.opened - unseen_opened, unsure + poller + flight.opened),
-        _Apart("handled", handled - accepts, 0, 0),
-        _Apart("requests", requests - answers, -flight.answered - poller - unseen_sent, unanswered + flight.sent),
-    ]
-    agree = {one.pair: one.agrees for one in every}
-    findings = [
-        None if agree["held"] else _held_differ(held, server, since.get("held", ""), context),
-        None if agree["accepts"] else _accepts_differ(opened, accepts, since.get("accepts", ""), context),
-        None if agree["handled"] else _handled_differ(accepts, handled, since.get("handled", "")),
-        None if agree["requests"] else _requests_differ(answers, requests, since.get("requests", ""), context),
-    ]
-    disagreements = [finding for finding in findings if finding is not None]
+    known = (
+        None if server is None else _Apart("held", server - held, -churn, churn),
+        None
+        if accepts is None
+        else _Apart("accepts", accepts - opened, -flight.opened - unseen_opened, unsure + poller + flight.opened),
+        None if accepts is None or handled is None else _Apart("handled", handled - accepts, 0, 0),
+        None
+        if requests is None
+        else _Apart("requests", requests - answers, -flight.answered - poller - unseen_sent, unanswered + flight.sent),
+    )
+    every = [one for one in known if one is not None]
+    apart = {one.pair for one in every if not one.agrees}
+    disagreements = []
+    if server is not None and "held" in apart:
+        disagreements.append(_held_differ(held, server, since.get("held", ""), context))
+    if accepts is not None and "accepts" in apart:
+        disagreements.append(_accepts_differ(opened, accepts, since.get("accepts", ""), context))
+    if accepts is not None and handled is not None and "handled" in apart:
+        disagreements.append(_handled_differ(accepts, handled, since.get("handled", "")))
+    if requests is not None and "requests" in apart:
+        disagreements.append(_requests_differ(answers, requests, since.get("requests", ""), context))
     result.agrees = not disagreements
     return result, [*disagreements, *_in_flight_then(every), *restarted, *_parted(result.divergences, context)]
 
@@ -191,7 +201,7 @@ def counts_over_time(
     def of_pages(counts: Any) -> list[float | None]:
         found: list[float | None] = [None] * len(t_s)
         for at, count in zip(place.tolist(), counts.tolist(), strict=True):
-            found[at] = count
+            found[at] = None if math.isnan(count) else count
         return found
 
     nothing: list[float | None] = [None] * len(t_s)
@@ -290,6 +300,7 @@ def _schedule(plan: Plan) -> tuple[Ramp, Any]:
 class _Pages:
     """The status pages as arrays: counts since the first page, our poller's connections taken out of all but the polls.
 
+    What the server's page does not tell is NaN throughout, which is neither less nor more than anything.
     A server that is started anew counts from 0 again: what it had counted by the page before is added from there on.
     """
 
@@ -298,20 +309,27 @@ class _Pages:
 
         names = ("active", "accepts", "handled", "requests", "polls")
         columns = {name: series(samples, f"status.{name}") for name in names}
-        instants = columns["active"].t_s
-        if any(column.t_s != instants for column in columns.values()):
-            common = set(instants).intersection(*(column.t_s for column in columns.values()))
-            instants = sorted(common)
-        page = {name: np.array(_where(column, instants)) for name, column in columns.items()}
+        instants = columns["polls"].t_s
+        there = [column for column in columns.values() if len(column)]
+        if any(column.t_s != instants for column in there):
+            instants = sorted(set(instants).intersection(*(column.t_s for column in there)))
+        page = {
+            name: np.array(_where(column, instants)) if len(column) else np.full(len(instants), math.nan)
+            for name, column in columns.items()
+        }
+        #: Whether anything is told that can be compared with a count of ours.
+        self.told = any(len(columns[name]) for name in ("active", "accepts", "requests"))
         connects = _where(series(samples, "status.connects"), instants)
         took = _where(series(samples, "probe.status"), instants)
         self.t_s = np.array(instants)
         #: The page spoke of a moment since then: it may have come a round later than it was asked for.
         self.asked_s = self.t_s - (np.maximum(took, _APART_S) if len(took) == len(instants) else _APART_S)
         self.step_s = float(np.median(np.diff(self.t_s))) if len(instants) > 1 else 0.0
-        #: Places of the first page after each restart, and accepts on the page before and on it.
-        self.restarts = began_anew(page["accepts"].tolist())
-        self.around = [(float(page["accepts"][at - 1]), float(page["accepts"][at])) for at in self.restarts]
+        #: Places of the first page after each restart, and accepts (or requests) on the page before and on it.
+        self.counter = "accepts" if len(columns["accepts"]) else "requests"
+        counted = page[self.counter]
+        self.restarts = began_anew(counted.tolist())
+        self.around = [(float(counted[at - 1]), float(counted[at])) for at in self.restarts]
         for name in ("accepts", "handled", "requests"):
             for at in self.restarts:
                 page[name][at:] += page[name][at - 1]
@@ -348,6 +366,10 @@ def _where(column: Series, instants: list[float]) -> list[float]:
         return column.values
     known = dict(zip(column.t_s, column.values, strict=True))
     return [known[t_s] for t_s in instants] if all(t_s in known for t_s in instants) else []
+
+
+def _told(count: float) -> int | None:
+    return None if math.isnan(count) else round(float(count))
 
 
 def _since_first(counts: Any) -> Any:
@@ -431,6 +453,11 @@ def _churn(ticks: Ticks, stop_s: float) -> int:
 
 _STRANGER = "someone else uses this server: run against a server that only we use"
 _LATE = "it still counts connections that were lost or given up: see the lost_* and failed_* findings"
+_NOT_TOLD = (
+    "believe the client's count; Apache's tells requests with ExtendedStatus On, and connections up to date in prefork, or in "
+    "event with one process"
+)
+_DESCRIPTORS = "see its error log for 'too many open files', and raise its descriptor limit (nginx: worker_rlimit_nofile)"
 #: What is behind, and what it is behind of.
 _NAMES: dict[Pair, tuple[str, str]] = {
     "asked": ("the connections held", "those asked for"),
@@ -442,8 +469,8 @@ _NAMES: dict[Pair, tuple[str, str]] = {
 _REMEDY_BEHIND: dict[Pair, str] = {
     "asked": "see the deaths, the failures and the ramp's lateness for why",
     "held": "connections that we believed in were gone: see the server's error log, and middle boxes for silent drops",
-    "accepts": "they waited in its listen queue: see its error log for 'too many open files', raise worker_rlimit_nofile",
-    "handled": "raise worker_connections in nginx.conf",
+    "accepts": f"they waited in its listen queue: {_DESCRIPTORS}",
+    "handled": "raise its limit of connections (worker_connections in nginx.conf)",
     "requests": "see whether the server was restarted",
 }
 
@@ -542,7 +569,8 @@ def _restarted(pages: _Pages) -> list[Finding]:
     before, after = pages.around[0]
     more = f" and {len(pages.restarts) - 3} more times" if len(pages.restarts) > 3 else ""
     evidence = (
-        f"the server's counters began anew at {when}{more} (accepts fell from {format_count(before)} to {format_count(after)}): "
+        f"the server's counters began anew at {when}{more} ({pages.counter} fell from {format_count(before)} to "
+        f"{format_count(after)}): "
         "it was restarted, or another answers; its counts before and after are added, less what came after its last page"
     )
     return [Finding("counters_restarted", "warning", evidence, "see the server's log for why it was restarted")]
@@ -568,14 +596,14 @@ def _accepts_differ(opened: int, accepts: int, since: str, context: _Context) ->
     evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}{since}"
     if accepts > opened:
         return Finding("reconcile_accepts", "warning", evidence, _STRANGER)
-    remedy = "they wait in its listen queue: see its error log for 'too many open files', and raise worker_rlimit_nofile"
+    remedy = f"they wait in its listen queue: {_DESCRIPTORS}"
     severity, remedy = context.behind("error", remedy)
     return Finding("reconcile_accepts", severity, evidence, remedy)
 
 
 def _handled_differ(accepts: int, handled: int, since: str) -> Finding:
     evidence = f"the server accepted {accepts:,} connections and handled {handled:,}: it had no free slot for the rest{since}"
-    return Finding("reconcile_handled", "error", evidence, "raise worker_connections in nginx.conf")
+    return Finding("reconcile_handled", "error", evidence, "raise its limit of connections (worker_connections in nginx.conf)")
 
 
 def _requests_differ(answers: int, requests: int, since: str, context: _Context) -> Finding:

@@ -9,14 +9,24 @@ from asyncli.units import parse_count, parse_duration
 
 
 @click.command(name="lab", no_args_is_help=True)
-@click.argument("name", metavar="nginx|builtin")
-@click.option("-c", "--connections", default="100k", metavar="N", show_default=True, help="How many it must be able to hold.")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "-c",
+    "--connections",
+    metavar="N",
+    help="How many it must be able to hold.  [default: 100k; nginx-proxy 5k, apache-prefork 256, apache-event and haproxy 10k]",
+)
 @click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The keepalive to outlast.")
 @click.option("--port", default="0", metavar="PORT", show_default=True, help="Where to listen; 0 for any free port.")
-def command(name: str, connections: str, keepalive: str, port: str) -> int:
-    """Start a local server of NAME, print where it is, and keep it until Ctrl-C."""
+def command(name: str, connections: str | None, keepalive: str, port: str) -> int:
+    """Start a local server, print where it is, and keep it until Ctrl-C.
+
+    NAME is nginx, nginx-proxy (an nginx before two others), apache-prefork, apache-event, haproxy, or builtin (asyncli's
+    own). All but the last must be installed; nothing of the system's own configuration is read or changed.
+    """
     try:
-        count, seconds = parse_count(connections), parse_duration(keepalive)
+        count = None if connections is None else parse_count(connections)
+        seconds = parse_duration(keepalive)
     except ValueError as error:
         raise PlanError(f"lab {name}: {error}") from None
     if not port.isdigit() or int(port) > 65535:
@@ -27,8 +37,9 @@ def command(name: str, connections: str, keepalive: str, port: str) -> int:
     return 0
 
 
-async def _serve(name: str, connections: int, keepalive_s: float, port: int) -> None:
+async def _serve(name: str, connections: int | None, keepalive_s: float, port: int) -> None:
     import asyncio
+    import shlex
     import signal
 
     from asyncli import lab
@@ -36,9 +47,13 @@ async def _serve(name: str, connections: int, keepalive_s: float, port: int) -> 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    async with lab.choose(name, connections=connections, keepalive_s=keepalive_s, port=port) as server:
+    asked = {} if connections is None else {"connections": connections}
+    async with lab.choose(name, keepalive_s=keepalive_s, port=port, **asked) as server:
         click.echo(f"{server.label} with {server.workers} workers, pid {server.pid}; Ctrl-C ends it")
         click.echo(f"  target  {server.url}")
-        click.echo(f"  status  {server.status_url}")
-        click.echo(f"  try     asyncli soak -c {connections} --status-url {server.status_url} {server.url}")
+        # Quoted: a page's address may hold what a shell takes for its own.
+        status = "" if server.status_url is None else f"--status-url {shlex.quote(server.status_url)} "
+        if server.status_url is not None:
+            click.echo(f"  status  {server.status_url}")
+        click.echo(f"  try     asyncli soak -c {server.connections} {status}{server.url}")
         await stopped.wait()

@@ -29,7 +29,7 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
     click.option("--timeout", metavar="TIME", help="A heartbeat unanswered for this long is lost.  [default: 10s]"),
     click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long failed.  [default: 10s]"),
-    click.option("--status-url", metavar="URL", help="The server's stub_status page, polled once a second."),
+    click.option("--status-url", metavar="URL", help="The server's status page (nginx, Apache, HAProxy), polled once a second."),
     click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]"),
     click.option("--server-pidfile", metavar="FILE", help="A file with that number in it."),
     click.option("--server-name", metavar="NAME", help="Or the name of the server's executable."),

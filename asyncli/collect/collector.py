@@ -118,7 +118,7 @@ class Collector:
     async def open(self) -> None:
         """Read the status page once and find the server's processes.
 
-        Raises :class:`PeerError` when the given status URL is not a stub_status page, :class:`HostError` when a process
+        Raises :class:`PeerError` when the given status URL is no status page that we know, :class:`HostError` when a process
         that the plan names does not exist. A server that is merely not found is a finding.
         """
         header = ""

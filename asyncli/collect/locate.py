@@ -34,7 +34,9 @@ _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy",
 # They hold sockets for services that they start on demand.
 _INITS = frozenset({"systemd", "init"})
 _NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
-# `nginx -V` prints and exits; a file system that hangs must not hang us.
+# Prints and exits. HAProxy's answers and its status page bear no Server header; nginx's need not.
+_SAYS = {"nginx": "-V", "haproxy": "-v"}
+# A file system that hangs must not hang us.
 _VERSION_TIMEOUT_S = 2.0
 
 
@@ -223,7 +225,7 @@ def own_ancestry(proc: Path = PROC) -> frozenset[int]:
 
 
 def describe(found: Found, server_header: str = "", proc: Path = PROC) -> ServerFacts:
-    """Facts of the found server. Runs its executable with ``-V`` if it is nginx's and in our own file system."""
+    """Facts of the found server. An executable of nginx or HAProxy, in our own file system, is asked for its version."""
     version = printable_version(server_header)
     if not found.pids:
         return ServerFacts(version=version)
@@ -234,10 +236,10 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
         name = None
     exe = executable(pid, proc)
     is_nginx = name == "nginx"
-    built = _nginx_build(exe) if exe and is_nginx and _same_files(pid, proc) else ""
-    said = re.search(r"version: (\S+)", built)
+    built = _build(exe, _SAYS[name]) if exe and name in _SAYS and _same_files(pid, proc) else ""
+    said = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", built, re.MULTILINE)
     if said and (version is None or "/" not in version):
-        version = said[1]
+        version = said[1] or f"haproxy/{said[2]}"
     return ServerFacts(
         pid=pid,
         pids=found.pids,
@@ -287,10 +289,10 @@ def _same_files(pid: int, proc: Path) -> bool:
         return False
 
 
-def _nginx_build(exe: str) -> str:
+def _build(exe: str, flag: str) -> str:
     try:
         done = subprocess.run(
-            [exe, "-V"],
+            [exe, flag],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -299,4 +301,4 @@ def _nginx_build(exe: str) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stderr
+    return done.stderr + done.stdout

@@ -1,15 +1,11 @@
-"""nginx's stub_status page: a pure parser, and a reader that keeps one connection to it.
-
-Format: ngx_http_stub_status_module. The counters are of the whole server, all workers; the answer counts the request
-and the connection that asked for it.
-"""
+"""A reader of a server's status page (nginx, Apache, HAProxy) that keeps one connection to it."""
 
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
+from asyncli.collect.pages import NotStatusPage, StatusPage, excerpt, parse_page
 from asyncli.errors import PeerError
 
 if TYPE_CHECKING:
@@ -17,38 +13,9 @@ if TYPE_CHECKING:
 
 #: One poll, connecting included: with one poll a second, later than this the number no longer belongs to its second.
 TIMEOUT_S = 2.0
-# The page is about 100 bytes. What is longer is something else, of which an error shows the beginning.
-_LONGEST = 4096
-
-# Tengine and Angie append columns (request_time), so more than three numbers are let through.
-_PAGE = re.compile(
-    r"\s*Active connections:\s*(?P<active>\d+)\s*\n"
-    r"\s*server accepts handled requests.*\n"
-    r"\s*(?P<accepts>\d+)\s+(?P<handled>\d+)\s+(?P<requests>\d+).*\n"
-    r"\s*Reading:\s*(?P<reading>\d+)\s+Writing:\s*(?P<writing>\d+)\s+Waiting:\s*(?P<waiting>\d+)\s*"
-)
-
-
-class NotStubStatus(ValueError):  # noqa: N818 - it names what the text is
-    """The text is not what nginx's stub_status writes."""
-
-
-def parse_stub_status(text: str) -> dict[str, float]:
-    """``status.active``, ``accepts``, ``handled``, ``requests``, ``reading``, ``writing``, ``waiting`` of the page.
-
-    Raises :class:`NotStubStatus`, which shows how the text begins.
-    """
-    match = _PAGE.fullmatch(text.replace("\r\n", "\n"))
-    if match is None:
-        raise NotStubStatus(f"{excerpt(text)} is not the text of stub_status")
-    return {f"status.{name}": float(number) for name, number in match.groupdict().items()}
-
-
-def excerpt(text: str, length: int = 60) -> str:
-    """The beginning of a text from outside, on one line, quoted, without what could steer a terminal."""
-    line = " ".join(text[: 4 * length].split())
-    clean = "".join(char if char.isprintable() else "?" for char in line)
-    return f'"{clean[:length]}..."' if len(clean) > length else f'"{clean}"'
+# nginx's page is 100 bytes; Apache's has a character for each process or thread, HAProxy's a line for each server behind it.
+# What is longer is something else, of which an error shows the beginning.
+_LONGEST = 1 << 20
 
 
 class StatusReader:
@@ -68,7 +35,9 @@ class StatusReader:
     async def read(self) -> dict[str, float]:
         """The page as ``status.*`` metrics, ``status.polls`` with them.
 
-        Raises :class:`PeerError` (one line) when it cannot be reached in time or is not stub_status.
+        On every kind of page ``status.active``, ``accepts``, ``handled`` and ``requests``, as far as they are there, have our
+        own connections and requests in them. Raises :class:`PeerError` (one line) when it cannot be reached in time or is no
+        page that we know.
         """
         import aiohttp  # 200 ms of import that a run without a status URL does not owe
 
@@ -82,14 +51,23 @@ class StatusReader:
                 if response.status != 200:
                     raise self._error(f"answered {response.status} {response.reason} {excerpt(text)}", _WRONG_PAGE)
                 try:
-                    return parse_stub_status(text) | {"status.polls": float(self.polls), "status.connects": float(self.connects)}
-                except NotStubStatus:
+                    return self._with_us(parse_page(text))
+                except NotStatusPage:
                     kind = response.content_type
-                    raise self._error(f"answered {kind} {excerpt(text)}, not stub_status", _WRONG_PAGE) from None
+                    raise self._error(f"answered {kind} {excerpt(text)}, no status page", _WRONG_PAGE) from None
         except TimeoutError:
             raise self._error(f"no answer in {self._timeout_s:g} s", _UNREACHED) from None
         except (aiohttp.ClientError, OSError) as error:
             raise self._error(f"cannot be read ({_reason(error)})", _UNREACHED) from None
+
+    def _with_us(self, page: StatusPage) -> dict[str, float]:
+        polls, connects = float(self.polls), float(self.connects)
+        values = {**page.values, "status.polls": polls, "status.connects": connects}
+        if not page.with_us:
+            # Those who read the counts take our one connection, our connects and our polls out of them again.
+            ours = {"status.active": 1.0, "status.accepts": connects, "status.handled": connects, "status.requests": polls}
+            values |= {name: values[name] + count for name, count in ours.items() if name in values}
+        return values
 
     async def close(self) -> None:
         """Close the connection."""
@@ -123,7 +101,7 @@ class StatusReader:
         return PeerError(f"status page {self.url}: {what}; {remedy}")
 
 
-_WRONG_PAGE = "aim --status-url at a location with `stub_status;` in nginx.conf, or leave it out"
+_WRONG_PAGE = "aim --status-url at nginx's stub_status, Apache's server-status?auto or HAProxy's ;csv, or leave it out"
 _UNREACHED = "see that the server runs and --status-url names its host and port, or leave it out"
 
 

@@ -1,15 +1,14 @@
-"""Local servers to aim at: a private nginx, or the built-in asyncio server where there is none."""
+"""Local servers to aim at, by name: nginx, Apache, HAProxy, and the built-in asyncio server where there is none."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 from asyncli.errors import PlanError
-
-#: What :func:`choose` knows.
-NAMES = ("nginx", "builtin")
 
 
 class LabServer(Protocol):
@@ -32,8 +31,12 @@ class LabServer(Protocol):
         """The URL to aim at."""
 
     @property
-    def status_url(self) -> str:
-        """The URL of its stub_status page."""
+    def status_url(self) -> str | None:
+        """The URL of its status page; None where it has none."""
+
+    @property
+    def connections(self) -> int:
+        """How many it is cut for."""
 
     @property
     def pid(self) -> int:
@@ -49,32 +52,52 @@ class LabServer(Protocol):
 
     @property
     def workers(self) -> int:
-        """Its worker processes; 0 before the start."""
+        """Its worker processes, or threads where it is one process; 0 before the start."""
 
     @property
     def error_log(self) -> Path | None:
         """Its error log while it runs; None where it keeps none."""
 
 
+Loader = Callable[..., LabServer]
+
+
+def _lazily(module: str, name: str, **fixed: Any) -> Loader:
+    """The class ``name`` of ``asyncli.lab.module``, imported when one is made; ``fixed`` are arguments that it always gets."""
+
+    def make(**options: Any) -> LabServer:
+        made = getattr(importlib.import_module(f"asyncli.lab.{module}"), name)(**fixed, **options)
+        return cast(LabServer, made)
+
+    return make
+
+
+#: What :func:`choose` knows, and how it makes one.
+NAMES: dict[str, Loader] = {
+    "nginx": _lazily("nginx", "LabNginx"),
+    "nginx-proxy": _lazily("proxy", "LabNginxProxy"),
+    "apache-prefork": _lazily("apache", "LabApachePrefork"),
+    "apache-event": _lazily("apache", "LabApacheEvent"),
+    "haproxy": _lazily("haproxy", "LabHaproxy"),
+    "builtin": _lazily("builtin", "LabBuiltin"),
+}
+
+
 def choose(name: str | None = None, **options: Any) -> LabServer:
     """The lab server called ``name``; for None an nginx if this host has one with stub_status, else the built-in one.
 
-    ``options`` go to it: ``connections``, ``port``, ``keepalive_s`` (seconds), ``address``, ``workers``. It is not
-    started yet. Raises :class:`~asyncli.errors.PlanError` for an unknown name.
+    ``options`` go to it: ``connections`` (without it as many as suit the server), ``port``, ``keepalive_s`` (seconds),
+    ``address``, ``workers``, and what else the server's class takes. It is not started yet. Raises
+    :class:`~asyncli.errors.PlanError` for an unknown name.
     """
-    if name not in (None, *NAMES):
-        raise PlanError(f"unknown lab server {name!r}; write {' or '.join(NAMES)}")
-    from asyncli.lab.binary import find_nginx
+    if name is None:
+        from asyncli.lab.binary import find_nginx
 
-    if name == "nginx":
-        from asyncli.lab.nginx import LabNginx
-
-        return LabNginx(**options)
-    binary = find_nginx() if name is None else None
-    if binary is not None and binary.stub_status:
-        from asyncli.lab.nginx import LabNginx
-
-        return LabNginx(binary=binary, **options)
-    from asyncli.lab.builtin import LabBuiltin
-
-    return LabBuiltin(**options)
+        binary = find_nginx()
+        if binary is not None and binary.stub_status:
+            return NAMES["nginx"](binary=binary, **options)
+        return NAMES["builtin"](**options)
+    if name not in NAMES:
+        *others, last = NAMES
+        raise PlanError(f"unknown lab server {name!r}; write {', '.join(others)} or {last}")
+    return NAMES[name](**options)

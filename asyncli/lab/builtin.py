@@ -42,6 +42,7 @@ class LabBuiltin:
         worker_connections: int | None = None,
     ) -> None:
         ports.family_of(address)
+        self.connections = connections
         self.address = address
         self.port = port
         self.status_port = 0

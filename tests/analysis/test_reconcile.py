@@ -70,6 +70,50 @@ def test_a_good_run_agrees_to_the_connection() -> None:
     assert result.requests_delta > 20_000
 
 
+def without(run: Run, *names: str) -> Run:
+    for sample in run.samples:
+        for name in names:
+            sample.values.pop(f"status.{name}", None)
+    return run
+
+
+def test_a_page_that_tells_only_connections_is_held_against_them_alone() -> None:
+    # Apache's: no accepts, and requests with ExtendedStatus On alone.
+    run = without(a_run(20_000), "accepts", "handled", "requests")
+    result, codes = reconciled(run)
+    assert (result.client_held, result.server_active, result.agrees, codes) == (20_000, 20_000, True, [])
+    assert (result.accepts_delta, result.handled_delta, result.requests_delta, result.divergences) == (None, None, None, [])
+    counts = counts_over_time(run.phases, run.ticks, run.samples)
+    assert 20_000 in counts.server_active
+    assert {*counts.accepts, *counts.handled, *counts.requests} == {None}
+    shift(run, "status.active", -3.0)
+    assert reconciled(run)[1] == ["reconcile_held"]
+
+
+def test_a_page_that_tells_only_requests_is_held_against_them_alone() -> None:
+    run = without(a_run(20_000), "active", "accepts", "handled")
+    result, codes = reconciled(run)
+    assert (result.server_active, result.agrees, codes) == (None, True, [])
+    assert result.requests_delta is not None
+    shift(run, "status.requests", -500.0)
+    assert reconciled(run)[1] == ["reconcile_requests"]
+
+
+def test_a_server_that_began_anew_is_seen_by_its_requests() -> None:
+    run = without(a_run(20_000), "active", "accepts", "handled")
+    for sample in run.samples:
+        if sample.t_s >= 50.0 and "status.requests" in sample.values:
+            sample.values["status.requests"] = 1.0
+    (restarted,) = [finding for finding in look(run)[1] if finding.code == "counters_restarted"]
+    assert "requests fell from" in restarted.evidence
+
+
+def test_a_page_that_tells_nothing_is_no_disagreement() -> None:
+    result, findings = look(without(a_run(20_000), "active", "accepts", "handled", "requests"))
+    assert (result.agrees, [finding.code for finding in findings]) == (None, ["reconciliation_unknown"])
+    assert "tells neither connections nor requests" in findings[0].evidence
+
+
 def test_one_connection_too_many_or_too_few_is_seen() -> None:
     for by, code in ((1.0, "reconcile_held"), (-1.0, "reconcile_held")):
         run = a_run(20_000)

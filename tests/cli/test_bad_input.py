@@ -249,13 +249,13 @@ def test_an_existing_out_is_never_overwritten(tmp_path: Path, content: bytes) ->
     ("answer", "what"),
     [
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot here\n", "answered 404 Not Found"),
-        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 14\r\n\r\n<html>\n</html>", "not stub_status"),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 14\r\n\r\n<html>\n</html>", "no status page"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "answered 302"),
         (b"SSH-2.0-OpenSSH\r\n", "cannot be read"),
     ],
     ids=["404", "html", "redirect", "ssh"],
 )  # fmt: skip
-def test_a_status_url_that_is_not_stub_status_is_one_line(tmp_path: Path, answer: bytes, what: str) -> None:
+def test_a_status_url_that_is_no_status_page_is_one_line(tmp_path: Path, answer: bytes, what: str) -> None:
     with serving(answer=answer) as status:
         line = refused(tmp_path, "--status-url", status.url)
     assert status.url in line

@@ -6,7 +6,13 @@ import asyncio
 import os
 import re
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
+
+import h11
+
+from asyncli.collect.status import StatusReader
+from asyncli.errors import HostError
 
 HEAD = b"HEAD / HTTP/1.1\r\nHost: lab\r\n\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n"
@@ -18,6 +24,25 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+
+    async def exchange(self, method: str, path: str, oracle: h11.Connection | None = None) -> tuple[h11.Response, bytes]:
+        """A request and its answer by the judgement of h11, which refuses what is no HTTP; ``oracle`` of a kept connection."""
+        oracle = oracle or h11.Connection(h11.CLIENT)
+        self.writer.write(oracle.send(h11.Request(method=method, target=path, headers=[("Host", "lab")])) or b"")
+        oracle.send(h11.EndOfMessage())
+        response, body = None, b""
+        while True:
+            event = oracle.next_event()
+            if event is h11.NEED_DATA:
+                oracle.receive_data(await asyncio.wait_for(self.reader.read(65536), 10))
+            elif isinstance(event, h11.Response):
+                response = event
+            elif isinstance(event, h11.Data):
+                body += bytes(event.data)
+            else:
+                assert isinstance(event, h11.EndOfMessage), event
+                assert response is not None
+                return response, body
 
     @classmethod
     async def to(cls, url: str) -> Client:
@@ -100,3 +125,49 @@ async def eventually(true: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.02)
     raise AssertionError("it does not become true")
+
+
+async def page_until(url: str, right: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+    """The status page as the collector reads it, over one connection, until it is right; a failure after 20 s."""
+    reader = StatusReader(url)
+    page: dict[str, float] = {}
+    try:
+        for _ in range(200):
+            page = await reader.read()
+            if right(page):
+                return page
+            await asyncio.sleep(0.1)
+    finally:
+        await reader.close()
+    raise AssertionError(f"the status page stays at {page}")
+
+
+async def opened(url: str, count: int) -> list[Client]:
+    """So many connections, each of which has beaten once before the next is made."""
+    clients = []
+    for _ in range(count):
+        clients.append(await Client.to(url))
+        assert b" 200 " in (await clients[-1].beat()).partition(b"\r\n")[0]
+    return clients
+
+
+async def hung_up(clients: list[Client]) -> None:
+    for client in clients:
+        client.writer.close()
+
+
+async def refusal(server: Any) -> str:
+    """What it says when it does not start: one line."""
+    try:
+        await server.start()
+    except HostError as error:
+        assert "\n" not in str(error)
+        return str(error)
+    await server.stop()
+    raise AssertionError("it started")
+
+
+def port_of(url: str) -> int:
+    port = urlsplit(url).port
+    assert port is not None
+    return port

@@ -319,7 +319,7 @@ async def test_nginx_takes_the_word_of_its_own_test() -> None:
 
 
 def test_an_unknown_server_is_a_plan_error() -> None:
-    with pytest.raises(PlanError, match="write nginx or builtin"):
+    with pytest.raises(PlanError, match="write nginx, nginx-proxy, apache-prefork, apache-event, haproxy"):
         choose("apache")
 
 

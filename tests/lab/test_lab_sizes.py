@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.errors import HostError
-from asyncli.lab import nginx, ports
+from asyncli.lab import ports, program
 from asyncli.lab.binary import parse_version, size, slots_needed
 from asyncli.lab.configs import config_file
 from asyncli.lab.serve import workers_for
@@ -105,16 +105,16 @@ def test_the_template_is_found_and_a_missing_file_is_one_clear_line() -> None:
 
 
 def test_leftovers_of_a_killed_owner_go_and_those_of_a_living_one_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nginx.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(program.tempfile, "gettempdir", lambda: str(tmp_path))
     dead, living, young, foreign = (tmp_path / f"asyncli-nginx-{name}" for name in ("dead", "living", "young", "foreign"))
     for folder in (dead, living, young):
         folder.mkdir()
         (folder / "lock").touch()
     foreign.mkdir()
-    lock = nginx._locked(living)
+    lock = program._locked(living)
     hour_ago = time.time() - 3600
     for folder in (dead, living, foreign):
         os.utime(folder, (hour_ago, hour_ago))
-    nginx.remove_leftovers()
+    program.remove_leftovers("nginx")
     os.close(lock)
     assert [folder.exists() for folder in (dead, living, young, foreign)] == [False, True, True, True]

@@ -6,14 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
-from asyncli.collect.status import NotStubStatus, StatusReader, excerpt, parse_stub_status
+from asyncli.collect.status import StatusReader
 from asyncli.errors import PeerError
 
 NGINX = (
     "Active connections: 15001 \nserver accepts handled requests\n 15012 15011 31893 \nReading: 0 Writing: 1 Waiting: 15000 \n"
-)
-TENGINE = (
-    "Active connections: 2 \nserver accepts handled requests request_time\n 10 9 20 314 \nReading: 0 Writing: 1 Waiting: 1 \n"
 )
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 
@@ -37,35 +34,6 @@ async def start() -> AsyncIterator[Start]:
     yield run
     for runner in runners:
         await runner.cleanup()
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_every_number_of_the_page_is_read(newline: str) -> None:
-    assert parse_stub_status(NGINX.replace("\n", newline)) == {
-        "status.active": 15001,
-        "status.accepts": 15012,
-        "status.handled": 15011,
-        "status.requests": 31893,
-        "status.reading": 0,
-        "status.writing": 1,
-        "status.waiting": 15000,
-    }
-
-
-def test_more_columns_are_let_through() -> None:
-    values = parse_stub_status(TENGINE)
-    assert (values["status.accepts"], values["status.handled"], values["status.requests"]) == (10, 9, 20)
-
-
-@pytest.mark.parametrize("text", ["", "OK", HTML, NGINX + "and more", NGINX.replace("15012", "many"), NGINX[:40]])
-def test_what_is_not_the_page_is_refused(text: str) -> None:
-    with pytest.raises(NotStubStatus):
-        parse_stub_status(text)
-
-
-def test_an_excerpt_is_one_printable_line() -> None:
-    assert excerpt("a\r\nb\x1b[31m") == '"a b?[31m"'
-    assert excerpt("x" * 100, 10) == '"xxxxxxxxxx..."'
 
 
 async def test_polls_share_one_connection_and_are_counted(start: Start) -> None:
@@ -102,6 +70,41 @@ async def test_a_connection_that_the_server_ended_is_made_anew_and_counted(start
     assert (reader.polls, reader.connects) == (3, 3)
 
 
+async def test_our_part_is_added_where_the_page_leaves_it_out(start: Start) -> None:
+    # HAProxy's frontend for statistics is none of those that are summed.
+    text = "# pxname,svname,scur,stot,req_tot\nlab,FRONTEND,3,5,7\nstats,FRONTEND,1,9,9\n"
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text=text)
+
+    reader = StatusReader(await start(page))
+    try:
+        await reader.read()
+        values = await reader.read()
+    finally:
+        await reader.close()
+    assert values == {
+        "status.active": 4,
+        "status.accepts": 6,
+        "status.handled": 6,
+        "status.requests": 9,
+        "status.polls": 2,
+        "status.connects": 1,
+    }
+
+
+async def test_a_page_of_thousands_of_processes_is_read_whole(start: Start) -> None:
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text=f"ServerMPM: prefork\nBusyWorkers: 2\nIdleWorkers: 19998\nScoreboard: {'_' * 19998}WK\n")
+
+    reader = StatusReader(await start(page))
+    try:
+        values = await reader.read()
+    finally:
+        await reader.close()
+    assert (values["status.active"], values["status.waiting"]) == (2, 1)
+
+
 async def refusal(url: str, timeout_s: float = 2.0) -> str:
     reader = StatusReader(url, timeout_s=timeout_s)
     try:
@@ -122,7 +125,7 @@ async def test_a_page_of_html_is_shown_and_refused(start: Start) -> None:
 
     message = await refusal(await start(page))
     assert 'answered text/html "<html> <head><title>Welcome to nginx!' in message
-    assert "stub_status;` in nginx.conf" in message
+    assert "nginx's stub_status, Apache's server-status?auto or HAProxy's ;csv" in message
 
 
 async def test_a_missing_page_is_named_by_its_status(start: Start) -> None:

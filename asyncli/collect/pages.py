@@ -1,0 +1,126 @@
+"""Status pages of servers, known by their text. Pure.
+
+Each gives the ``status.*`` metrics whose meaning it has: what a page does not tell is absent, never guessed.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# Tengine and Angie append columns (request_time), so more than three numbers are let through.
+_STUB_STATUS = re.compile(
+    r"\s*Active connections:\s*(?P<active>\d+)\s*\n"
+    r"\s*server accepts handled requests.*\n"
+    r"\s*(?P<accepts>\d+)\s+(?P<handled>\d+)\s+(?P<requests>\d+).*\n"
+    r"\s*Reading:\s*(?P<reading>\d+)\s+Writing:\s*(?P<writing>\d+)\s+Waiting:\s*(?P<waiting>\d+)\s*"
+)
+
+
+# What the processes or threads of Apache are doing, a character each (mod_status): waiting, starting, reading, ... idle slot.
+_READING, _WRITING, _KEPT = "R", "W", "K"
+_CSV_MARK = "# pxname,"
+
+
+class StatusPage(NamedTuple):
+    """What a page says. ``with_us``: the connection and the requests by which we read it are among its counts."""
+
+    kind: str
+    values: dict[str, float]
+    with_us: bool
+
+
+class NotStatusPage(ValueError):  # noqa: N818 - it names what the text is
+    """The text is no status page that we know."""
+
+
+def parse_page(text: str) -> StatusPage:
+    """The page of whichever server; raises :class:`NotStatusPage`, which shows how the text begins."""
+    text = text.replace("\r\n", "\n")
+    for parse in (_stub_status, _apache, _haproxy):
+        found = parse(text)
+        if found is not None:
+            return found
+    raise NotStatusPage(f"{excerpt(text)} is no status page")
+
+
+def _stub_status(text: str) -> StatusPage | None:
+    """nginx's (ngx_http_stub_status_module): the whole server, all workers; the asking connection and request included."""
+    match = _STUB_STATUS.fullmatch(text)
+    if match is None:
+        return None
+    return StatusPage("stub_status", {f"status.{name}": float(number) for name, number in match.groupdict().items()}, True)
+
+
+def _apache(text: str) -> StatusPage | None:
+    """Apache's ``server-status?auto`` (mod_status); the asking connection is among its counts.
+
+    Apache counts no accepts, and requests with ``ExtendedStatus On`` alone (``Total Accesses``; each when it is over). In
+    prefork and worker a process or thread serves one connection, from its accept to its close, so the busy ones are the
+    active connections. In event they are not: ``ConnsTotal`` is, which each process brings up to date only when a timer of
+    one of its connections runs out (KeepAliveTimeout, Timeout); of more than one process it adds up numbers of different
+    moments, up to such a timeout old, which no other count could be held against. So it is taken from a lone process.
+    """
+    said = {name: value.strip() for name, colon, value in (line.partition(":") for line in text.splitlines()) if colon}
+    if not {"BusyWorkers", "IdleWorkers", "Scoreboard"} <= said.keys():
+        return None
+    board = said["Scoreboard"]
+    found: dict[str, float | None] = {"requests": _number(said, "Total Accesses")}
+    connections = _number(said, "ConnsTotal")
+    if connections is None and said.get("ServerMPM") != "event":
+        found |= {
+            "active": _number(said, "BusyWorkers"),
+            "reading": float(board.count(_READING)),
+            "writing": float(board.count(_WRITING)),
+            "waiting": float(board.count(_KEPT)),
+        }
+    elif _number(said, "Processes") == 1:
+        # The connection by which we ask is one: a count without it has never been brought up to date.
+        found |= {"active": connections or None, "waiting": _number(said, "ConnsAsyncKeepAlive") if connections else None}
+    return StatusPage("server-status", _known(found), True)
+
+
+def _haproxy(text: str) -> StatusPage | None:
+    """HAProxy's statistics as CSV (management.txt, "9.1. CSV format"): the sum of its frontends.
+
+    Without those that serve statistics (named after them, as is the custom), unless there is no other: the poller's
+    connection is among the counts only then.
+    """
+    if not text.startswith(_CSV_MARK):
+        return None
+    rows = [row for row in csv.DictReader(text[2:].splitlines()) if row.get("svname") == "FRONTEND"]
+    others = [row for row in rows if "stats" not in row["pxname"].lower()]
+    frontends = others or rows
+    if not frontends:
+        return None
+
+    def total(*names: str) -> float | None:
+        numbers = [next((number for name in names if (number := _number(row, name)) is not None), None) for row in frontends]
+        return None if None in numbers else sum(number for number in numbers if number is not None)
+
+    # conn_tot came with 1.7; stot counts what the rules for connections let through.
+    found = {
+        "active": total("scur"),
+        "accepts": total("conn_tot", "stot"),
+        "handled": total("stot"),
+        "requests": total("req_tot"),
+    }
+    return StatusPage("haproxy", _known(found), with_us=not others)
+
+
+def _number(said: Mapping[str, str | None], name: str) -> float | None:
+    value = said.get(name) or ""
+    return float(value) if value.isascii() and value.isdigit() else None
+
+
+def _known(found: Mapping[str, float | None]) -> dict[str, float]:
+    return {f"status.{name}": value for name, value in found.items() if value is not None}
+
+
+def excerpt(text: str, length: int = 60) -> str:
+    """The beginning of a text from outside, on one line, quoted, without what could steer a terminal."""
+    line = " ".join(text[: 4 * length].split())
+    clean = "".join(char if char.isprintable() else "?" for char in line)
+    return f'"{clean[:length]}..."' if len(clean) > length else f'"{clean}"'

@@ -1,0 +1,392 @@
+"""A private Apache for a soak, with a process for each connection (prefork) or with threads that wait for many (event)."""
+
+from __future__ import annotations
+
+import grp
+import math
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from asyncli.errors import HostError
+from asyncli.lab import ports
+from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.program import LabProgram, ask, backlog
+
+#: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
+PAGE_BYTES = 1_456
+#: Apache's own default of MaxRequestWorkers.
+PREFORK_CONNECTIONS = 256
+#: One process of the event MPM holds them under a descriptor limit of 20,000, and the status page counts them.
+EVENT_CONNECTIONS = 10_000
+# A process takes some 0.3 MB and a place in the kernel's table of 32,768: beyond this the host is what is measured.
+_MOST_PREFORK = 4_000
+# Pollers of the status page, and our own look whether it answers: in prefork each holds a process.
+_POLLERS = 8
+# When more connections than there are idle threads want one at the same instant, the event MPM closes all of its idle ones
+# (event.c, "kill'em all"); one that has not sent its first request yet holds a thread all that time. 256 threads take the
+# heartbeats of a quarter of a second at 1,000 a second.
+_THREADS = 256
+# Descriptors of a child that are no connections: listeners, epoll, pipes, logs, the lock.
+_OWN_DESCRIPTORS = 64
+_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/apache2/bin", "/usr/bin", "/usr/local/bin")
+_MODULE_FOLDERS = (
+    "/usr/lib/apache2/modules",
+    "/usr/lib64/httpd/modules",
+    "/usr/lib/httpd/modules",
+    "/usr/libexec/apache2",
+    "/usr/local/apache2/modules",
+)
+
+
+class ApacheBinary(NamedTuple):
+    """An Apache program: ``version_text`` as ``Apache/2.4.62``, where its modules are, and those it was built with."""
+
+    path: str
+    version_text: str
+    modules: Path | None
+    built_in: frozenset[str]
+
+
+class EventSizes(NamedTuple):
+    """How the event MPM is cut: processes, threads in each, and AsyncRequestWorkerFactor."""
+
+    processes: int
+    threads: int
+    factor: float
+
+
+def parse_version(text: str) -> str | None:
+    """``Apache/2.4.62`` from what ``apache2 -v`` prints; None where it is no Apache of 2.4 or later."""
+    match = re.search(r"Server version:\s*(Apache/(\d+)\.(\d+)\S*)", text)
+    return match[1] if match and (int(match[2]), int(match[3])) >= (2, 4) else None
+
+
+def find_apache() -> ApacheBinary | None:
+    """The Apache (2.4 or later) of this host, or None. Asks ``apache2 -v`` and ``-l``: a few ms."""
+    places = os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES))
+    for name in ("apache2", "httpd"):
+        path = shutil.which(name, path=places)
+        version = parse_version(_says(path, "-v")) if path else None
+        if path and version:
+            folder = next((Path(one) for one in _MODULE_FOLDERS if Path(one, "mod_status.so").is_file()), None)
+            built_in = frozenset(re.findall(r"^\s*(\w+)\.c$", _says(path, "-l"), re.MULTILINE))
+            return ApacheBinary(os.path.abspath(path), version, folder, built_in)
+    return None
+
+
+def _says(path: str, flag: str) -> str:
+    try:
+        answer = subprocess.run([path, flag], capture_output=True, text=True, errors="replace", timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout
+
+
+def event_sizes(connections: int, nofile: int, processes: int | None = None) -> EventSizes:
+    """Processes, threads and factor so that the event MPM can hold ``connections``; :class:`HostError` where it cannot.
+
+    A child accepts while it has fewer connections than ThreadsPerChild + AsyncRequestWorkerFactor x idle threads (the
+    documentation of the event MPM), so at most (AsyncRequestWorkerFactor + 1) x ThreadsPerChild. All children accept from
+    one queue, and nothing deals evenly: a child may fill up while another is empty. So that bound is put where a child's
+    descriptors end - one that meets EMFILE ends, with all it holds - and there are as many children as then hold a tenth
+    more than asked for. Few on purpose: a child's threads use every CPU, and only the counts of the child that serves the
+    status page are up to date on it.
+    """
+    most = nofile - _OWN_DESCRIPTORS
+    threads = min(_THREADS, most // 2)
+    wanted = math.ceil(1.1 * connections) + _POLLERS
+    count = processes or max(1, math.ceil(wanted / max(1, most)))
+    if threads < 1 or count * most < connections + _POLLERS or count * threads > 100_000:
+        asked = f"{count:,} process{'es' if count > 1 else ''} of {nofile:,} descriptors"
+        mend = "leave --workers out" if processes else "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer"
+        raise HostError(f"apache-event cannot hold {connections:,} connections in {asked}; {mend}")
+    # Apache keeps the factor in sixteenths; rounding down keeps the bound below the descriptors.
+    return EventSizes(count, threads, math.floor(16 * (most / threads - 1)) / 16)
+
+
+class LabApache(LabProgram):
+    """What both Apaches share. ``page_bytes`` is the page that every path answers, ``keepalive_requests`` 0 is without end
+    (MaxKeepAliveRequests: so many after the first).
+
+    ``keepalive_timeout_s`` is ten times ``keepalive_s`` and at least an hour where it is not given. Raises
+    :class:`HostError` if there is no Apache or it does not start. Started by root, its children run as ``nobody``: Apache
+    refuses to serve as root. They must be able to reach TMPDIR then.
+    """
+
+    template = "apache.conf"
+    status_path = "/server-status?auto"
+    grave = re.compile(r"\[(\w+:)?(emerg|alert|crit|error)\]|\(98\)|Syntax error|AH00(526|014)")
+    stamp = re.compile(r"^(\[[^]]*\] ?)+|^(apache2|httpd): ")
+    #: "prefork" or "event".
+    mpm: ClassVar[str]
+
+    def __init__(
+        self,
+        connections: int,
+        port: int,
+        keepalive_s: float,
+        address: str,
+        *,
+        keepalive_timeout_s: int | None,
+        keepalive_requests: int,
+        page_bytes: int,
+        binary: ApacheBinary | None,
+    ) -> None:
+        super().__init__(connections, port, address)
+        self._timeout_s = max(3600, math.ceil(10 * keepalive_s)) if keepalive_timeout_s is None else keepalive_timeout_s
+        self._requests = keepalive_requests
+        self.page_bytes = page_bytes
+        self._binary = binary
+
+    @property
+    def exe(self) -> str:
+        """The program's path."""
+        return self._binary.path if self._binary else ""
+
+    @property
+    def label(self) -> str:
+        """For example ``Apache/2.4.62 (prefork)``."""
+        return f"{self._binary.version_text} ({self.mpm})" if self._binary else self.name
+
+    def _prepare(self) -> None:
+        self._binary = self._binary or find_apache()
+        if self._binary is None:
+            raise HostError(f"{self.name}: no Apache 2.4 on this host; install it (apt-get install apache2)")
+        self._cut()
+
+    @abstractmethod
+    def _cut(self) -> None:
+        """Find how many processes and threads it takes."""
+
+    @abstractmethod
+    def _mpm_lines(self) -> str:
+        """The MPM's own directives."""
+
+    @property
+    @abstractmethod
+    def _ready_slots(self) -> int:
+        """Processes or threads that the status page shows once all are there."""
+
+    def _values(self) -> Mapping[str, object]:
+        folder = self.config_path.parent
+        return {
+            "folder": _quoted(folder),
+            "mutex": _quoted(f"default:{folder}"),
+            "pid_file": _quoted(folder / "apache.pid"),
+            "error_log": _quoted(self.error_log),
+            "page": _quoted(folder / "page.html"),
+            "user_lines": _user_lines(),
+            "modules": self._modules(),
+            "mpm_lines": self._mpm_lines(),
+            "backlog": backlog(),
+            "keepalive_timeout": self._timeout_s,
+            "keepalive_requests": self._requests,
+            # Not shorter than Apache's own when a test provokes a short KeepAliveTimeout.
+            "timeout": max(60, self._timeout_s),
+            "listen": ports.host_port(self.address, self.port),
+            "status_port": self.status_port,
+            "status_timeout": self._status_timeout(),
+        }
+
+    def _status_timeout(self) -> str:
+        return "1h"
+
+    def _modules(self) -> str:
+        assert self._binary is not None
+        lines = []
+        for name in (f"mpm_{self.mpm}", "unixd", "authz_core", "alias", "status"):
+            if {f"mod_{name}", self.mpm if name.startswith("mpm_") else f"mod_{name}"} & self._binary.built_in:
+                continue
+            file = self._binary.modules and self._binary.modules / f"mod_{name}.so"
+            if file is None or not file.is_file():
+                where = self._binary.modules or "any of the usual folders"
+                raise HostError(
+                    f"{self.name}: {self._binary.path} has no mod_{name} (looked in {where}); install the distribution's apache2"
+                )
+            lines.append(f"LoadModule {name}_module {_quoted(file)}")
+        return "\n".join(lines)
+
+    def _files(self) -> Mapping[str, bytes]:
+        return {"page.html": page(self.page_bytes)}
+
+    def _argv(self) -> list[str]:
+        assert self._binary is not None
+        folder = self.config_path.parent
+        return [self._binary.path, "-D", "FOREGROUND", "-d", str(folder), "-f", str(self.config_path)]
+
+    async def _answers(self) -> bool:
+        answer = (await ask(self.status_port, self.status_path)).decode("latin-1")
+        slots = [int(number) for number in re.findall(r"^(?:Busy|Idle)Workers: (\d+)", answer, re.MULTILINE)]
+        if len(slots) != 2 or sum(slots) < self._ready_slots:
+            return False
+        if b" 403 " in (await ask(self.port, "/", ports.reachable(self.address)))[:16]:
+            raise HostError(
+                f"{self.name}: its processes run as nobody and cannot read {self.config_path.parent}; "
+                "set TMPDIR to a folder that every user may enter, for example /tmp"
+            )
+        return True
+
+
+class LabApachePrefork(LabApache):
+    """Apache's prefork MPM: a process serves one connection, and waits in it from one heartbeat to the next.
+
+    All its processes are started before the first connection, so they are in the fixed cost and a ramp does not wait for
+    forks (on demand Apache starts at most 32 a second). At most 4,000: a larger number measures the host.
+    """
+
+    name = "apache-prefork"
+    mpm = "prefork"
+
+    def __init__(
+        self,
+        connections: int = PREFORK_CONNECTIONS,
+        port: int = 0,
+        keepalive_s: float = 60.0,
+        address: str = "127.0.0.1",
+        workers: int | None = None,
+        *,
+        keepalive_timeout_s: int | None = None,
+        keepalive_requests: int = 0,
+        page_bytes: int = PAGE_BYTES,
+        binary: ApacheBinary | None = None,
+    ) -> None:
+        super().__init__(
+            connections,
+            port,
+            keepalive_s,
+            address,
+            keepalive_timeout_s=keepalive_timeout_s,
+            keepalive_requests=keepalive_requests,
+            page_bytes=page_bytes,
+            binary=binary,
+        )
+        self._asked_workers = workers
+        self._workers = 0
+
+    @property
+    def workers(self) -> int:
+        """Its processes: one for each connection and some for pollers, unless ``workers`` says otherwise; 0 before the start."""
+        return self._workers
+
+    def _cut(self) -> None:
+        count = self._asked_workers or self.connections + _POLLERS
+        if count > _MOST_PREFORK + _POLLERS:
+            raise HostError(
+                f"apache-prefork needs a process for each of {self.connections:,} connections, and the lab starts at most "
+                f"{_MOST_PREFORK:,}; ask for fewer (-c {_MOST_PREFORK}), or use apache-event"
+            )
+        self._workers = count
+
+    @property
+    def _ready_slots(self) -> int:
+        return self._workers
+
+    def _mpm_lines(self) -> str:
+        names = ("ServerLimit", "MaxRequestWorkers", "StartServers", "MinSpareServers", "MaxSpareServers")
+        # Apache wants one spare process more at most than at least.
+        return "\n".join(f"{name} {self._workers + (name == 'MaxSpareServers')}" for name in names)
+
+
+class LabApacheEvent(LabApache):
+    """Apache's event MPM: a listener thread in each process waits for all its idle connections, and threads serve requests.
+
+    ``workers`` processes; where that is not given as few as their descriptors allow. With more than one, the connections
+    on its status page are not up to date (see configs/apache.conf).
+    """
+
+    name = "apache-event"
+    mpm = "event"
+
+    def __init__(
+        self,
+        connections: int = EVENT_CONNECTIONS,
+        port: int = 0,
+        keepalive_s: float = 60.0,
+        address: str = "127.0.0.1",
+        workers: int | None = None,
+        *,
+        keepalive_timeout_s: int | None = None,
+        keepalive_requests: int = 0,
+        page_bytes: int = PAGE_BYTES,
+        binary: ApacheBinary | None = None,
+    ) -> None:
+        super().__init__(
+            connections,
+            port,
+            keepalive_s,
+            address,
+            keepalive_timeout_s=keepalive_timeout_s,
+            keepalive_requests=keepalive_requests,
+            page_bytes=page_bytes,
+            binary=binary,
+        )
+        self._asked_workers = workers
+        self.sizes: EventSizes | None = None
+
+    @property
+    def workers(self) -> int:
+        """Its processes; 0 before the start."""
+        return self.sizes.processes if self.sizes else 0
+
+    def _cut(self) -> None:
+        self.sizes = event_sizes(self.connections, descriptor_limit(), self._asked_workers)
+
+    @property
+    def _ready_slots(self) -> int:
+        return self.sizes.processes * self.sizes.threads if self.sizes else 0
+
+    def _status_timeout(self) -> str:
+        return "2500ms"
+
+    def _mpm_lines(self) -> str:
+        assert self.sizes is not None
+        processes, threads, factor = self.sizes
+        everything = processes * threads
+        return "\n".join(
+            (
+                f"ServerLimit {processes}",
+                f"StartServers {processes}",
+                f"ThreadLimit {threads}",
+                f"ThreadsPerChild {threads}",
+                f"MaxRequestWorkers {everything}",
+                # All are there from the start, and none is ended for being idle: it would take its connections with it.
+                f"MinSpareThreads {everything}",
+                f"MaxSpareThreads {everything}",
+                # (factor + 1) x ThreadsPerChild: what a process may hold, just below its descriptors.
+                f"AsyncRequestWorkerFactor {factor:g}",
+            )
+        )
+
+
+def page(size: int) -> bytes:
+    """A page of HTML of exactly ``size`` bytes (shorter than its tags: cut)."""
+    before, after = b"<html><body><h1>It works!</h1><!-- ", b" --></body></html>\n"
+    return (before + b"." * max(0, size - len(before) - len(after)) + after)[:size]
+
+
+def _quoted(path: Path | str) -> str:
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _user_lines() -> str:
+    """As root another user for the children: Apache refuses root (unless built with BIG_SECURITY_HOLE).
+
+    Their memory maps (PSS) then need CAP_SYS_PTRACE to be read; root lacks it in some containers.
+    """
+    if os.geteuid() != 0:
+        return "# (User: only root may set it; children run as the user that started them)"
+    try:
+        nobody = pwd.getpwnam("nobody")
+        return f"User nobody\nGroup {grp.getgrgid(nobody.pw_gid).gr_name}"
+    except KeyError:
+        raise HostError(
+            "apache: this host has no user nobody to serve as, and Apache refuses root; run as another user"
+        ) from None

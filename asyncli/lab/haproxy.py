@@ -1,0 +1,143 @@
+"""A private HAProxy for a soak, which answers by itself."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from asyncli.errors import HostError
+from asyncli.lab import ports
+from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.program import LabProgram, ask, backlog
+
+CONNECTIONS = 10_000
+_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin")
+# The status page's pollers count among maxconn as well.
+_POLLERS = 8
+# Descriptors that are no connections: listeners, standard ones, the lock; and a thread's epoll, pipe and wake-up.
+_OWN_DESCRIPTORS, _OF_A_THREAD = 64, 4
+# HAProxy's own MAX_THREADS on 64 bits.
+_MOST_THREADS = 64
+
+
+class HaproxyBinary(NamedTuple):
+    """A HAProxy program: ``version_text`` as ``haproxy/2.6.12``."""
+
+    path: str
+    version_text: str
+
+
+def parse_version(text: str) -> str | None:
+    """``haproxy/2.6.12`` from what ``haproxy -v`` prints; None where it is none of 2.2 or later (``http-request return``)."""
+    match = re.search(r"^HA-?Proxy version ((\d+)\.(\d+)[\w.]*)", text, re.MULTILINE)
+    return f"haproxy/{match[1]}" if match and (int(match[2]), int(match[3])) >= (2, 2) else None
+
+
+def find_haproxy() -> HaproxyBinary | None:
+    """The HAProxy (2.2 or later) of this host, or None. Asks ``haproxy -v``: a few ms."""
+    path = shutil.which("haproxy", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES)))
+    if path is None:
+        return None
+    try:
+        answer = subprocess.run([path, "-v"], capture_output=True, text=True, errors="replace", timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = parse_version(answer.stdout)
+    return HaproxyBinary(os.path.abspath(path), version) if version else None
+
+
+def most_connections(nofile: int, threads: int) -> int:
+    """What one process may hold: it has a descriptor for each connection."""
+    return nofile - _OWN_DESCRIPTORS - _OF_A_THREAD * threads - _POLLERS
+
+
+class LabHaproxy(LabProgram):
+    """A HAProxy of our own that answers 200 by itself: one process, whose ``workers`` are threads (one a CPU).
+
+    It holds as many as its one process has descriptors, less some 80: 19,920 under a limit of 20,000. Asked for more it is
+    a :class:`HostError`, as where there is no HAProxy or it does not start. ``keepalive_timeout_s`` is ten times
+    ``keepalive_s`` and at least an hour where it is not given; HAProxy has no limit of requests on a connection.
+    """
+
+    name = "haproxy"
+    template = "haproxy.cfg"
+    status_path = "/stats;csv"
+    # That it wants more descriptors than it needs here is an alert as well (see configs/haproxy.cfg).
+    grave = re.compile(r"\[(ALERT|EMERG)\](?!.*FD limit)")
+    stamp = re.compile(r"^\[\w+\]\s+(\d+/\d+ )?\(\d+\) : ")
+    complains_in = ("stderr",)
+
+    def __init__(
+        self,
+        connections: int = CONNECTIONS,
+        port: int = 0,
+        keepalive_s: float = 60.0,
+        address: str = "127.0.0.1",
+        workers: int | None = None,
+        *,
+        keepalive_timeout_s: int | None = None,
+        binary: HaproxyBinary | None = None,
+    ) -> None:
+        super().__init__(connections, port, address)
+        self._timeout_s = max(3600, math.ceil(10 * keepalive_s)) if keepalive_timeout_s is None else keepalive_timeout_s
+        self._threads = workers or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+        self._binary = binary
+
+    @property
+    def exe(self) -> str:
+        """The program's path."""
+        return self._binary.path if self._binary else ""
+
+    @property
+    def label(self) -> str:
+        """For example ``haproxy/2.6.12``."""
+        return self._binary.version_text if self._binary else self.name
+
+    @property
+    def workers(self) -> int:
+        """Threads of its one process."""
+        return self._threads
+
+    @property
+    def error_log(self) -> Path:
+        """What it wrote to stderr, all it complains of without a syslog; exists while the server runs."""
+        return self._file("stderr")
+
+    def _prepare(self) -> None:
+        self._binary = self._binary or find_haproxy()
+        if self._binary is None:
+            raise HostError("haproxy: no HAProxy 2.2 or later on this host; install it (apt-get install haproxy)")
+        nofile = descriptor_limit()
+        most = most_connections(nofile, self._threads)
+        if self.connections > most:
+            raise HostError(
+                f"haproxy is one process and holds at most {max(0, most):,} connections with {nofile:,} descriptors, not "
+                f"{self.connections:,}; ask for fewer (-c {max(0, most)}) or raise the hard limit (ulimit -Hn, LimitNOFILE=)"
+            )
+
+    def _values(self) -> Mapping[str, object]:
+        # Not shorter than nginx's when a test provokes a short timeout: so that it is the keep-alive that ends.
+        request_timeout_s = max(60, self._timeout_s)
+        return {
+            "threads": self._threads,
+            "maxconn": self.connections + _POLLERS,
+            "nofile": descriptor_limit(),
+            "backlog": backlog(),
+            "keepalive_timeout": f"{self._timeout_s}s",
+            "request_timeout": f"{request_timeout_s}s",
+            "listen": ports.host_port(self.address, self.port),
+            "status_port": self.status_port,
+        }
+
+    def _argv(self) -> list[str]:
+        assert self._binary is not None
+        return [self._binary.path, "-db", "-f", str(self.config_path)]
+
+    async def _answers(self) -> bool:
+        return b"\n# pxname," in await ask(self.status_port, self.status_path)

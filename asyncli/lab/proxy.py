@@ -1,0 +1,124 @@
+"""An nginx that proxies to two others, with keep-alive to them or without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from asyncli.errors import HostError
+from asyncli.lab.binary import NginxBinary
+from asyncli.lab.nginx import LabNginx
+
+#: One worker has slots for them twice, under a descriptor limit of 20,000.
+CONNECTIONS = 5_000
+_OFF = "# (off: neither proxy_http_version 1.1 nor an empty Connection header)"
+
+
+class LabNginxProxy(LabNginx):
+    """A proxy nginx before two backends, each of which answers a small JSON: three nginx, with a master each.
+
+    ``upstream_keepalive`` says whether the proxy keeps its connections to them: it toggles ``proxy_http_version 1.1`` and
+    the empty ``Connection`` header, nothing else. ``backend_keepalive_requests``: after so many requests a backend ends a
+    connection (nginx's default: 100 before 1.19.10, 1,000 since). ``workers`` processes in each of the three; where that is
+    not given one, or as many as the descriptors force. Raises :class:`HostError` as :class:`LabNginx` does.
+
+    ``url``, ``status_url``, ``pid`` and ``workers`` are the proxy's; ``backends`` has each backend's own.
+    """
+
+    name = "nginx-proxy"
+    template = "nginx-proxy.conf"
+
+    def __init__(
+        self,
+        connections: int = CONNECTIONS,
+        port: int = 0,
+        keepalive_s: float = 60.0,
+        address: str = "127.0.0.1",
+        workers: int | None = None,
+        *,
+        upstream_keepalive: bool = True,
+        backend_keepalive_requests: int = 1_000,
+        keepalive_timeout_s: int | None = None,
+        keepalive_requests: int = 10_000_000,
+        binary: NginxBinary | None = None,
+    ) -> None:
+        super().__init__(
+            connections,
+            port,
+            keepalive_s,
+            address,
+            workers,
+            keepalive_timeout_s=keepalive_timeout_s,
+            keepalive_requests=keepalive_requests,
+            binary=binary,
+            least_workers=1,
+        )
+        # Each connection may have a request under way, and with it one to a backend.
+        self._room = 2 * connections
+        self.upstream_keepalive = upstream_keepalive
+        self.backends: tuple[LabNginx, LabNginx] = (
+            self._backend("a", workers, backend_keepalive_requests),
+            self._backend("b", workers, backend_keepalive_requests),
+        )
+
+    @property
+    def label(self) -> str:
+        """For example ``nginx/1.22.1 (proxy)``."""
+        return f"{super().label} (proxy)"
+
+    @property
+    def backend_pids(self) -> tuple[int, int]:
+        """The master of each backend; their workers are its children."""
+        return self.backends[0].pid, self.backends[1].pid
+
+    @property
+    def backend_status_urls(self) -> tuple[str, str]:
+        """The stub_status page of each backend."""
+        return self.backends[0].status_url, self.backends[1].status_url
+
+    async def start(self) -> None:
+        """Start the backends, then the proxy; returns when all three answer, else :class:`HostError`."""
+        if self._process is not None:
+            return
+        try:
+            for backend in self.backends:
+                await backend.start()
+            await super().start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the proxy, then the backends, and remove their files. Safe to repeat."""
+        try:
+            await super().stop()
+        finally:
+            for backend in self.backends:
+                await backend.stop()
+
+    def _backend(self, name: str, workers: int | None, keepalive_requests: int) -> LabNginx:
+        # All at once may go to either.
+        return LabNginx(
+            self.connections,
+            workers=workers,
+            keepalive_requests=keepalive_requests,
+            binary=self._binary,
+            body=f'{{"status":"ok","backend":"{name}"}}\n',
+            content_type="application/json",
+            least_workers=1,
+        )
+
+    def _values(self) -> Mapping[str, object]:
+        if self._binary is None:
+            raise HostError("the lab nginx-proxy has no nginx yet; start it first")
+        version = self._binary.version
+        # Limits of requests and idleness in an upstream came with 1.15.3 (there were none before), keepalive_time with 1.19.10.
+        limits = ["keepalive_requests 1000000000;", "keepalive_timeout 1h;"] if version >= (1, 15, 3) else []
+        limits += ["keepalive_time 1000h;"] if version >= (1, 19, 10) else []
+        lines = ("proxy_http_version 1.1;", 'proxy_set_header Connection "";') if self.upstream_keepalive else (_OFF,)
+        return {
+            **super()._values(),
+            "backend_a": f"127.0.0.1:{self.backends[0].port}",
+            "backend_b": f"127.0.0.1:{self.backends[1].port}",
+            "upstream_limits": "\n        ".join(limits) or "# (none in this version)",
+            "upstream_keepalive": "\n            ".join(lines),
+        }

@@ -1,0 +1,138 @@
+"""The lab's proxy: three nginx, and what keep-alive to the backends changes is what the two lines change."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import h11
+import pytest
+from lab_clients import Client, Poller, group, hung_up, opened, page_until, port_of, refusal
+
+from asyncli.errors import HostError
+from asyncli.lab import choose, ports
+from asyncli.lab.proxy import LabNginxProxy
+
+pytestmark = pytest.mark.nginx
+
+
+def lab(connections: int = 30, **options: Any) -> Any:
+    return choose("nginx-proxy", connections=connections, **options)
+
+
+async def counts(server: LabNginxProxy) -> list[dict[str, int]]:
+    """Each backend's page; asked once, over a connection of its own, so the pages' own part is one accept and one request."""
+    found = []
+    for url in server.backend_status_urls:
+        poller = await Poller.to(url)
+        # The connection of the look before may not be closed there yet.
+        found.append(await poller.until(lambda page: page["writing"] == 1))
+        await poller.client.close()
+    return found
+
+
+async def beats_through(server: LabNginxProxy, count: int) -> list[tuple[int, int]]:
+    """Accepts and requests at each backend for so many requests of one client."""
+    before = await counts(server)
+    client = await Client.to(server.url)
+    for _ in range(count):
+        assert b" 200 " in (await client.beat()).partition(b"\r\n")[0]
+    await client.close()
+    after = await counts(server)
+    # Less our second look.
+    return [(b["accepts"] - a["accepts"] - 1, b["requests"] - a["requests"] - 1) for a, b in zip(before, after, strict=True)]
+
+
+async def test_both_backends_answer_and_the_three_can_be_told_apart() -> None:
+    async with lab() as server:
+        client, oracle = await Client.to(server.url), h11.Connection(h11.CLIENT)
+        names = []
+        for _ in range(4):
+            response, body = await client.exchange("GET", "/any", oracle)
+            assert (response.status_code, dict(response.headers)[b"content-type"]) == (200, b"application/json")
+            names.append(json.loads(body)["backend"])
+            oracle.start_next_cycle()
+        await client.close()
+        assert sorted(names) == ["a", "a", "b", "b"]
+        assert (server.workers, [one.workers for one in server.backends]) == (1, [1, 1])
+        pids = [server.pid, *server.backend_pids]
+        assert [len(group(pid)) for pid in pids] == [2, 2, 2]
+        assert len({*pids}) == 3
+        assert server.label == f"nginx/{server.version} (proxy)"
+        assert server.error_log.read_text(encoding="utf-8") == ""
+
+
+async def test_without_upstream_keepalive_each_request_is_a_connection() -> None:
+    async with lab(upstream_keepalive=False) as server:
+        assert await beats_through(server, 60) == [(30, 30), (30, 30)]
+
+
+async def test_with_upstream_keepalive_one_connection_takes_them_all() -> None:
+    async with lab(upstream_keepalive=True) as server:
+        assert await beats_through(server, 60) == [(1, 30), (1, 30)]
+
+
+async def test_a_backend_ends_a_connection_after_its_keepalive_requests() -> None:
+    async with lab(backend_keepalive_requests=10) as server:
+        assert await beats_through(server, 60) == [(3, 30), (3, 30)]
+
+
+async def test_two_lines_are_all_that_differs() -> None:
+    texts = []
+    for keep in (False, True):
+        async with lab(upstream_keepalive=keep) as server:
+            lines = server.config_path.read_text(encoding="utf-8").splitlines()
+            # Ports and folders differ.
+            texts.append([line.strip() for line in lines if not any(word in line for word in ("127.0.0.1", "error_log"))])
+    off, on = texts
+    assert [line for line in on if line not in off] == ["proxy_http_version 1.1;", 'proxy_set_header Connection "";']
+    assert [line for line in off if line not in on and not line.startswith("#")] == []
+    assert "keepalive 32;" in off
+
+
+async def test_it_holds_as_many_as_it_was_cut_for_and_counts_them() -> None:
+    async with lab(connections=300) as server:
+        clients = await opened(server.url, 300)
+        page = await page_until(server.status_url, lambda page: page["status.active"] == 301)
+        assert page["status.accepts"] == page["status.handled"]
+        await hung_up(clients)
+
+
+async def test_keepalive_requests_ends_a_client_s_connection() -> None:
+    async with lab(keepalive_requests=3) as server:
+        client = await Client.to(server.url)
+        assert [b"Connection: close" in await client.beat() for _ in range(3)] == [False, False, True]
+        assert await client.ended() == b""
+        await client.close()
+
+
+async def test_nothing_of_the_three_stays() -> None:
+    before = set(Path(tempfile.gettempdir()).glob("asyncli-nginx-*"))
+    server = lab()
+    for _ in range(2):
+        async with server:
+            pids = [server.pid, *server.backend_pids]
+            urls = [server.url, *(backend.url for backend in server.backends)]
+        assert [group(pid) for pid in pids] == [[], [], []]
+        assert [ports.bind_error("127.0.0.1", port_of(url)) for url in urls] == [None] * 3
+    # What others leave there while this runs is not ours.
+    assert not any(path.joinpath("nginx-proxy.conf").exists() for path in set(Path(tempfile.gettempdir()).glob("asyncli-nginx-*")) - before)
+    with pytest.raises(HostError, match="the lab nginx-proxy is not running"):
+        _ = server.pid
+    with pytest.raises(HostError, match="not running"):
+        _ = server.backend_pids
+
+
+async def test_a_taken_port_is_one_clear_line_and_leaves_no_backend() -> None:
+    async with lab() as first:
+        second = lab(port=port_of(first.url))
+        assert "is taken" in await refusal(second)
+        with pytest.raises(HostError, match="not running"):
+            _ = second.backend_pids
+
+
+async def test_none_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncli.lab.nginx.find_nginx", lambda: None)
+    assert "apt-get install nginx" in await refusal(lab())
