@@ -353,16 +353,19 @@ static bool answer(int fd, const struct request *r)
     return send_all(fd, text, (size_t)length);
 }
 
-/* The end of the head at c->at, reading as far as needed; 0 at the client's end, -1 where there will be none. */
-static ssize_t head_end(struct connection *c)
+/* The length of the head at c->at, reading as far as needed; 0 at the client's end. Where there will be no head, the
+ * status that this deserves, below zero. */
+static ssize_t head_length(struct connection *c)
 {
     bool line_seen = false;
+    if (!is_token(c->buffer[c->at]))
+        return -400;
     for (size_t used = 0;; used++) {
         if (c->at + used == c->end && !more(c))
-            return c->end == sizeof c->buffer ? -1 : 0;
+            return c->end == sizeof c->buffer ? -431 : 0;
         const char *byte = c->buffer + c->at + used;
         if (!line_seen && *byte != '\r' && *byte != '\n' && (unsigned char)*byte < ' ')
-            return -1;          /* binary: no line end may ever come */
+            return -400;        /* binary: no line end may ever come */
         if (*byte != '\n')
             continue;
         line_seen = true;
@@ -396,10 +399,10 @@ static void serve_http(struct connection *c)
             if (c->buffer[c->at] != '\r' && c->buffer[c->at] != '\n')
                 break;
         }
-        ssize_t length = is_token(c->buffer[c->at]) ? head_end(c) : -1;
+        ssize_t length = head_length(c);
         if (!length)
             return;
-        struct request r = {.status = c->end == sizeof c->buffer ? 431 : 400};
+        struct request r = {.status = (int)-length};
         if (length > 0) {
             r = understand((struct text){c->buffer + c->at, c->buffer + c->at + length});
             c->at += (size_t)length;
@@ -645,7 +648,8 @@ static void start_threads(void *(*life)(void *))
     int error = pthread_barrier_init(&all_there, NULL, (unsigned)pool + 1);
     for (int number = 1; !error && number <= pool; number++)
         if ((error = new_thread(life, NULL)))
-            fail(1, "cannot make thread %d of the pool of %d: %s; ask for a smaller pool or --stack", number, pool, strerror(error));
+            fail(1, "cannot make thread %d of the pool of %d: %s; ask for a smaller pool or stack", number, pool,
+                 strerror(error));
     if (error)
         fail(1, "cannot make the pool: %s", strerror(error));
     pthread_barrier_wait(&all_there);
