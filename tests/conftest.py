@@ -1,12 +1,14 @@
 """What all tests share: tests that need a real server are skipped where there is none, or fail where one is asked for.
 
-ASYNCLI_REQUIRE_NGINX asks for nginx, ASYNCLI_REQUIRE_SERVERS for every server of the lab.
+ASYNCLI_REQUIRE_NGINX asks for nginx, ASYNCLI_REQUIRE_SERVERS for every server of the lab, ASYNCLI_REQUIRE_COMPILER for what builds
+its models.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -21,11 +23,21 @@ def _nginx() -> bool:
     return binary is not None and binary.stub_status
 
 
+def _compiler() -> bool:
+    """A compiler with the C library's headers: each comes without the other."""
+    try:
+        command = ["cc", "-fsyntax-only", "-x", "c", "-"]
+        return subprocess.run(command, input=b"#include <stdio.h>\n", capture_output=True, timeout=60, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
 # A marker's name: whether its server is here, why not, and what asks for it.
 _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
     "nginx": (_nginx, "no nginx with stub_status on this host; apt-get install nginx", ("ASYNCLI_REQUIRE_NGINX", "ASYNCLI_REQUIRE_SERVERS")),
     "apache": (lambda: find_apache() is not None, "no Apache 2.4 on this host; apt-get install apache2", ("ASYNCLI_REQUIRE_SERVERS",)),
     "haproxy": (lambda: find_haproxy() is not None, "no HAProxy on this host; apt-get install haproxy", ("ASYNCLI_REQUIRE_SERVERS",)),
+    "compiler": (_compiler, "no C compiler with its headers on this host; apt-get install gcc libc6-dev", ("ASYNCLI_REQUIRE_COMPILER",)),
 }
 
 

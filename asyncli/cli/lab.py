@@ -14,7 +14,8 @@ from asyncli.units import parse_count, parse_duration
     "-c",
     "--connections",
     metavar="N",
-    help="How many it must be able to hold.  [default: 100k; nginx-proxy 5k, apache-prefork 256, apache-event and haproxy 10k]",
+    help="How many it must be able to hold.  [default: 100k; nginx-proxy 5k, apache-prefork 256, apache-event and haproxy 10k, "
+    "server models 16]",
 )
 @click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The keepalive to outlast.")
 @click.option("--port", default="0", metavar="PORT", show_default=True, help="Where to listen; 0 for any free port.")
@@ -22,7 +23,9 @@ def command(name: str, connections: str | None, keepalive: str, port: str) -> in
     """Start a local server, print where it is, and keep it until Ctrl-C.
 
     NAME is nginx, nginx-proxy (an nginx before two others), apache-prefork, apache-event, haproxy, or builtin (asyncli's
-    own). All but the last must be installed; nothing of the system's own configuration is read or changed.
+    own); or one of seven small programs, each built the way a textbook does: iterative, fork (a process a client), prefork,
+    thread (a thread a client), thread-pool, thread-queue, asyncio. The first five must be installed, and six of the seven want
+    a C compiler; nothing of the system's own configuration is read or changed.
     """
     try:
         count = None if connections is None else parse_count(connections)

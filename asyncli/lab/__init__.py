@@ -80,6 +80,10 @@ NAMES: dict[str, Loader] = {
     "apache-event": _lazily("apache", "LabApacheEvent"),
     "haproxy": _lazily("haproxy", "LabHaproxy"),
     "builtin": _lazily("builtin", "LabBuiltin"),
+    **{
+        model: _lazily("models", "LabModel", model=model)
+        for model in ("iterative", "fork", "prefork", "thread", "thread-pool", "thread-queue", "asyncio")
+    },
 }
 
 

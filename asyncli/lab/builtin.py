@@ -153,20 +153,8 @@ class LabBuiltin:
     async def _first_line(self) -> dict[str, Any]:
         """The line of JSON that it prints when it is ready, or when it cannot be."""
         assert self._process is not None
-        assert self._process.stdout is not None
-        stdout = self._process.stdout.fileno()
-        os.set_blocking(stdout, False)
-        text = bytearray()
-
-        def complete() -> bool:
-            try:
-                some = os.read(stdout, 4096)
-            except BlockingIOError:
-                return False
-            text.extend(some)
-            return not some or b"\n" in text
-
-        if not await child.until(complete, _START_S):
+        text = await child.first_line(self._process, _START_S)
+        if text is None:
             raise HostError(f"the built-in server is not ready after {_START_S:.0f} s; look at the host's load")
         try:
             said: dict[str, Any] = json.loads(text)

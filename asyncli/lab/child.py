@@ -94,6 +94,27 @@ async def until(happened: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
+async def first_line(process: subprocess.Popen[bytes], timeout_s: float) -> bytes | None:
+    """The first line of its stdout, a pipe, without the line's end; what there was of it where it ended before.
+
+    None when that took longer than ``timeout_s``.
+    """
+    assert process.stdout is not None
+    stdout = process.stdout.fileno()
+    os.set_blocking(stdout, False)
+    text = bytearray()
+
+    def complete() -> bool:
+        try:
+            some = os.read(stdout, 4096)
+        except BlockingIOError:
+            return False
+        text.extend(some)
+        return not some or b"\n" in text
+
+    return bytes(text).partition(b"\n")[0] if await until(complete, timeout_s) else None
+
+
 async def end(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
     """SIGTERM, up to ``grace_s`` to obey, then SIGKILL for the group; returns when none is left. Safe to repeat."""
     group = process.pid

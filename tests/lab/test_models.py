@@ -1,0 +1,731 @@
+"""The server models: what they speak, that each is the model it is named after, and what they do when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import h11
+import pytest
+from lab_clients import GET, HEAD, Client, alive, eventually, group
+
+from asyncli import lab
+from asyncli.errors import HostError, PlanError
+from asyncli.lab import compiler, ports
+from asyncli.lab.model_asyncio import answer
+from asyncli.lab.models import MODELS, LabModel
+
+SOURCE = Path(compiler.__file__).with_name("models.c")
+POOLS = ("prefork", "thread-pool", "thread-queue")
+
+
+def of(*names: str) -> pytest.MarkDecorator:
+    """For each model of these names; those in C need a compiler."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[] if name == "asyncio" else pytest.mark.compiler) for name in names]
+    )
+
+
+every = of(*MODELS)
+in_c = of(*MODELS[:-1])
+
+
+async def bytes_of(client: Client, count: int) -> bytes:
+    """Ask for bytes; the answer."""
+    client.writer.write(b"%d\n" % count)
+    return await asyncio.wait_for(client.reader.readexactly(count), 20)
+
+
+async def said_to(url: str, sent: bytes) -> bytes:
+    """All that the server answers to this, and to the end of it."""
+    client = await Client.to(url)
+    client.writer.write(sent)
+    client.writer.write_eof()
+    try:
+        return await client.ended()
+    finally:
+        client.writer.close()
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of proc(5)'s stat from the third on."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+
+
+def children_of(pid: int) -> list[int]:
+    return [one for one in group(pid) if one != pid]
+
+
+@every
+async def test_as_many_bytes_as_were_asked_for(name: str) -> None:
+    async with LabModel(name, workers=2) as server:
+        for size in (0, 1, 4, 10_000, 1_000_000):
+            assert await said_to(server.url, b"%d\n" % size) == b"x" * size
+        client = await Client.to(server.url)
+        for size in (1, 1_000_000, 65_536, 65_537, 0, 4):
+            assert await bytes_of(client, size) == b"x" * size
+        # Two asks in one segment, a third in two, leading zeros, and a carriage return.
+        client.writer.write(b"4\n10\n1")
+        assert await client.reader.readexactly(14) == b"x" * 14
+        client.writer.write(b"2\n000003\r\n")
+        assert await client.reader.readexactly(15) == b"x" * 15
+        client.writer.write_eof()
+        assert await client.ended() == b""
+        await client.close()
+        assert server.complaints == ()
+
+
+@every
+async def test_what_is_no_number_of_bytes_is_closed_without_an_answer(name: str) -> None:
+    async with LabModel(name, workers=2) as server:
+        for wrong in (b"12x\n", b"1 2\n", b"99999999999\n", b"1" * 17, b"5\r5\n", b"7\n-1\n"):
+            client = await Client.to(server.url)
+            client.writer.write(wrong)
+            # No end of ours: the server must close by itself, and at once.
+            assert await client.ended() == (b"x" * 7 if wrong.startswith(b"7") else b"")
+            await client.close()
+        # A number that never ends in a line feed is nothing.
+        assert await said_to(server.url, b"12") == b""
+
+
+def told(connection: h11.Connection, method: str, body: bytes, *last: tuple[str, str]) -> bytes:
+    headers = [("Host", "lab"), *([("Content-Length", str(len(body)))] if body else []), *last]
+    sent = connection.send(h11.Request(method=method, target="/", headers=headers)) or b""
+    if body:
+        sent += connection.send(h11.Data(data=body)) or b""
+    return sent + (connection.send(h11.EndOfMessage()) or b"")
+
+
+async def heard(connection: h11.Connection, client: Client) -> tuple[int, bytes]:
+    """The next response as h11 reads it."""
+    status, body = 0, b""
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(await asyncio.wait_for(client.reader.read(65_536), 10))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            body += bytes(event.data)
+        elif isinstance(event, h11.EndOfMessage):
+            return status, body
+
+
+@every
+async def test_keep_alive_as_h11_reads_it(name: str) -> None:
+    async with LabModel(name, workers=2) as server:
+        client, oracle = await Client.to(server.url), h11.Connection(h11.CLIENT)
+        rounds = [("GET", b""), ("HEAD", b""), ("POST", b"p" * 100_000), ("POST", b"GET / HTTP/1.1\r\n\r\n"), ("PUT", b"abc"), ("GET", b"")]
+        for method, body in rounds:
+            client.writer.write(told(oracle, method, body))
+            status, got = await heard(oracle, client)
+            assert status == (405 if method == "PUT" else 200)
+            assert got == (b"ok\n" if status == 200 and method != "HEAD" else b"")
+            oracle.start_next_cycle()
+        client.writer.write(told(oracle, "GET", b"", ("Connection", "Close")))
+        assert await heard(oracle, client) == (200, b"ok\n")
+        assert oracle.their_state is h11.MUST_CLOSE
+        assert await client.ended() == b""
+        await client.close()
+        assert server.complaints == ()
+
+
+OK, CLOSES = answer(200, head_only=False, keep=True), answer(200, head_only=False, keep=False)
+OK_HEAD = answer(200, head_only=True, keep=True)
+
+
+@every
+async def test_what_is_pipelined_is_answered_in_order(name: str) -> None:
+    async with LabModel(name, workers=2) as server:
+        put = b"PUT / HTTP/1.1\r\nHost: lab\r\nContent-Length: 3\r\n\r\nabc"
+        refused = answer(405, head_only=False, keep=True)
+        expected = (OK + OK_HEAD + refused) * 300 + CLOSES
+        client = await Client.to(server.url)
+        # What comes after the last request is not answered, and must not cost the answers that came before.
+        client.writer.write((GET + HEAD + put) * 300 + b"GET / HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n" + GET * 3)
+        assert await client.ended() == expected
+        await client.close()
+
+
+@every
+async def test_requests_in_pieces_of_any_size(name: str) -> None:
+    async with LabModel(name, workers=2) as server:
+        for piece in (1, 2, 3, 7, 50):
+            client = await Client.to(server.url)
+            sent = b"\r\n" + GET + b"POST / HTTP/1.1\r\nHost: lab\r\nContent-Length: 5\r\n\r\nhello" + HEAD.replace(b"\r\n", b"\n")
+            for at in range(0, len(sent), piece):
+                client.writer.write(sent[at : at + piece])
+                await client.writer.drain()
+                await asyncio.sleep(0)
+            assert await asyncio.wait_for(client.reader.readexactly(len(OK * 2 + OK_HEAD)), 10) == OK * 2 + OK_HEAD
+            await client.close()
+        client = await Client.to(server.url)
+        for byte in b"4000\n":
+            client.writer.write(bytes((byte,)))
+            await asyncio.sleep(0)
+        assert len(await client.reader.readexactly(4000)) == 4000
+        await client.close()
+
+
+LINE = b"GET / HTTP/1.1\r\n"
+HOST = b"Host: lab\r\n"
+#: What is sent, the status it deserves, and what stands for the answer's connection option.
+HEADS = [
+    (b"GET / HTTP/1.0\r\n\r\n", 200, False),
+    (b"GET / HTTP/1.0\r\nConnection: foo, Keep-Alive\r\n\r\n", 200, True),
+    (b"GET / HTTP/1.1\r\nHost: lab\r\nConnection: keep-alive , close\r\n\r\n", 200, False),
+    (LINE + HOST + b"X: " + b"x" * (8192 - 34) + b"\r\n\r\n", 200, True),
+    (LINE + HOST + b"X: " + b"x" * (8192 - 33) + b"\r\n\r\n", 431, False),
+    (b"GET /" + b"x" * 20_000, 431, False),
+    (LINE + b"\r\n", 400, False),
+    (LINE + HOST + HOST + b"\r\n", 400, False),
+    (LINE + HOST + b" folded: yes\r\n\r\n", 400, False),
+    (LINE + HOST + b"Name : value\r\n\r\n", 400, False),
+    (LINE + HOST + b"X: a\rb\r\n\r\n", 400, False),
+    (LINE + HOST + b"X: a\0b\r\n\r\n", 400, False),
+    (LINE + HOST + b"Content-Length: -1\r\n\r\n", 400, False),
+    (LINE + HOST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400, False),
+    (LINE + HOST + b"Content-Length: 9999999999999999999\r\n\r\n", 400, False),
+    (LINE + HOST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", 501, False),
+    (b"GET / HTTP/2.0\r\n\r\n", 505, False),
+    (b"GET  / HTTP/1.1\r\nHost: lab\r\n\r\n", 400, False),
+    (b"GET /\r\n\r\n", 400, False),
+    (b"GET / HTTP/1.1 \r\nHost: lab\r\n\r\n", 400, False),
+    (b"nonsense\n\n", 400, False),
+    (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", 400, False),
+    (b"GET \x01", 400, False),
+    (b"\xff" * 9_000, 400, False),
+    (b":" * 10, 400, False),
+    (b"get / HTTP/1.1\r\nHost: lab\r\n\r\n", 405, True),
+    (b"DELETE / HTTP/1.1\r\nHost: lab\r\n\r\n", 405, True),
+]
+
+
+@every
+async def test_heads_right_and_wrong(name: str) -> None:
+    async with LabModel(name, workers=2) as server:
+        for sent, status, keep in HEADS:
+            client = await Client.to(server.url)
+            client.writer.write(sent)
+            expected = answer(status, head_only=False, keep=keep)
+            got = await asyncio.wait_for(client.reader.readexactly(len(expected)), 10)
+            assert got == expected, sent[:60]
+            if keep:
+                client.writer.write(GET)
+                assert await asyncio.wait_for(client.reader.readexactly(len(OK)), 10) == OK
+            else:
+                assert await client.ended() == b"", sent[:60]
+            await client.close()
+        assert server.complaints == ()
+
+
+@every
+async def test_a_body_is_awaited_by_whoever_expects_it(name: str) -> None:
+    async with LabModel(name, workers=2) as server:
+        client = await Client.to(server.url)
+        client.writer.write(b"POST / HTTP/1.1\r\nHost: lab\r\nExpect: 100-Continue\r\nContent-Length: 4\r\n\r\n")
+        assert await client.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.writer.write(b"body")
+        assert await asyncio.wait_for(client.reader.readexactly(len(OK)), 10) == OK
+        await client.close()
+
+
+@every
+async def test_a_client_that_leaves_is_only_itself_gone(name: str) -> None:
+    async with LabModel(name, workers=2) as server:
+        leaving = (b"500000000\n", b"500000000\n", b"GET / HT", b"12", b"", b"POST / HTTP/1.1\r\nHost: lab\r\nContent-Length: 100\r\n\r\nhalf", GET * 50_000)
+        for turn, sent in enumerate(leaving * 2):
+            client = await Client.to(server.url)
+            client.writer.write(sent)
+            # A reset after an end is a broken pipe to the server (SIGPIPE), before it a reset one.
+            if turn % 2:
+                client.writer.write_eof()
+            if sent.endswith(b"0\n"):
+                await client.reader.readexactly(100_000)
+            # With a reset, in the middle of whatever it is doing.
+            sock = client.writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.writer.transport.abort()
+        assert await said_to(server.url, GET + HEAD) == OK + OK_HEAD
+        assert alive(server.pid)
+        assert server.complaints == ()
+
+
+async def test_a_client_that_does_not_read_does_not_fill_the_asyncio_server() -> None:
+    async with LabModel("asyncio") as server:
+        client = await Client.to(server.url)
+        client.writer.write(b"1000000000\n")
+        await client.reader.readexactly(1_000_000)
+        # Stopped by what fits into the sockets, and not by a gigabyte in memory.
+        pages = int(Path(f"/proc/{server.pid}/statm").read_text(encoding="ascii").split()[1])
+        assert pages * resource.getpagesize() < 150_000_000
+        client.writer.transport.abort()
+        other = await Client.to(server.url)
+        assert await bytes_of(other, 4) == b"xxxx"
+        await other.close()
+
+
+@of("fork", "prefork", "thread", "thread-pool", "thread-queue", "asyncio")
+async def test_clients_are_served_beside_each_other(name: str) -> None:
+    async with LabModel(name, connections=4) as server:
+        clients = [await Client.to(server.url) for _ in range(4)]
+        for client in (*clients, *reversed(clients)):
+            assert await bytes_of(client, 5) == b"x" * 5
+        if name == "fork":
+            assert len(children_of(server.pid)) == 4
+        if name == "thread":
+            assert len(os.listdir(f"/proc/{server.pid}/task")) == 5
+        for client in clients:
+            await client.close()
+        if name == "fork":
+            await eventually(lambda: not children_of(server.pid))
+        if name == "thread":
+            await eventually(lambda: len(os.listdir(f"/proc/{server.pid}/task")) == 1)
+
+
+@of("iterative", *POOLS)
+async def test_a_client_too_many_waits(name: str) -> None:
+    async with LabModel(name, workers=2) as server:
+        assert server.at_once == (1 if name == "iterative" else 2)
+        served = [await Client.to(server.url) for _ in range(server.at_once)]
+        for client in served:
+            await bytes_of(client, 1)
+        waiting = await Client.to(server.url)
+        waiting.writer.write(GET)
+        answered = asyncio.ensure_future(waiting.reader.readexactly(len(OK)))
+        for _ in range(100):
+            for client in served:
+                await bytes_of(client, 1)
+        assert not answered.done()
+        await served[0].close()
+        assert await asyncio.wait_for(answered, 10) == OK
+        for client in (*served[1:], waiting):
+            await client.close()
+
+
+@of(*POOLS)
+@pytest.mark.parametrize("members", [1, 7])
+async def test_a_pool_has_as_many_members_as_asked_for(name: str, members: int) -> None:
+    async with LabModel(name, workers=members) as server:
+        assert server.workers == server.at_once == members
+        found = len(children_of(server.pid)) if name == "prefork" else len(os.listdir(f"/proc/{server.pid}/task")) - 1
+        assert found == members
+
+
+def test_the_size_of_a_pool_follows_the_connections() -> None:
+    assert [LabModel("prefork", connections=count).workers for count in (1, 40, 100_000)] == [1, 40, 1_000]
+    assert LabModel("prefork", connections=40, workers=3).workers == 3
+    assert [LabModel(name, workers=3).workers for name in ("iterative", "fork", "thread", "asyncio")] == [1, 1, 1, 1]
+    assert [LabModel(name).at_once for name in ("iterative", "fork", "thread", "asyncio")] == [1, None, None, None]
+
+
+@pytest.mark.compiler
+async def test_the_time_of_forked_children_counts_as_their_parents() -> None:
+    async with LabModel("fork") as server:
+        # It became the server from the interpreter that tied it to us, whose time it keeps.
+        before = list(map(int, stat_of(server.pid)[11:15]))
+        for _ in range(3):
+            client = await Client.to(server.url)
+            await bytes_of(client, 100_000_000)
+            await client.close()
+        # All have been waited for: none is left, not even as a zombie.
+        listed = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+        await eventually(lambda: not listed.read_text(encoding="ascii").split())
+        user, system, childrens_user, childrens_system = (
+            now - then for now, then in zip(map(int, stat_of(server.pid)[11:15]), before, strict=True)
+        )
+        assert childrens_user + childrens_system > user + system
+
+
+@every
+async def test_it_ends_whole_at_a_word_and_can_start_again(name: str) -> None:
+    server = LabModel(name, workers=3)
+    for _ in range(2):
+        async with server:
+            pid, port, process = server.pid, server.port, server._process
+            clients = [await Client.to(server.url) for _ in range(1 if name == "iterative" else 3)]
+            for client in clients:
+                await bytes_of(client, 1)
+            assert ports.bind_error("127.0.0.1", port) is not None
+        # By itself at SIGTERM, not by the SIGKILL that follows five seconds later.
+        assert process is not None
+        assert process.returncode == 0
+        assert group(pid) == []
+        assert ports.bind_error("127.0.0.1", port) is None
+        for client in clients:
+            client.writer.close()
+        await server.stop()
+    with pytest.raises(HostError, match="not running"):
+        _ = server.pid
+
+
+@of("fork", "prefork")
+async def test_children_end_with_a_server_that_is_killed(name: str) -> None:
+    async with LabModel(name, workers=3) as server:
+        clients = [await Client.to(server.url) for _ in range(3)]
+        for client in clients:
+            await bytes_of(client, 1)
+        children = children_of(server.pid)
+        assert len(children) == 3
+        os.kill(server.pid, signal.SIGKILL)
+        await eventually(lambda: not any(map(alive, children)))
+        for client in clients:
+            client.writer.close()
+
+
+@of("fork", "prefork", "thread-queue", "asyncio")
+async def test_nothing_is_left_when_its_owner_is_killed(name: str) -> None:
+    script = (
+        "import asyncio\n"
+        "from asyncli.lab.models import LabModel\n"
+        "async def main():\n"
+        f"    async with LabModel({name!r}, workers=2) as server:\n"
+        "        print(server.pid, server.port, flush=True)\n"
+        "        await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    home = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
+    assert owner.stdout is not None
+    try:
+        pid, port = map(int, owner.stdout.readline().split())
+        client = await Client.to(f"http://127.0.0.1:{port}/")
+        await bytes_of(client, 1)
+        assert len(group(pid)) == {"fork": 2, "prefork": 3}.get(name, 1)
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        owner.stdout.close()
+    await eventually(lambda: not group(pid))
+    client.writer.close()
+
+
+@pytest.mark.compiler
+async def test_a_pool_that_loses_a_member_ends() -> None:
+    async with LabModel("prefork", workers=3) as server:
+        process, children = server._process, children_of(server.pid)
+        assert process is not None
+        os.kill(children[1], signal.SIGKILL)
+        await eventually(lambda: process.poll() is not None)
+        assert process.returncode == 1
+        assert server.complaints == (f"process {children[1]} of the pool died",)
+        await eventually(lambda: not any(map(alive, children)))
+
+
+@pytest.mark.compiler
+async def test_without_descriptors_it_says_so_once_and_waits() -> None:
+    async with LabModel("thread") as server:
+        open_now = len(os.listdir(f"/proc/{server.pid}/fd"))
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (open_now + 2, open_now + 2))
+        clients = [await Client.to(server.url) for _ in range(5)]
+        for client in clients:
+            client.writer.write(b"4\n")
+        assert await clients[0].reader.readexactly(4) == b"xxxx"
+        assert await clients[1].reader.readexactly(4) == b"xxxx"
+        await eventually(lambda: len(server.complaints) == 1)
+        # It looks again and again, at next to no cost: each look is a switch of context that it asked for.
+        used, looks = sum(map(int, stat_of(server.pid)[11:13])), switches(server.pid)
+        await eventually(lambda: switches(server.pid) >= looks + 4)
+        assert sum(map(int, stat_of(server.pid)[11:13])) - used <= 2
+        # The others are served as soon as there is room.
+        for client in clients:
+            await client.close() if client in clients[:2] else None
+        for client in clients[2:]:
+            assert await asyncio.wait_for(client.reader.readexactly(4), 10) == b"xxxx"
+            await client.close()
+        assert server.complaints == ("cannot accept for now: Too many open files (said once)",)
+
+
+def switches(pid: int) -> int:
+    """The voluntary context switches of its first thread."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+@pytest.mark.compiler
+async def test_without_a_thread_the_client_is_turned_away() -> None:
+    async with LabModel("thread", stack_bytes=1 << 30) as server:
+        size = int(stat_of(server.pid)[20])
+        resource.prlimit(server.pid, resource.RLIMIT_AS, (size + (1 << 29), size + (1 << 29)))
+        for _ in range(3):
+            assert await said_to(server.url, b"") == b""
+    assert server.complaints == (
+        "cannot make a thread for a client: Resource temporarily unavailable (said once)",
+        "3 clients were turned away",
+    )
+
+
+@pytest.mark.compiler
+async def test_without_a_process_the_client_is_turned_away() -> None:
+    # The limit does not bind root: become nobody, for whom the program must be readable.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        program = shutil.copy(compiler.build(SOURCE), folder)
+        os.chmod(program, 0o755)
+        server = subprocess.Popen(
+            [program, "fork"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            user=65_534 if os.geteuid() == 0 else None,
+            # After it has become nobody.
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (0, 0)),  # noqa: PLW1509
+        )
+        assert server.stdout is not None
+        assert server.stderr is not None
+        try:
+            url = f"http://127.0.0.1:{int(server.stdout.readline())}/"
+            for _ in range(12):
+                assert await said_to(url, b"") == b""
+        finally:
+            server.terminate()
+            said = server.stderr.read().decode().splitlines()
+            server.wait()
+            server.stdout.close()
+            server.stderr.close()
+        assert said == ["cannot fork for a client: Resource temporarily unavailable (said once)", "12 clients were turned away"]
+        assert server.returncode == 0
+
+
+@of("thread", "thread-pool", "thread-queue")
+async def test_the_stack_of_threads_can_be_set(name: str) -> None:
+    sizes = []
+    for stack_bytes in (1 << 20, 1 << 28):
+        async with LabModel(name, workers=2, stack_bytes=stack_bytes) as server:
+            client = await Client.to(server.url)
+            await bytes_of(client, 1)
+            sizes.append(int(stat_of(server.pid)[20]))
+            await client.close()
+    assert sizes[1] - sizes[0] > 200_000_000
+    with pytest.raises(HostError, match=r"server did not start: --stack: 1 is not a number from \d+ to \d+"):
+        await LabModel(name, stack_bytes=1).start()
+
+
+@every
+async def test_a_taken_port_is_one_clear_line(name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(HostError, match=r"is taken; .*--port 0") as caught:
+            await LabModel(name, port=taken.getsockname()[1]).start()
+        assert "\n" not in str(caught.value)
+
+
+@every
+async def test_a_port_lost_at_the_last_moment_is_one_clear_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(ports, "require_free", lambda *_: None)
+        with pytest.raises(HostError, match=rf"server did not start: cannot listen on 127.0.0.1 port {port}: Address already in use"):
+            await LabModel(name, port=port).start()
+        # One that was drawn is drawn again.
+        draws = iter([(port, 0), (port, 0), ports.free_pair("127.0.0.1")])
+        monkeypatch.setattr(ports, "free_pair", lambda _: next(draws))
+        async with LabModel(name) as server:
+            assert server.port != port
+
+
+@of("prefork", "asyncio")
+async def test_ipv6(name: str) -> None:
+    if ports.bind_error("::1", 0) is not None:
+        pytest.skip("no ::1 on this host")
+    async with LabModel(name, workers=2, address="::1") as server:
+        assert server.url == f"http://[::1]:{server.port}/"
+        assert server.address_port == ("::1", server.port)
+        assert await said_to(server.url, GET) == OK
+
+
+def test_what_cannot_be_is_refused_before_the_start() -> None:
+    with pytest.raises(PlanError, match=r"unknown server model 'threads'; write iterative, .* or asyncio"):
+        LabModel("threads")
+    with pytest.raises(PlanError, match="0 workers"):
+        LabModel("prefork", workers=0)
+    with pytest.raises(HostError, match="'localhost' is not an IP address"):
+        LabModel("prefork", address="localhost")
+
+
+@pytest.mark.compiler
+def test_the_program_refuses_what_it_does_not_know() -> None:
+    program = compiler.build(SOURCE)
+    for words in ([], ["nginx"], ["fork", "more"], ["fork", "--port=70000"], ["fork", "--pool=0"], ["fork", "--address=x"], ["fork", "--x"]):
+        done = subprocess.run([program, *words], capture_output=True, text=True, timeout=10, check=False)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), words
+
+
+def broken(source: random.Random) -> bytes:
+    """A conversation that began well, and what chance made of it."""
+    pieces = [*(sent for sent, _, _ in HEADS if len(sent) < 1_000), GET, HEAD, b"4\n", b"1000\n", b"\r\n", b"0", b" ", b":", b"\0", b"\xff"]
+    text = bytearray(b"".join(source.choices(pieces, k=source.randint(1, 5))))
+    for _ in range(source.choice((0, 1, 1, 3, 10))):
+        at = source.randrange(len(text) + 1)
+        what = source.randrange(3)
+        if what == 0:
+            text[at:at] = source.choice(pieces)
+        elif what == 1:
+            del text[at : at + source.randint(1, 8)]
+        else:
+            text[at : at + 1] = bytes((source.randrange(256),))
+    return bytes(text)
+
+
+@contextlib.asynccontextmanager
+async def sanitized(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LabModel]:
+    """A server that ends at its first access out of bounds or undefined operation, where the compiler can build one."""
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("CC", "cc -g -fsanitize=address,undefined -fno-sanitize-recover=all")
+        try:
+            compiler.build(SOURCE)
+        except HostError:
+            patch.setenv("CC", "cc")
+        async with LabModel("iterative") as server:
+            yield server
+
+
+@pytest.mark.compiler
+async def test_chance_breaks_none_and_both_programs_answer_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(20)
+    async with sanitized(tmp_path, monkeypatch) as ours, LabModel("asyncio") as other:
+        for _ in range(400):
+            sent = broken(chance)
+            assert await said_to(ours.url, sent) == await said_to(other.url, sent), sent
+        assert alive(ours.pid)
+        assert ours.complaints == other.complaints == ()
+
+
+# ---- building
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, and no compiler but the system's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    compiler._fallback.cache_clear()
+    yield tmp_path / "asyncli"
+    compiler._fallback.cache_clear()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A program that compiles in no time."""
+    source = tmp_path / "small.c"
+    source.write_text("int main(void)\n{\n    return 7;\n}\n", encoding="ascii")
+    return source
+
+
+def test_no_compiler_is_one_line_that_says_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostError, match=r"^no C compiler on this host; install one: apt-get install gcc libc6-dev$"):
+        compiler.build(SOURCE)
+    monkeypatch.setenv("CC", "nonesuch -m64")
+    with pytest.raises(HostError, match=r"^no C compiler nonesuch on this host \(CC names it\); unset CC or install one"):
+        compiler.build(SOURCE)
+    monkeypatch.setenv("CC", "cc 'half")
+    with pytest.raises(HostError, match="is no command; set it to a C compiler, or unset it"):
+        compiler.build(SOURCE)
+    assert not cache.exists()
+
+
+async def test_a_server_without_a_compiler_does_not_start(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostError, match="apt-get install gcc libc6-dev"):
+        await LabModel("fork").start()
+
+
+@pytest.mark.compiler
+def test_a_failing_compiler_is_quoted_in_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch, small: Path) -> None:
+    monkeypatch.setenv("CC", "cc -include /nonesuch.h")
+    with pytest.raises(HostError, match=r"cc cannot build small.c: .*error: .*nonesuch.h.*; .*libc6-dev") as caught:
+        compiler.build(small)
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(HostError, match=r"false cannot build small.c: exit status 1;"):
+        compiler.build(small)
+    # One that says it did, and did not.
+    monkeypatch.setenv("CC", "true")
+    with pytest.raises(HostError, match=r"true cannot build small\.c: exit status 0;"):
+        compiler.build(small)
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.compiler
+def test_a_program_is_built_once_and_anew_when_it_changes(cache: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compiler.build(small)
+    assert first.parent == cache
+    assert subprocess.run([first], check=False).returncode == 7
+    before = first.stat()
+    assert compiler.build(small) == first
+    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    small.write_text("int main(void) { return 8; }\n", encoding="ascii")
+    second = compiler.build(small)
+    assert subprocess.run([second], check=False).returncode == 8
+    monkeypatch.setenv("CC", "cc -g")
+    third = compiler.build(small)
+    assert sorted(cache.iterdir()) == sorted({first, second, third})
+    assert len({first, second, third}) == 3
+
+
+@pytest.mark.compiler
+def test_where_the_cache_cannot_be_written_a_temporary_folder_does(cache: Path, small: Path) -> None:
+    # A file where the folder should be: root could write past any permission.
+    cache.write_text("in the way", encoding="ascii")
+    program = compiler.build(small)
+    assert subprocess.run([program], check=False).returncode == 7
+    assert program.parent != cache
+    # For the rest of this process.
+    assert compiler.build(small) == program
+    shutil.rmtree(program.parent)
+
+
+@pytest.mark.compiler
+def test_two_first_uses_at_once_are_both_right(cache: Path, small: Path) -> None:
+    script = (
+        "import subprocess, sys\n"
+        "from pathlib import Path\n"
+        "from asyncli.lab import compiler\n"
+        "sys.stdin.readline()\n"
+        "program = compiler.build(Path(sys.argv[1]))\n"
+        "print(program, subprocess.run([program]).returncode)\n"
+    )
+    home = str(Path(__file__).resolve().parents[2])
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, small],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": home},
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    # All are waiting for their line before any of them gets it, or as good as.
+    for one in both:
+        assert one.stdin is not None
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    answers = {one.communicate(timeout=60)[0] for one in both}
+    (program,) = cache.iterdir()
+    assert answers == {f"{program} 7\n"}
+
+
+@pytest.mark.compiler
+def test_the_models_compile_without_a_warning(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "cc -Werror -Wconversion -Wshadow -Wpedantic")
+    assert compiler.build(SOURCE).parent == cache
+
+
+def test_the_lab_knows_every_model_by_its_name() -> None:
+    assert set(MODELS) <= set(lab.NAMES)
+    assert [lab.choose(name, connections=40).connections for name in MODELS] == [1, 40, 40, 40, 40, 40, 40]
