@@ -21,6 +21,7 @@ from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import RULE_OF_TIME as DIVERGENCE_RULE
 from asyncli.analysis.reconcile import in_words as divergence_in_words
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
+from asyncli.analysis.verdict import interrupted
 from asyncli.plan import header_names
 from asyncli.records import Check, Finding
 from asyncli.report import charts
@@ -159,14 +160,20 @@ def _document(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Any]:
 
 # The top.
 
+# A shorter hold holds nothing that is worth a headline.
+_A_HOLD_S = 0.1
+
 
 def _headline(summary: Summary) -> str:
     held, label = summary.connections.held, server_label(summary)
     if not held:
         return f"{format_count(summary.connections.requested)} connections asked of {label}"
     hold = next((one for one in summary.run.phases if one.name == "hold"), None)
-    lasted = "" if hold is None or hold.end_s is None else f", held for {format_duration(hold.end_s - hold.start_s)}"
-    return f"{format_count(held)} connections on {label}{lasted}"
+    lasted_s = 0.0 if hold is None or hold.end_s is None else hold.end_s - hold.start_s
+    # A hold that was not reached still has its milliseconds.
+    lasted = f", held for {format_duration(lasted_s)}" if lasted_s >= _A_HOLD_S else ""
+    ended = ", stopped by the user" if interrupted(summary.findings) else ""
+    return f"{format_count(held)} connections on {label}{lasted}{ended}"
 
 
 def _byline(summary: Summary) -> list[str]:
