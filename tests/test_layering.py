@@ -30,10 +30,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"asyncli", "core.histogram", "errors", "units", "plan", "records", "samples", "engine.spread", "store.reader", "analysis"},
     "environment": {"asyncli", "records", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},
-    "session": {"errors", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
+    "session": {"errors", "units", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
     "cli": {
-        "asyncli", "errors", "units", "plan", "preflight", "session", "lab", "store.reader", "store.head", "report",
-        "analysis.compare",
+        "asyncli", "errors", "units", "plan", "preflight", "session", "lab", "store.reader", "store.head", "store.writer",
+        "report", "analysis.compare",
     },
     # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},

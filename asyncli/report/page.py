@@ -31,7 +31,7 @@ from asyncli.report.pictures import Picture, pictures
 from asyncli.report.summary import Summary
 from asyncli.report.svg import inline_svg
 from asyncli.report.text import answer, doubts, first_ceiling, room, server_label, server_name, why
-from asyncli.report.words import about, ceiling, cost_rows, interval, milliseconds, oneline, or_dash, spent, three
+from asyncli.report.words import FIXED, about, ceiling, cost_rows, interval, milliseconds, oneline, or_dash, spent, three
 from asyncli.store.reader import Run
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -255,11 +255,10 @@ def _cost_table(summary: Summary, analyses: Analyses) -> Table | None:
             continue
         r2 = _DASH if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         number, within = each(one.bytes_per_connection, sign=False), interval(*one.ci95).replace("-", "−")
-        lines.append([row.label, number, within, _bytes(row.fixed), _bytes(row.at(held)), r2])
-    note = (
-        "Bytes are the slope: what one more connection adds. Fixed is what is there without any; what is there at the hold's "
-        "end follows from both" + (", for the kernel with both ends." if both else ".")
-    )
+        lines.append(
+            [row.label, number, within, *(row.of_ends(whole).replace("-", "−") for whole in (row.fixed, row.at(held))), r2]
+        )
+    note = f"Bytes are the slope: what one more connection adds. {FIXED} What is there at the hold's end follows from both."
     if analyses.costs.kernel_queued is not None:
         note += " Queued buffers are a reading of what happened to be in flight, and part of no sum."
     return Table("Memory that one more connection costs, in bytes", columns, lines, (len(lines) - 1,), note)
@@ -503,7 +502,7 @@ def _processes_table(summary: Summary) -> Table:
         )  # fmt: skip
     more = _DASH if generator.user_bytes is None else f"+ {format_bytes(generator.user_bytes)}"
     cpu = _DASH if generator.cpu_s is None else format_duration(generator.cpu_s)
-    rows.append(["asyncli (USS)", or_dash(generator.processes, ",d"), "", more, cpu])
+    rows.append(["asyncli (USS)", or_dash(generator.processes, ",d"), _DASH, more, cpu])
     columns = [("", False), ("number", True), ("memory before", True), ("at the hold's end", True), ("CPU", True)]
     return Table("Processes", columns, rows)
 
@@ -512,7 +511,7 @@ def _generator_words(summary: Summary) -> str:
     generator = summary.generator
     notes = []
     if generator.user_bytes_per_connection is not None:
-        notes.append(f"{each(generator.user_bytes_per_connection)} a connection held")
+        notes.append(f"{each(generator.user_bytes_per_connection)} a connection held (what it takes once included)")
     if generator.cpu_us_per_heartbeat is not None:
         notes.append(f"{generator.cpu_us_per_heartbeat:,.1f} µs of CPU a heartbeat")
     notes.append("the limit of this run" if generator.saturated else "not the limit of this run")

@@ -11,7 +11,7 @@ import msgspec
 
 from asyncli.analysis import deaths
 from asyncli.analysis.company import company
-from asyncli.analysis.cost import Cost, Residue
+from asyncli.analysis.cost import CALLED, Cost, Residue
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
@@ -357,7 +357,8 @@ def _of_residue(residue: Residue) -> list[Finding]:
     missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
     if not missing:
         return []
-    evidence = f"what stays after the drain is not known of {', '.join(missing)}: it was not read both before and after"
+    of = ", ".join(CALLED[name] for name in missing)
+    evidence = f"what stays after the drain is not known of {of}: it was not read both before and after"
     return [Finding("residue_unknown", "info", evidence, "keep a --baseline and a --residue of some seconds")]
 
 
