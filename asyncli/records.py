@@ -28,6 +28,10 @@ class Finding(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
+#: Codes of the findings of a run that its user ended before its plan did: drained after the first signal, or cut off at once.
+STOPPED, CUT = "stopped_by_user", "cut_off"
+
+
 class Phase(msgspec.Struct):
     """A stretch of the run on the run's own clock (seconds since its start). ``end_s`` is None while it lasts."""
 

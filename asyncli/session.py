@@ -26,8 +26,9 @@ from asyncli.environment import read_environment
 from asyncli.errors import PreflightError
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits
-from asyncli.records import Check, Deaths, Finding, Phase, PhaseName, Sample, Tick
+from asyncli.records import CUT, STOPPED, Check, Deaths, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.store.writer import RunWriter
+from asyncli.units import format_duration
 
 # The ramp's first batch is due this long after the workers hear of it: time for the word to reach sixty processes.
 _LEAD_S = 0.1
@@ -37,6 +38,9 @@ _RAMP_SLACK_S = 10.0
 _FAILURES_THAT_SETTLE_IT = 100
 # Half seconds without a tick. Ticks come once a second, and up to 0.7 s late when a worker is slow.
 _SILENT_TURNS = 20
+# From the drain on the run ends of itself; and whoever asked for a hold without end stops it there by plan.
+_STOPPABLE = ("baseline", "ramp", "hold")
+_AS_FAR = "the numbers are right as far as they go; run again for the rest"
 # Closing 100,000 connections takes a few seconds; a drain that takes longer than this per connection is stuck.
 _DRAIN_S_PER_CONNECTION = 1 / 2000
 
@@ -94,6 +98,10 @@ class Soak:
 
     def stop(self) -> None:
         """Go to the drain from wherever the run is; safe to repeat, callable from a signal handler of the loop."""
+        planned = self._phase is not None and self._phase.name == "hold" and self.plan.hold_s is None
+        if not self._stopped.is_set() and not planned and (self._phase is None or self._phase.name in _STOPPABLE):
+            evidence = f"stopped by the user (Ctrl-C or a signal) {self._where()}"
+            self._found(Finding(STOPPED, "warning", evidence, "let the run come to its end, or ask for a shorter one"))
         self._stopped.set()
 
     async def run(self) -> Path:
@@ -117,6 +125,10 @@ class Soak:
             try:
                 await self._measure(spread, collector)
                 completed = True
+            except asyncio.CancelledError:
+                evidence = f"ended at once (a second Ctrl-C or signal, or its task was cancelled) {self._where()}"
+                self._found(Finding(CUT, "warning", evidence, _AS_FAR))
+                raise
             finally:
                 await self._close(completed)
         finally:
@@ -355,6 +367,16 @@ class Soak:
 
     def _clock(self) -> float:
         return time.monotonic() - self._zero
+
+    def _where(self) -> str:
+        """The instant of now in words, for what the user did then."""
+        if self._phase is None:
+            return "before the baseline"
+        since = max(0.0, self._clock() - self._phase.start_s)
+        lasts = {"baseline": self.plan.baseline_s, "ramp": self.plan.schedule.end_s, "hold": self.plan.hold_s}
+        whole = lasts.get(self._phase.name)
+        of = f" of {format_duration(whole)}" if whole else ""
+        return f"{format_duration(round(since, 1))} into the {self._phase.name}{of}"
 
     def _enter(self, name: PhaseName, at_s: float | None = None) -> None:
         start = self._clock() if at_s is None else at_s

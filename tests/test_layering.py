@@ -34,11 +34,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "environment": {"asyncli", "records", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},
-    "session": {"errors", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
+    "session": {"errors", "units", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
     "bench": {"benchplan", "errors", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
         "asyncli", "errors", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
-        "store.head", "report", "analysis.compare", "analysis.benched",
+        "store.head", "store.writer", "report", "analysis.compare", "analysis.benched",
     },
     # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},

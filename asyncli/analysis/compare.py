@@ -22,7 +22,6 @@ that are known of a connection make up at least half of it: what lies in what is
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Sequence
 from itertools import chain, pairwise
@@ -319,14 +318,8 @@ def measure(name: str, path: str, run: Records) -> Measured:
 
 
 def _costs(said: dict[str, Said], found: Costs) -> None:
-    unknown = {one.code: one.evidence for one in found.findings}
-
     def why(name: str) -> str:
-        """The finding that names it: one run may have read too seldom what it read, and not read the rest."""
-        said = (unknown.get(code, "") for code in ("cost_residual_unknown", "cost_few_points", "cost_not_sampled"))
-        if name == "residual":
-            return next(said) or "no slope is known"
-        return next((one for one in said if re.search(rf"known of.*\b{name}\b", one)), "no slope is known")
+        return found.unknown.get(name, "no slope is known")
 
     for name in ("server_user", "kernel", "generator_user", "host_total", "residual"):
         cost = getattr(found, name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -21,7 +21,7 @@ from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count
 
-__all__ = ["CONFIDENCE", "SETTLED", "Cost", "Costs", "Fit", "Residue", "costs"]
+__all__ = ["CALLED", "CONFIDENCE", "SETTLED", "Cost", "Costs", "Fit", "Residue", "costs"]
 
 # Forty points tell noise that is fresh in each from noise that wanders better than twenty do. A ramp of two minutes fills each
 # with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than six.
@@ -54,6 +54,12 @@ _MOVES_TOO_LITTLE = 0.01
 # How many deviations of its own noise a metric at rest must have moved by: one false alarm in some eighty rests, were it normal.
 _MOVES_BEYOND = 2.5
 
+#: The parts of a cost in words.
+CALLED = {
+    "server_user": "the server", "kernel": "the kernel", "kernel_queued": "queued buffers", "generator_user": "asyncli",
+    "host_total": "this host in all", "residual": "what is left over", "listing": "inodes of /proc",
+}  # fmt: skip
+
 SETTLED = (
     "a plateau has settled when the medians of the third and the last quarter of its rest differ by no more than 1 % of the "
     "climb to it, or by no more than 2.5 deviations of the metric's own noise (that of its samples from one to the next, "
@@ -69,7 +75,8 @@ class Cost(msgspec.Struct):
     """Memory per connection (bytes), its 95 % interval (low, high), the fixed part (bytes), method, points.
 
     The fixed part holds what the first connections take once and for all, so it may be more than the baseline's bytes.
-    ``r2``: the share of the points' variance that the line explains; None where the metric did not vary.
+    ``points``: those of the line; a baseline that stands apart from it is none. ``r2``: the share of their variance that the
+    line explains; None where the metric did not vary.
     """
 
     bytes_per_connection: float
@@ -88,6 +95,8 @@ class Cost(msgspec.Struct):
 class Fit(msgspec.Struct):
     """What is behind a :class:`Cost`: the points that the line goes through, and the samples that they are the medians of.
 
+    ``apart``: the baseline (bytes), where it is no point of the line: the first connections took more, once and for all.
+
     Bytes are scaled as the cost is: of the kernel, per socket end.
     """
 
@@ -98,6 +107,7 @@ class Fit(msgspec.Struct):
     seconds_n: list[float]
     seconds_bytes: list[float]
     line: Line
+    apart: float | None = None
 
     def at(self, n: float) -> float:
         """The line's value (bytes) at ``n`` connections."""
@@ -128,7 +138,7 @@ class Residue(msgspec.Struct):
 
 
 class Costs(msgspec.Struct):
-    """The costs of the contract; None where unknown, and then ``findings`` says why.
+    """The costs of the contract; None where unknown, and then ``findings`` says why, and so does ``unknown`` by its name.
 
     ``kernel_queued``: pages of queued TCP buffers per socket end. They are no part of ``kernel`` (objects) and of no sum
     here: a reading of one instant, of what happened to be in flight. ``fits``: by the same names, for pictures.
@@ -143,6 +153,7 @@ class Costs(msgspec.Struct):
     findings: list[Finding] = msgspec.field(default_factory=list)
     fits: dict[str, Fit] = msgspec.field(default_factory=dict)
     residue: Residue = msgspec.field(default_factory=Residue)
+    unknown: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> list[Point]:
@@ -260,8 +271,12 @@ class _Fitter:
         before = bool(metric.between(-math.inf, self._start).values)
         medians = len(points) - before
         how = f"plateau medians ({medians})" if self._rests else f"ramp, medians of {medians} bins"
-        how += " and the baseline" if before else ""
+        apart = next(one.value for one in points if one.baseline) if line.apart else None
+        how += " and the baseline" if before and apart is None else ""
         method = f"{how}, linear regression{note}{self._over}"
+        if apart is not None:
+            off = apart - line.intercept
+            method += f"; the baseline, {format_bytes(abs(off))} {'below' if off < 0 else 'above'} the line, stands apart"
         low, high = line.slope - line.half, line.slope + line.half
         moving = self._moving(name, metric) if self._rests and len(points) == len(self._rests) + 1 else []
         if any(moving):
@@ -272,9 +287,10 @@ class _Fitter:
                 low, high = min(low, settled.slope - settled.half), max(high, settled.slope + settled.half)
         self._mind_gaps(name, metric)
         every = metric.between(-math.inf, self._end)
-        cost = Cost(line.slope, (low, high), line.intercept, method, len(points), line.r2)
+        on_it = [one for one in points if not (line.apart and one.baseline)]
+        cost = Cost(line.slope, (low, high), line.intercept, method, len(on_it), line.r2)
         seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
-        return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line)
+        return Fit(cost, [one.n for one in on_it], [one.value for one in on_it], seconds_n, every.values, line, apart)
 
     def _moving(self, name: str, metric: Series) -> list[float]:
         """What each plateau still moved by, noted under ``name``."""
@@ -326,7 +342,7 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
     ends = 2 if local else 1
 
     few: dict[str, int] = {}
-    unread: list[str] = []
+    unread: dict[str, str] = {}
 
     def one(name: str, found: Fit | int, source: str) -> Cost | None:
         if isinstance(found, Fit):
@@ -335,28 +351,34 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
         if found:
             few[name] = found
         else:
-            unread.append(f"{name} ({source})")
+            unread[name] = source
         return None
 
     both = ", per socket end" + (" (both on this host)" if local else "")
-    result.server_user = one("server_user", server.fit("server_user", user, note=note), "the memory of the server's processes")
+    result.server_user = one("server_user", server.fit("server_user", user, note=note), "the server's processes")
     fit = shared.fit("kernel", kernel, 1 / ends, f" of slab objects{both}")
     result.kernel = one("kernel", fit, "slab objects (/proc/slabinfo needs root)")
     fit = shared.fit("kernel_queued", queued, 1 / ends, f" of queued TCP buffers{both}")
     result.kernel_queued = one("kernel_queued", fit, "TCP buffers (/proc/net/sockstat)")
-    result.generator_user = one("generator_user", ours.fit("generator_user", generator, note=" of USS"), "the generator's memory")
-    result.host_total = one("host_total", shared.fit("host_total", host, note=in_use), "/proc/meminfo")
+    result.generator_user = one(
+        "generator_user", ours.fit("generator_user", generator, note=" of USS"), "asyncli's own processes"
+    )
+    result.host_total = one("host_total", shared.fit("host_total", host, note=in_use), "this host (/proc/meminfo)")
     parts = {"kernel": kernel, "generator_user": generator} | ({"server_user": user} if local else {})
     rest = _residual(result, shared.fit("residual", _minus(host, list(parts.values()))), local)
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
     result.residue = residue(phases, ticks, samples, listed=any(one.code == "descriptors_listed" for one in result.findings))
-    result.findings += _unknown(few, unread, ours.points_wanted, plan)
+    for names, finding in _unknown(few, unread, ours.points_wanted, plan):
+        result.findings.append(finding)
+        result.unknown |= dict.fromkeys(names, finding.evidence)
     result.findings += _doubts(result, plan, held, ours, shared, server)
     if result.residual is None:
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
-        why = f"it needs {', '.join(missing)}" if missing else "its parts were not sampled together"
-        result.findings.append(Finding("cost_residual_unknown", "info", f"no residual is known: {why}"))
+        needs = ", ".join(CALLED[name] for name in missing)
+        why = f"it needs the cost of {needs}" if missing else "its parts were not sampled together"
+        result.unknown["residual"] = f"what is left over is not known: {why}"
+        result.findings.append(Finding("cost_residual_unknown", "info", result.unknown["residual"]))
     return result
 
 
@@ -467,22 +489,28 @@ def _server_count(samples: Sequence[Sample], held: Series, phases: Sequence[Phas
     return Series(active.t_s, [max(0.0, value - 1) for value in active.values])
 
 
-def _unknown(few: dict[str, int], unread: list[str], wanted: int, plan: Plan) -> list[Finding]:
-    found = []
-    if few:
+def _unknown(few: dict[str, int], unread: dict[str, str], wanted: int, plan: Plan) -> list[tuple[Collection[str], Finding]]:
+    """Findings for what is not known, and of which costs each speaks."""
+    found: list[tuple[Collection[str], Finding]] = []
+    # What is queued is part of no sum, and not missed where all else is.
+    of = ", ".join(CALLED[name] for name in few if name != "kernel_queued" or len(few) == 1)
+    points = f"{max(few.values(), default=0)} points of the {wanted} that it wants"
+    if few and 0 < plan.plateaus < FEWEST_PLATEAUS:
+        evidence = (
+            f"too few plateaus for a slope of memory ({plan.plateaus} of the {FEWEST_PLATEAUS} that it wants), and the ramp was "
+            f"too short for one by itself ({points}): no cost is known of {of}"
+        )
+        found.append((few, Finding("cost_few_points", "info", evidence, "--plateaus 5")))
+    elif few:
         interval_ms = math.ceil(_RAMP_THAT_FITS_S / math.ceil(plan.connections / plan.batch) * 1000)
         interval_ms = max(interval_ms, math.ceil(plan.interval_s * 2000))
-        found.append(
-            Finding(
-                "cost_few_points", "info",
-                f"the ramp was too short for a slope of memory ({max(few.values())} points of the {wanted} that it "
-                f"wants): no cost is known of {', '.join(few)}",
-                f"ramp more slowly, for example --interval {interval_ms}ms",
-            )
-        )  # fmt: skip
+        evidence = f"the ramp was too short for a slope of memory ({points}): no cost is known of {of}"
+        remedy = f"ramp more slowly, for example --interval {interval_ms}ms"
+        found.append((few, Finding("cost_few_points", "info", evidence, remedy)))
     if unread:
-        evidence = f"no cost is known of what was not sampled in the ramp: {', '.join(unread)}"
-        found.append(Finding("cost_not_sampled", "info", evidence, "see the other findings for why it was not read"))
+        evidence = f"no cost is known of what was not sampled in the ramp: {', '.join(unread.values())}"
+        remedy = "see the other findings for why it was not read"
+        found.append((unread, Finding("cost_not_sampled", "info", evidence, remedy)))
     return found
 
 
@@ -510,7 +538,7 @@ def _doubts(known: Costs, plan: Plan, held: Series, *fitters: _Fitter) -> list[F
         found.append(_plateau_unsettled(moving, plan))
     gaps = {name: gap for one in fitters for name, gap in one.gaps.items() if name in known.fits}
     if gaps:
-        spans = ", ".join(f"{name} from {begin:,.0f} s to {end:,.0f} s" for name, (begin, end) in gaps.items())
+        spans = ", ".join(f"of {CALLED[name]} from {begin:,.0f} s to {end:,.0f} s" for name, (begin, end) in gaps.items())
         evidence = f"no samples in a good part of the ramp: {spans}; the slope there is taken from what lies on either side"
         found.append(Finding("cost_samples_gap", "warning", evidence, "see the other findings for why nothing was read"))
     return found
@@ -521,7 +549,9 @@ def _plateau_unsettled(moving: dict[str, list[tuple[int, float, float]]], plan: 
         numbers = ", ".join(str(k) for k, _, _ in moved)
         _, by, share = max(moved, key=lambda one: abs(one[1]))
         climb = f", {abs(share):.0%} of the climb to it" if abs(share) < 10 else ""
-        return f"{name} on {'plateau' if len(moved) == 1 else 'plateaus'} {numbers} (by up to {format_bytes(by)}{climb})"
+        return (
+            f"of {CALLED[name]} on {'plateau' if len(moved) == 1 else 'plateaus'} {numbers} (by up to {format_bytes(by)}{climb})"
+        )
 
     what = "; ".join(of(name, moved) for name, moved in moving.items())
     evidence = (

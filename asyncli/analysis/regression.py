@@ -38,6 +38,8 @@ _PRIOR_WHITE, _PRIOR_WALK = 12.0, 6.0
 # Variance of the step from the baseline to the first connections, in the same unit: none; several of the usual steps;
 # hundreds of them, as measured of nginx (0.1 MB beside a noise of some kB) and of asyncli (5 MB beside 30 kB).
 _FIRST_USE = (0.0, 1e2, 1e5)
+# A baseline is said to stand apart from the line where no more than this of the posterior has it on the line.
+_UNLIKELY = 0.05
 # An interval is found to this share of itself: far below what it says of itself.
 _FINE = 1e-6
 # Residuals below this share of the points' range are rounding: the points lie on the line.
@@ -72,7 +74,8 @@ class Part(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct):
     """``intercept + slope * n``; ``half`` of the slope's 95 % interval lies on either side of it.
 
-    ``r2``: the share of the points' variance (but the baseline's) that lies on the line; None where the metric does not vary.
+    ``apart``: the points say that the baseline does not belong to the line; the line is then that of the others alone.
+    ``r2``: the share of the variance of the line's points that lies on it; None where they do not vary.
     """
 
     slope: float
@@ -81,6 +84,7 @@ class Line(msgspec.Struct):
     r2: float | None
     freedom: int
     parts: list[Part] = msgspec.field(default_factory=list)
+    apart: bool = False
 
     def at(self, n: float) -> float:
         """The line's value at ``n``."""
@@ -127,6 +131,7 @@ def regress(points: Sequence[Point]) -> Line | None:
         root = np.linalg.cholesky(noises)
     whitened = np.linalg.solve(root, np.broadcast_to(np.column_stack([design, y]), (len(noises), m, 3)))
     own = np.diagonal(root, axis1=1, axis2=2)
+    together = len(own)
     if points[-1].baseline:
         # More variance of the last point changes the last diagonal element of the root, and nothing else.
         larger = [np.sqrt(own[:, -1] ** 2 + step) for step in _FIRST_USE]
@@ -155,7 +160,10 @@ def regress(points: Sequence[Point]) -> Line | None:
     ]
     slope, intercept = (float(one) for one in np.array([means[:, 1], means[:, 0]]) @ weight)
     half = _half_width(slope, [(part.weight, part.slope, part.var_slope) for part in parts], m - 2)
-    found = Line(slope, intercept, half, _explained(points, slope, intercept), m - 2, parts)
+    # Each kind of noise stands there first without a step to the first connections.
+    apart = float(weight[:together].sum()) < _UNLIKELY
+    on_it = points[:-1] if apart else points
+    found = Line(slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart)
     return found if all(map(math.isfinite, (slope, intercept, half))) else None
 
 
@@ -170,11 +178,10 @@ def _last_times(stack: Any, factors: Any, axis: int) -> Any:
 
 
 def _explained(points: Sequence[Point], slope: float, intercept: float) -> float | None:
-    """The share of the points' variance that lies on the line, at least 0; the baseline's not among them."""
-    there = [one for one in points if not one.baseline]
-    middle = sum(one.value for one in there) / max(1, len(there))
-    off = sum((one.value - intercept - slope * one.n) ** 2 for one in there)
-    whole = sum((one.value - middle) ** 2 for one in there)
+    """The share of the points' variance that lies on the line, at least 0."""
+    middle = sum(one.value for one in points) / max(1, len(points))
+    off = sum((one.value - intercept - slope * one.n) ** 2 for one in points)
+    whole = sum((one.value - middle) ** 2 for one in points)
     return max(0.0, 1.0 - off / whole) if whole > 0 else None
 
 

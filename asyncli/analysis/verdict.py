@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from asyncli.analysis.totals import Totals
 from asyncli.plan import Plan
+from asyncli.records import CUT, STOPPED, Finding
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
@@ -26,8 +28,8 @@ class Judgement(msgspec.Struct):
     why: str
 
 
-def judge(plan: Plan, totals: Totals, *, saturated: bool, complete: bool) -> Judgement:
-    """The verdict, first match wins:
+def judge(plan: Plan, totals: Totals, *, saturated: bool, complete: bool, findings: Sequence[Finding] = ()) -> Judgement:
+    """The verdict, first match wins; ``findings``: those of the run file, where the user who stopped the run is named.
 
     1. untested: nothing ever connected.
     2. invalid: the generator was the limit. It passed a stated bound (``saturated``), lost a worker, or could not open
@@ -38,8 +40,9 @@ def judge(plan: Plan, totals: Totals, *, saturated: bool, complete: bool) -> Jud
     6. passed.
     """
     whole, held, asked = totals.whole, totals.held, plan.connections
+    by_hand = f"; {stop}" if (stop := interrupted(findings)) else ""
     if not whole.opened:
-        return Judgement("untested", "nothing ever connected")
+        return Judgement("untested", f"nothing ever connected{by_hand}")
     # There with a count of 0 when the worker held nothing yet: its share was never opened all the same.
     gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _OURS if whole.failures.get(cause)}
@@ -52,11 +55,19 @@ def judge(plan: Plan, totals: Totals, *, saturated: bool, complete: bool) -> Jud
         return Judgement("invalid", f"the generator ran out of {names}: it opened {held:,} of {asked:,}")
     if whole.lost:
         return Judgement("failed", f"{whole.lost:,} of {whole.opened:,} established connections were lost")
+    if any(one.code == CUT for one in findings):
+        return Judgement("invalid", stop)
     if not complete:
-        return Judgement("invalid", "the run has no end: it goes on, or it was killed")
+        return Judgement("invalid", f"the run has no end: it goes on, or it was killed{by_hand}")
     if held < asked:
-        return Judgement("failed", f"{held:,} of {asked:,} connections were held at the end")
-    return Judgement("passed", f"{held:,} of {asked:,} connections were held to the end, and none was lost")
+        return Judgement("failed", f"{held:,} of {asked:,} connections were held at the end{by_hand}")
+    return Judgement("passed", f"{held:,} of {asked:,} connections were held to the end, and none was lost{by_hand}")
+
+
+def interrupted(findings: Sequence[Finding]) -> str:
+    """How and when the user ended the run before its plan did, the last of it; "" where nobody did."""
+    said = {one.code: one.evidence for one in findings if one.code in (STOPPED, CUT)}
+    return said.get(CUT) or said.get(STOPPED, "")
 
 
 def exit_status(verdict: Verdict) -> int:

@@ -11,7 +11,7 @@ from asyncli.cli.options import plan_from, plan_options
 
 @click.command(name="check", no_args_is_help=True, context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
-@plan_options
+@plan_options()
 def command(urls: tuple[str, ...], **values: Any) -> int:
     """Say, in numbers, whether this host and the server can carry the plan, with the command that mends each shortfall.
 

@@ -10,9 +10,11 @@ import msgspec
 from asyncli.cli.options import plan_from, plan_options
 from asyncli.plan import Layer
 
+CONNECTIONS = "100k"
+
 
 @click.command(name="demo", context_settings={"max_content_width": 110})
-@plan_options
+@plan_options(CONNECTIONS)
 @click.option("--server", type=click.Choice(["nginx", "builtin"]), help="Which server.  [default: nginx where there is one]")
 @click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]")
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output.")
@@ -26,7 +28,7 @@ def command(server: str | None, out: str | None, json_file: str | None, html_fil
     """
     # The lab's address is known only once it runs; a URL must stand there all the same for the plan to be whole.
     placeholder = "http://127.0.0.1:1/"
-    defaults = Layer("demo: {key}", {"urls": [placeholder], "connections": "100k", "keepalive": 60, "hold": "60s"})
+    defaults = Layer("demo: {key}", {"urls": [placeholder], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"})
     plan = plan_from(values, (), defaults)
     from asyncli import lab
     from asyncli.cli.run import run_soak

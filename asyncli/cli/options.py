@@ -15,7 +15,6 @@ from asyncli.plan import KEYS, Layer, Plan, build_plan, read_plan_file
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("-c", "--connections", metavar="N", help="Connections to hold: 5000, 100k, 1M.  [default: 1000]"),
     click.option("-k", "--keepalive", metavar="TIME", help="Each beats after 1 s to half of this.  [default: 60]"),
     click.option("--batch", metavar="N", help="Connections opened together.  [default: 10]"),
     click.option("--interval", metavar="TIME", help="Time from batch to batch.  [default: 10ms]"),
@@ -43,11 +42,18 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
 )  # fmt: skip
 
 
-def plan_options(function: F) -> F:
-    """Give a command every flag of a plan."""
-    for option in reversed(_PLAN_OPTIONS):
-        function = option(function)
-    return function
+def plan_options(connections: str = "1000") -> Callable[[F], F]:
+    """Give a command every flag of a plan; ``connections``: how many it holds where nobody says."""
+    first = click.option(
+        "-c", "--connections", metavar="N", help=f"Connections to hold: 5000, 100k, 1M.  [default: {connections}]"
+    )
+
+    def give(function: F) -> F:
+        for option in reversed((first, *_PLAN_OPTIONS)):
+            function = option(function)
+        return function
+
+    return give
 
 
 def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Layer | None = None) -> Plan:

@@ -23,6 +23,7 @@ from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
 from asyncli.session import Soak, Target, free_name
 from asyncli.store.reader import Run, read_run
+from asyncli.store.writer import require_free
 
 # What writing to a terminal or pipe that has gone away raises; rich turns EPIPE into SystemExit.
 _UNSEEN = (OSError, SystemExit)
@@ -63,6 +64,7 @@ def run_soak(
 ) -> int:
     """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it."""
     path = Path(out) if out is not None else free_name()
+    require_free(path)
     require_files({"--json": json_file, "--html": html_file}, path)
     # With the JSON or the page on standard output, everything for the eye goes to standard error.
     piped = "-" in (json_file, html_file)

@@ -11,7 +11,7 @@ from asyncli.cli.options import plan_from, plan_options
 
 @click.command(name="soak", no_args_is_help=True, context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
-@plan_options
+@plan_options()
 @click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]")
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write the report as one HTML page that opens offline; '-' likewise.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 
 import msgspec
@@ -31,6 +32,10 @@ class Ramp(msgspec.Struct, frozen=True):
     def due_s(self, j: int) -> float:
         """When batch j is due, in seconds after T0."""
         return j * self.interval_s + self.step(j) * self.plateau_s
+
+    def opened_by(self, t_s: float) -> int:
+        """How many connections are due before ``t_s`` seconds after T0."""
+        return min(self.connections, self.batch * bisect.bisect_left(range(self.batches), t_s, key=self.due_s))
 
     def size(self, j: int) -> int:
         """How many connections batch j opens: ``batch``, but for the last one."""

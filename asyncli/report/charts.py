@@ -20,7 +20,7 @@ import msgspec
 
 from asyncli.analysis.cost import Cost, Costs, Fit
 from asyncli.analysis.drift import Drift, MetricName
-from asyncli.analysis.forecast import Forecast
+from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.analysis.reconcile import CountsOverTime
 from asyncli.analysis.series import Series
 from asyncli.core.histogram import Histogram
@@ -194,8 +194,8 @@ class _Sheet:
         self.canvas.set_xlim(0, style.width)
         self.canvas.set_ylim(height, -self._head)
         if style.title:
-            self.canvas.text(12, -self._head + 20, style.title, color=_C["ink"], size=14, weight="bold", va="baseline")
-            self.canvas.text(12, -self._head + 38, style.note, color=_C["soft"], size=11, va="baseline")
+            self.canvas.text(2, -self._head + 20, style.title, color=_C["ink"], size=14, weight="bold", va="baseline")
+            self.canvas.text(2, -self._head + 38, style.note, color=_C["soft"], size=11, va="baseline")
 
     def axes(self, left: float, top: float, width: float, height: float, *, ticks_below: bool = True) -> Axes:
         whole = self.height + self._head
@@ -354,6 +354,10 @@ def _cloud(ax: Axes, role: Role, xs: Sequence[float], ys: Sequence[float]) -> No
 
 # What one more connection costs.
 
+# How much higher than its points a figure may be to show what an interval leaves open: no interval that does not reach to
+# nothing needs more.
+_ROOM = 2.0
+
 
 class Slope(msgspec.Struct):
     """A fit as it is drawn: above its fixed part, and both ends of a connection together where both are on this host."""
@@ -370,8 +374,8 @@ class Slope(msgspec.Struct):
 
     @property
     def half(self) -> float:
-        low, high = self.fit.cost.ci95
-        return self.times * (high - low) / 2
+        low, high = self.sides
+        return (high - low) / 2
 
     def above(self, values: Sequence[float]) -> list[float]:
         return [self.times * (value - self.fit.cost.fixed_bytes) for value in values]
@@ -379,11 +383,16 @@ class Slope(msgspec.Struct):
     def residuals(self) -> list[float]:
         return [self.times * value for value in self.fit.residuals()]
 
-    def band(self, n: float) -> tuple[float, float]:
-        """How far the 95 % band lies below and above the line at ``n``."""
-        low, high = self.fit.band(n)
-        line = self.fit.cost.fixed_bytes + n * self.fit.cost.bytes_per_connection
-        return self.times * (low - line), self.times * (high - line)
+    @property
+    def sides(self) -> tuple[float, float]:
+        """The slope's 95 % interval."""
+        low, high = self.fit.cost.ci95
+        return self.times * low, self.times * high
+
+    @property
+    def apart(self) -> float | None:
+        """The baseline, where it is no point of the line: how far it lies above (below: less than 0) the line's fixed part."""
+        return None if self.fit.apart is None else self.above([self.fit.apart])[0]
 
 
 def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, unsteady: bool = False) -> list[Slope]:
@@ -401,7 +410,7 @@ def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, unsteady: bool = 
 
 @_drawn
 def cost_lines(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server", style: Style = WIDE) -> Figure:
-    """Memory over connections held, above each line's fixed part: points, the fitted line, its 95 % band, the raw seconds."""
+    """Memory over connections held, above each line's fixed part: points, the line, its slope's 95 % interval, raw seconds."""
     drawn = slopes(fits, ends=ends, server=server)
     if not drawn:
         raise NothingToDraw("No line could be fitted: there are too few points of memory over connections.")
@@ -412,9 +421,9 @@ def cost_lines(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server"
     ax = sheet.axes(left, top, width, height)
     most_n = max(max(one.fit.n) for one in drawn) or 1.0
     most_y = max(max(*one.above(one.fit.bytes), one.each * most_n) for one in drawn)
-    # The band as well, but for one that would press the points flat.
-    most_y = min(1.3 * most_y, max(most_y, *(one.each * most_n + one.band(most_n)[1] for one in drawn)))
-    least_y = min(min(*one.above(one.fit.bytes), one.each * most_n, 0.0) for one in drawn)
+    # What the intervals leave open as well, but for what would press the points flat: that is cut.
+    most_y = min(_ROOM * most_y, max(most_y, *(one.sides[1] * most_n for one in drawn)))
+    least_y = min(min(*one.above(one.fit.bytes), one.each * most_n, one.apart or 0.0, 0.0) for one in drawn)
     ax.set_xlim(0, most_n)
     if least_y < -0.02 * max(most_y, -least_y):
         _about_zero(ax, least_y, most_y, _bytes_at)
@@ -422,15 +431,15 @@ def cost_lines(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server"
         _from_zero(ax, max(most_y, 1.0), _bytes_at, 4)
     marks = _nice(most_n, 3 if narrow else 5)
     _set_marks(ax, marks, _counts_at(marks), x=True)
-    steps = [most_n * place / 16 for place in range(17)]
     for one in drawn:
         color, thick, dash, _ = _DRAWN[one.role]
-        band = [one.band(n) for n in steps]
-        low, high = ([one.each * n + side[which] for n, side in zip(steps, band, strict=True)] for which in (0, 1))
-        ax.fill_between(steps, low, high, color=_C[color], alpha=0.16, linewidth=0, zorder=1)
+        low, high = one.sides
+        ax.fill_between([0, most_n], [0, low * most_n], [0, high * most_n], color=_C[color], alpha=0.16, linewidth=0, zorder=1)
         _cloud(ax, one.role, one.fit.seconds_n, one.above(one.fit.seconds_bytes))
         ax.plot([0, most_n], [0, one.each * most_n], color=_C[color], linewidth=thick, linestyle=dash, zorder=3)
         _points(ax, one.role, one.fit.n, one.above(one.fit.bytes))
+        if one.apart is not None:
+            ax.plot([0], [one.apart], marker="x", markersize=6, color=_C[color], markeredgewidth=1.4, clip_on=False, zorder=4)
     ends_at = [_height_of(ax, one.each * most_n, top, height) for one in drawn]
     lines = 28.0 if narrow else 34.0
     for one, at in zip(drawn, spread(ends_at, [lines] * len(drawn), top - 8, top + height + 6), strict=True):
@@ -452,7 +461,7 @@ def cost_lines(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server"
 
 @_drawn
 def cost_residuals(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server", style: Style = WIDE) -> Figure:
-    """How far each point lies from its line, in bytes, with the line's 95 % band: a strip for each fit."""
+    """How far each point lies from its line, in bytes: a strip for each fit, as high as its points reach."""
     drawn = slopes(fits, ends=ends, server=server, unsteady=True)
     if not drawn:
         raise NothingToDraw("No line could be fitted, so there are no residuals.")
@@ -467,12 +476,9 @@ def cost_residuals(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "ser
         at = top + place * (height + gap)
         last = place == len(drawn) - 1
         ax = sheet.axes(left, at, width, height, ticks_below=last)
-        steps = [most_n * step / 16 for step in range(17)]
-        band = [one.band(n) for n in steps]
-        ax.fill_between(steps, [low for low, _ in band], [high for _, high in band], color=_C[color], alpha=0.16, linewidth=0)
         ax.axhline(0, color=_C[color], linewidth=1.2, linestyle=_DRAWN[one.role][2])
         rest = one.residuals()
-        reach = max([1.0, *(abs(value) for value in rest), *(abs(side) for pair in band for side in pair)])
+        reach = max([1.0, *(abs(value) for value in rest)])
         seconds = [value - one.each * n for n, value in zip(one.fit.seconds_n, one.above(one.fit.seconds_bytes), strict=True)]
         _about_zero(ax, -1.3 * reach, 1.3 * reach, _bytes_at)
         low, high = ax.get_ylim()
@@ -484,6 +490,8 @@ def cost_residuals(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "ser
         r2 = one.fit.cost.r2
         sheet.text(left, at - 11, _cut(one.label, 26), color, bold=True, size=11.5)
         said = "" if r2 is None else f"R² {shown_r2(r2)}"
+        if one.apart is not None:
+            said = f"baseline apart, {_minus(format_bytes(one.apart))}{'; ' if said else ''}{said}"
         sheet.text(left + width, at - 11, said, "soft", ha="right", size=11)
     sheet.text(left + width / 2, sheet.height - 8, "connections held", "soft", ha="center", size=11)
     return sheet.figure
@@ -595,11 +603,19 @@ def _bracket(sheet: _Sheet, left: float, right: float, total: Cost, scale: float
 
 # What comes first, what moves, what died, what differs.
 
+_CEILING = {"memory": "memory, both ends", "server_memory": "memory, server alone"}
+
+
+def drawn_ceilings(forecast: Forecast) -> list[Ceiling]:
+    """The limits that are known, and what memory allows where the clients are elsewhere, the lowest first."""
+    every = {one.name: one for one in (*forecast.ceilings, forecast.server_memory) if one is not None and one.connections}
+    return sorted(every.values(), key=lambda one: one.connections or 0.0)
+
 
 @_drawn
 def forecast_ceilings(forecast: Forecast, *, asked: int, held: int = 0, style: Style = WIDE) -> Figure:
     """How many connections each limit allows, lowest first, with intervals; a line at what this run held."""
-    known = [one for one in forecast.ceilings if one.connections is not None and one.connections > 0]
+    known = drawn_ceilings(forecast)
     if not known:
         raise NothingToDraw("No limit is known that would be reached first.")
     here = held or asked
@@ -658,7 +674,7 @@ def forecast_ceilings(forecast: Forecast, *, asked: int, held: int = 0, style: S
                 ax.plot([ax.get_xlim()[1]], [y], marker=">", markersize=6, color=_C[color], clip_on=False)
         ax.plot([one.connections or 0.0], [y], marker="D" if first else "o", markersize=7, color=_C[color], zorder=5)
         at = top + height * (place + 0.5) / len(known)
-        name, number = one.name.replace("_", " "), short_count(three(one.connections or 0.0))
+        name, number = _CEILING.get(one.name, one.name.replace("_", " ")), short_count(three(one.connections or 0.0))
         if narrow:
             sheet.text(left, at - 12, name + (" (first)" if first else ""), color, bold=first, size=11.5)
             sheet.text(style.width - right, at - 12, number, color, ha="right", size=11.5, bold=first)
@@ -1015,12 +1031,11 @@ def each(value: float, *, sign: bool = True) -> str:
 
 
 def shown_r2(r2: float) -> str:
-    """R² with as many nines as it has: ``"0.99987"``; never 1 where it is not."""
-    for digits in range(3, 9):
-        text = f"{r2:.{digits}f}"
-        if not text.startswith("1") or r2 == 1.0:
-            return text if r2 != 1.0 else "1"
-    return "> 0.99999999"
+    """R² to three digits, with a fourth beyond 0.999; never 1 where it is not."""
+    if r2 == 1.0:
+        return "1"
+    text = f"{r2:.3f}" if r2 < 0.9995 else f"{r2:.4f}"
+    return "> 0.9999" if text.startswith("1") else text
 
 
 def _signed(value: float) -> str:

@@ -41,13 +41,18 @@ _ROW = {row.key: row for row in ROWS}
 _SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
     "bytes": ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e5, 1e3, "kB"), (0, 1, "B")),
     "bytes/h": ((1e9, 1e9, "GB/h"), (1e6, 1e6, "MB/h"), (1e5, 1e3, "kB/h"), (0, 1, "B/h")),
-    "us": ((1e6, 1e6, "s"), (1e4, 1e3, "ms"), (0, 1, "us")),
+    "us": ((1e6, 1e6, "s"), (1e4, 1e3, "ms"), (0, 1, "µs")),
     "ms": ((1e4, 1e3, "s"), (0, 1, "ms")),
 }
 _PLAIN = ((0.0, 1.0, ""),)
 # Digits below the interval's own tenth are noise, and more than five in all are not read.
 _RESOLVED, _MOST_DIGITS = 10, 5
 _TINY = 0.01
+#: What the short names of some rows leave out.
+UNITS = (
+    "Lost and reopened are per 1,000 connection-hours, failed to open per 1,000 attempts. The CPU of a connection is all that "
+    "the server used in the ramp, heartbeats too, by the connections opened in it."
+)
 
 
 def require_some(where: str, count: int) -> None:
@@ -125,7 +130,7 @@ def _scale(unit: str, most: float) -> tuple[float, str]:
 def _digits(most: float, spread: float | None) -> int:
     """Decimals: as far as the interval's tenth, but no more than make five digits in all."""
     whole = len(f"{most:.0f}")
-    wanted = 0 if most >= 100 else 2
+    wanted = 0 if most >= 100 or not most else 2
     if spread is not None and spread > 0:
         wanted = math.ceil(-math.log10(spread / _RESOLVED))
     if 0 < most < _TINY:
@@ -277,6 +282,7 @@ def _numbers(rows: Sequence[Difference], width: int) -> Iterable[RenderableType]
     """The table, as wide as the terminal lets it be."""
     from rich.console import Console
     from rich.measure import Measurement
+    from rich.text import Text
 
     endless = Console(width=1000)
     for layout in _LAYOUTS:
@@ -285,13 +291,8 @@ def _numbers(rows: Sequence[Difference], width: int) -> Iterable[RenderableType]
             break
     yield table
     if layout != "words":
-        from rich.text import Text
-
-        yield Text(
-            f"< X: no difference seen, less than X in the row's unit; ?: cannot say. Intervals are of {rows[0].between[1]} - "
-            f"{rows[0].between[0]}.",
-            "dim",
-        )
+        yield Text(f"Real: whether {rows[0].between[1]} really differs; ?: cannot say.", "dim")
+    yield Text(UNITS, "dim")
 
 
 def _table(rows: Sequence[Difference], layout: str) -> Table:
@@ -305,7 +306,7 @@ def _table(rows: Sequence[Difference], layout: str) -> Table:
     per_cent = [] if layout == "narrow" else ["%"]
     for heading in (first, second, f"{second} - {first}", *per_cent, "95 % interval"):
         table.add_column(Text(heading), justify="right", no_wrap=True)
-    table.add_column(Text("" if layout == "words" else f"{second} is"), overflow="fold")
+    table.add_column(Text("" if layout == "words" else "real"), overflow="fold")
     group = None
     for one in rows:
         row, shown = _ROW[one.key], amounts(one)
@@ -318,8 +319,7 @@ def _table(rows: Sequence[Difference], layout: str) -> Table:
         if layout == "words":
             said = "cannot say (see below)" if one.verdict == "cannot_say" else words(one)
         else:
-            alike = "same" if one.ci95 == (0.0, 0.0) else f"< {shown.most}"
-            said = {"no_difference": alike, "cannot_say": "?"}.get(one.verdict, one.verdict)
+            said = {"no_difference": "no", "cannot_say": "?"}.get(one.verdict, one.verdict)
         style = "bold" if one.verdict in ("higher", "lower") else "dim" if one.verdict == "cannot_say" else ""
         cells = (shown.first, shown.second, shown.difference, *([shown.percent] if per_cent else []), shown.interval, said)
         table.add_row(Text(f" {row.label}", style), Text(shown.unit, "dim"), *(Text(cell, style) for cell in cells))

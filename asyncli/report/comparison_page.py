@@ -11,7 +11,7 @@ from asyncli import __version__
 from asyncli.analysis.compare import GROUPS, METHOD, ROWS, RULE, Comparison, Difference, in_words, named
 from asyncli.report import charts
 from asyncli.report.charts import NARROW, PALETTE, WIDE, NothingToDraw, Style
-from asyncli.report.comparison import amounts, headline, sentence, server_of, unsaid, verdict_of, words
+from asyncli.report.comparison import UNITS, amounts, headline, sentence, server_of, unsaid, verdict_of, words
 from asyncli.report.page import Figure, Table, fill
 from asyncli.report.svg import inline_svg
 from asyncli.report.words import oneline
@@ -77,6 +77,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
             for one in comparison.findings
         ],
         "pairs": pairs,
+        "units": UNITS,
         "differs": _differs_table(comparison),
         "rule": RULE[:1].upper() + RULE[1:],
         "method": METHOD[:1].upper() + METHOD[1:],

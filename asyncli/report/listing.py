@@ -65,7 +65,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float) ->
     """The line of ``run``. ``changed_s``: how long ago its file was last written to; ``age_s``: how long ago it began."""
     totals = fold(run.ticks, run.phases)
     limits = saturation(run.plan, totals, run.phases, run.ticks, run.environment)
-    judgement = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete)
+    judgement = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings)
     cost, of = None, None
     if totals.held or totals.peak:
         found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)

@@ -197,6 +197,10 @@ class LiveFold:
         # A tick closes one second, so as many seconds as ticks (more where a busy worker closed several with one).
         span = max(1.0, recent[-1][0] - recent[0][0] + 1.0)
         state.achieved_per_s = sum(tick.opened - tick.reopened for _, tick in recent) / span
+        if self._phase is not None and self._phase.name == "ramp":
+            # Of the same seconds: on a plateau nothing is due.
+            end = recent[-1][0] - self._phase.start_s
+            state.asked_per_s = (self._ramp.opened_by(end) - self._ramp.opened_by(end - span)) / span
         state.heartbeats_per_s = sum(tick.answered for _, tick in recent) / span
         state.latency_p50_ms, state.latency_p99_ms = _ms(latency, 0.5), _ms(latency, 0.99)
         state.lateness_p99_ms = _ms(lateness, 0.99)

@@ -22,6 +22,7 @@ from asyncli.analysis.reconcile import RULE_OF_TIME as DIVERGENCE_RULE
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
+from asyncli.analysis.verdict import interrupted
 from asyncli.plan import header_names
 from asyncli.records import Check, Finding
 from asyncli.report import charts
@@ -32,6 +33,7 @@ from asyncli.report.summary import Summary
 from asyncli.report.svg import inline_svg
 from asyncli.report.text import answer, doubts, first_ceiling, room, server_label, server_name, why
 from asyncli.report.words import (
+    FIXED,
     POOLED,
     about,
     about_to,
@@ -172,14 +174,20 @@ def _document(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Any]:
 
 # The top.
 
+# A shorter hold holds nothing that is worth a headline.
+_A_HOLD_S = 0.1
+
 
 def _headline(summary: Summary) -> str:
     held, label = summary.connections.held, server_label(summary)
     if not held:
         return f"{format_count(summary.connections.requested)} connections asked of {label}"
     hold = next((one for one in summary.run.phases if one.name == "hold"), None)
-    lasted = "" if hold is None or hold.end_s is None else f", held for {format_duration(hold.end_s - hold.start_s)}"
-    return f"{format_count(held)} connections on {label}{lasted}"
+    lasted_s = 0.0 if hold is None or hold.end_s is None else hold.end_s - hold.start_s
+    # A hold that was not reached still has its milliseconds.
+    lasted = f", held for {format_duration(lasted_s)}" if lasted_s >= _A_HOLD_S else ""
+    ended = ", stopped by the user" if interrupted(summary.findings) else ""
+    return f"{format_count(held)} connections on {label}{lasted}{ended}"
 
 
 def _byline(summary: Summary) -> list[str]:
@@ -261,11 +269,10 @@ def _cost_table(summary: Summary, analyses: Analyses) -> Table | None:
             continue
         r2 = _DASH if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         number, within = each(one.bytes_per_connection, sign=False), interval(*one.ci95).replace("-", "−")
-        lines.append([row.label, number, within, _bytes(row.fixed), _bytes(row.at(held)), r2])
-    note = (
-        "Bytes are the slope: what one more connection adds. Fixed is what is there without any; what is there at the hold's "
-        "end follows from both" + (", for the kernel with both ends." if both else ".")
-    )
+        lines.append(
+            [row.label, number, within, *(row.of_ends(whole).replace("-", "−") for whole in (row.fixed, row.at(held))), r2]
+        )
+    note = f"Bytes are the slope: what one more connection adds. {FIXED} What is there at the hold's end follows from both."
     if analyses.costs.kernel_queued is not None:
         note += " Queued buffers are a reading of what happened to be in flight, and part of no sum."
     return Table("Memory that one more connection costs, in bytes", columns, lines, (len(lines) - 1,), note)
@@ -500,7 +507,7 @@ def _processes_table(summary: Summary) -> Table:
         )  # fmt: skip
     more = _DASH if generator.user_bytes is None else f"+ {format_bytes(generator.user_bytes)}"
     cpu = _DASH if generator.cpu_s is None else format_duration(generator.cpu_s)
-    rows.append(["asyncli (USS)", or_dash(generator.processes, ",d"), "", more, cpu])
+    rows.append(["asyncli (USS)", or_dash(generator.processes, ",d"), _DASH, more, cpu])
     columns = [("", False), ("number", True), ("memory before", True), ("at the hold's end", True), ("CPU", True)]
     return Table("Processes", columns, rows)
 
@@ -509,7 +516,7 @@ def _generator_words(summary: Summary) -> str:
     generator = summary.generator
     notes = []
     if generator.user_bytes_per_connection is not None:
-        notes.append(f"{each(generator.user_bytes_per_connection)} a connection held")
+        notes.append(f"{each(generator.user_bytes_per_connection)} a connection held (what it takes once included)")
     if generator.cpu_us_per_heartbeat is not None:
         notes.append(f"{generator.cpu_us_per_heartbeat:,.1f} µs of CPU a heartbeat")
     notes.append("the limit of this run" if generator.saturated else "not the limit of this run")

@@ -54,16 +54,18 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
         Picture(
             "cost",
             "Memory over connections",
-            "Open marks are medians, the points that each line is fitted to; dots are single samples; the tint is the 95 % "
-            "band of the line. Each starts at its fixed part, so that slopes can be compared.",
+            "Open marks are medians, the points that each line is fitted to; a cross is a baseline that is none of them, "
+            "where the first connections took what no other does; dots are single samples. Each line starts at its fixed "
+            "part, so that slopes can be compared; its tint is the slope's 95 % interval, cut where it leaves the figure.",
             lambda style: charts.cost_lines(fits, ends=ends, server=server, style=style),
             lambda: _lines_alt(charts.slopes(fits, ends=ends, server=server)),
         ),
         Picture(
             "residuals",
             "How far the points lie from their lines",
-            "Each point less its line, each strip on a scale of its own, with the line's 95 % band as a tint. Dots are single "
-            "samples; those beyond a strip are left out. R² is the share of the points' variance on the line.",
+            "Each point less its line, each strip on a scale of its own, that of its points. Dots are single samples; those "
+            "beyond a strip are left out, and so is a baseline that stands apart. R² is the share of the points' variance on "
+            "the line.",
             lambda style: charts.cost_residuals(fits, ends=ends, server=server, style=style),
             lambda: _residuals_alt(charts.slopes(fits, ends=ends, server=server, unsteady=True)),
         ),
@@ -143,7 +145,7 @@ def _residuals_alt(slopes: list[charts.Slope]) -> str:
 
 
 def _forecast_alt(analyses: Analyses, held: int) -> str:
-    known = [one for one in analyses.forecast.ceilings if one.connections is not None]
+    known = charts.drawn_ceilings(analyses.forecast)
     said = ", ".join(f"{one.name.replace('_', ' ')} {format_count(one.connections or 0)}" for one in known)
     return f"Connections that each limit allows, lowest first: {said}. This run held {format_count(held)}."
 

@@ -11,7 +11,7 @@ import msgspec
 
 from asyncli.analysis import deaths
 from asyncli.analysis.company import company
-from asyncli.analysis.cost import Cost, Residue
+from asyncli.analysis.cost import CALLED, Cost, Residue
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
@@ -22,7 +22,7 @@ from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, exit_status, judge
 from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan, plan_document
-from asyncli.records import SCHEMA, Environment, Finding, Phase, PhaseName
+from asyncli.records import CUT, SCHEMA, STOPPED, Environment, Finding, Phase, PhaseName
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.store.reader import Run
 
@@ -177,7 +177,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     whole = totals.whole
     reconciliation, disagreements = reconcile(totals, phases, ticks, samples, plan)
     limits = saturation(plan, totals, phases, ticks, environment)
-    judgement = judge(plan, totals, saturated=is_saturated(limits), complete=run.complete)
+    judgement = judge(plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings)
     marks = _Marks(run)
     server, server_findings = _server(run, marks)
     generator, generator_findings = _generator(marks, totals, is_saturated(limits))
@@ -322,13 +322,14 @@ def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generato
 
 def _of_the_file(run: Run) -> list[Finding]:
     found = []
-    if not run.complete:
+    ended = {one.code for one in run.findings} & {STOPPED, CUT}
+    if not run.complete and CUT not in ended:
         where = run.phases[-1].name if run.phases else "beginning"
         evidence = f"the run file has no end: the run goes on, or was killed, in its {where}"
         found.append(
             Finding("incomplete", "warning", evidence, "the numbers are right as far as they go; run again for the rest")
         )
-    elif (hold := phase(run.phases, "hold")) is not None and run.plan.hold_s is not None:
+    elif not ended and (hold := phase(run.phases, "hold")) is not None and run.plan.hold_s is not None:
         lasted = hold.end_s - hold.start_s if hold.end_s is not None else 0.0
         if lasted < run.plan.hold_s - 1.0:
             evidence = f"the hold was ended after {lasted:.0f} s of {run.plan.hold_s:.0f} s"
@@ -356,7 +357,8 @@ def _of_residue(residue: Residue) -> list[Finding]:
     missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
     if not missing:
         return []
-    evidence = f"what stays after the drain is not known of {', '.join(missing)}: it was not read both before and after"
+    of = ", ".join(CALLED[name] for name in missing)
+    evidence = f"what stays after the drain is not known of {of}: it was not read both before and after"
     return [Finding("residue_unknown", "info", evidence, "keep a --baseline and a --residue of some seconds")]
 
 

@@ -16,7 +16,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.frames import pandas
 from asyncli.report.words import COSTS, cost_rows, interval, oneline
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -128,8 +128,8 @@ class CostView:
                 oneline(row.label),
                 f"{row.cost.bytes_per_connection:,.0f}",
                 interval(*row.cost.ci95),
-                format_bytes(row.fixed),
-                format_bytes(row.at(self._held)),
+                row.of_ends(row.fixed),
+                row.of_ends(row.at(self._held)),
             )
             for row in self._rows
         ]

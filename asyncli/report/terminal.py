@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ VERDICT_STYLE = {
     "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
     "going on": "bold cyan", "incomplete": "bold magenta",
 }  # fmt: skip
-_ASCII = str.maketrans({"±": "+-", "×": "x", "…": "~"})
+_ASCII = str.maketrans({"±": "+-", "×": "x", "µ": "u", "…": "~"})
+#: Blanks at a line's end, with the codes of colour after them.
+_BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
 
 
 def ascii_only(text: str) -> str:
@@ -27,13 +30,12 @@ def print_parts(parts: Iterable[RenderableType], console: Console, widest: int) 
     """Print ``parts`` one below the other, no wider than ``widest``."""
     from rich.console import Group
 
-    width = min(console.width, widest)
-    if not console.options.ascii_only:
-        console.print(Group(*parts), width=width)
-        return
     with console.capture() as captured:
-        console.print(Group(*parts), width=width)
-    console.file.write(ascii_only(captured.get()))
+        console.print(Group(*parts), width=min(console.width, widest))
+    # rich leaves the blank at which it breaks a line, and fills each cell of a table.
+    text = _BLANKS.sub(r"\1", captured.get())
+    console.file.write(ascii_only(text) if console.options.ascii_only else text)
+    console.file.flush()
 
 
 class Indented:

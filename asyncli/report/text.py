@@ -19,6 +19,7 @@ from asyncli.records import Finding
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
 from asyncli.report.words import (
+    FIXED,
     POOLED,
     about,
     about_to,
@@ -189,13 +190,13 @@ def _cost(summary: Summary) -> Iterable[RenderableType]:
             Text(row.label, style),
             Text(f"{row.cost.bytes_per_connection:,.0f}", style or "cyan"),
             interval(*row.cost.ci95),
-            format_bytes(row.fixed),
-            format_bytes(row.at(held)),
+            row.of_ends(row.fixed),
+            row.of_ends(row.at(held)),
         )
     yield table
     methods = _methods([(row.label.partition(",")[0], row.cost) for row in rows if row.name != "residual"])
     yield _note(Text(methods, "dim"))
-    yield _note(Text("Fixed: what is there without any, and what the first ones take once.", "dim"))
+    yield _note(Text(FIXED, "dim"))
     stays = _stays(summary)
     if stays:
         yield _note(Text(stays))
@@ -244,20 +245,23 @@ def _drift(summary: Summary) -> Iterable[RenderableType]:
     for name, one in known.items():
         style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""
         yield _note(Text.assemble(f"{names[name]}: ", (drifting.in_words(one), style)))
+    if known:
+        yield _note(Text(f"Rule: {drifting.RULE}.", "dim"))
     if rest := [names[name] for name in summary.drift if name not in known]:
         yield _note(Text(f"{', '.join(rest)}: too short a hold to say whether memory grows", "dim"))
     yield ""
 
 
 def _methods(rows: Sequence[tuple[str, Cost | None]]) -> str:
-    """How the slopes were found; what all share is said once."""
-    known = [(label, one.method) for label, one in rows if one is not None]
+    """How the slopes were found; what several share is said once."""
     mark = "linear regression"
-    heads = {method.partition(mark)[0] + mark for _, method in known if mark in method}
-    if len(heads) == 1:
-        tails = [f"for {label}{method.partition(mark)[2]}" for label, method in known]
-        return f"Slopes: {heads.pop()}; " + "; ".join(tails) + "."
-    return "Slopes: " + "; ".join(f"for {label} {method}" for label, method in known) + "."
+    heads: dict[str, list[str]] = {}
+    for label, one in rows:
+        if one is not None:
+            head, _, tail = one.method.partition(mark)
+            heads.setdefault(head + mark, []).append(f"for {label}{tail}")
+    said = [f"{head}; {'; '.join(tails)}." for head, tails in heads.items()]
+    return " ".join([f"Slopes: {said[0]}", *(one[:1].upper() + one[1:] for one in said[1:])])
 
 
 def _connections(summary: Summary) -> Iterable[RenderableType]:
@@ -341,9 +345,9 @@ def _machines(summary: Summary) -> Iterable[RenderableType]:
     yield table
     notes = []
     if generator.user_bytes_per_connection is not None:
-        notes.append(f"{bytes_each(generator.user_bytes_per_connection)} a connection held")
+        notes.append(f"{bytes_each(generator.user_bytes_per_connection)} a connection held (what it takes once included)")
     if per_beat is not None:
-        notes.append(f"{per_beat:,.1f} us of CPU a heartbeat")
+        notes.append(f"{per_beat:,.1f} µs of CPU a heartbeat")
     notes.append("the limit of this run" if generator.saturated else "not the limit")
     style = "bold magenta" if generator.saturated else ""
     yield _note(Text.assemble("asyncli: ", ", ".join([*notes[:-1], ""]), (notes[-1], style)))

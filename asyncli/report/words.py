@@ -44,6 +44,17 @@ class CostRow(NamedTuple):
         """What there is with ``held`` connections."""
         return self.fixed + self.ends * held * self.cost.bytes_per_connection if self.cost is not None else 0.0
 
+    def of_ends(self, whole: float) -> str:
+        """What all ends take, as what each does: ``"2 × 24.0 MB"``."""
+        return f"{self.ends} × {format_bytes(whole / self.ends)}" if self.ends > 1 else format_bytes(whole)
+
+
+#: Whose fixed part asyncli's is.
+FIXED = (
+    "Fixed: what is there without any, and what the first ones take once; of asyncli, that of the processes that hold them, "
+    "without the one that measures and reports."
+)
+
 
 def cost_rows(costs: Costs | CostPart, server: str, *, local: bool) -> list[CostRow]:
     """The lines of the cost table, those that are not known too, but for queued buffers that nobody read."""

@@ -231,14 +231,19 @@ class RunWriter:
         return True
 
 
+def require_free(path: Path) -> None:
+    """Raise :class:`StoreError` where ``path`` exists or its folder does not: before a server is started for the run."""
+    if os.path.lexists(path):
+        raise StoreError(f"{path}: exists already and is never overwritten; name another file with --out")
+    if not os.path.isdir(path.parent):
+        raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another with --out")
+
+
 def _claim(path: Path) -> None:
     """Create ``path`` as an empty file that was not there before."""
+    require_free(path)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
-    except FileExistsError:
-        raise StoreError(f"{path}: exists already and is never overwritten; name another file with --out") from None
-    except FileNotFoundError:
-        raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another with --out") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be created ({error.strerror}); name another file with --out") from None
 

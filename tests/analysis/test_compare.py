@@ -575,7 +575,7 @@ def test_runs_are_called_the_same_only_where_nothing_tells_them_apart(config: st
 def test_the_reasons_are_those_of_the_row() -> None:
     # Of a ramp that was too short, whose server was not read at all.
     short = measure("A", "a.db", a_run(200, hold_s=30.0, server=False)).said
-    assert "no cost is known of what was not sampled in the ramp: server_user" in str(short["cost.server_user"])
+    assert "no cost is known of what was not sampled in the ramp: the server's processes" in str(short["cost.server_user"])
     assert short["fixed.server_user"] == short["cost.server_user"]
     assert "the ramp was too short" in str(short["cost.kernel"])
     blink = measure("A", "a.db", a_run(2000, hold_s=0.3)).said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_a_server_elsewhere_pays_its_own_end() -> None:
     assert c.residual is not None
     assert c.residual.bytes_per_connection == pytest.approx(REST, abs=150)
     assert c.server_user is None
-    assert ["server_user" in finding.evidence for finding in c.findings] == [True]
+    assert ["the server's processes" in finding.evidence for finding in c.findings] == [True]
 
 
 def test_plateaus_are_used_where_there_are_enough() -> None:
@@ -152,7 +153,7 @@ def test_without_slab_the_residual_is_unknown_but_the_total_is_not() -> None:
     assert c.kernel is None
     assert c.residual is None
     assert c.host_total is not None
-    assert any("it needs kernel" in finding.evidence for finding in c.findings)
+    assert any("it needs the cost of the kernel" in finding.evidence for finding in c.findings)
 
 
 def test_queued_buffers_are_told_apart() -> None:
@@ -186,7 +187,7 @@ def test_what_is_behind_each_cost() -> None:
         assert fit.cost == cost
         assert len(fit.n) == len(fit.bytes) == cost.points
         assert len(fit.seconds_n) == len(fit.seconds_bytes) > 100
-        assert fit.n[0] == 0.0
+        assert (fit.n[0] == 0.0) is (fit.apart is None)
         line = [cost.fixed_bytes + cost.bytes_per_connection * n for n in fit.n]
         assert fit.residuals() == pytest.approx([y - at for y, at in zip(fit.bytes, line, strict=True)], abs=0.01)
         low, high = fit.band(50_000.0)
@@ -250,7 +251,7 @@ def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
     assert [one.code for one in quick.findings] == []
     (finding,) = slow.findings
     assert (finding.code, finding.severity, finding.remedy) == ("plateau_unsettled", "warning", "rest longer: --plateau-rest 20s")
-    assert "server_user on plateaus 1, 2, 3, 4, 5 (by up to " in finding.evidence
+    assert "of the server on plateaus 1, 2, 3, 4, 5 (by up to " in finding.evidence
     assert "of the climb" in finding.evidence
     assert SETTLED in finding.evidence
     assert slow.server_user.ci95[0] <= SERVER <= slow.server_user.ci95[1]
@@ -319,7 +320,7 @@ def test_a_hole_in_the_samples_is_said() -> None:
     assert c.host_total is not None
     assert c.host_total.ci95[0] <= HOST <= c.host_total.ci95[1]
     (finding,) = [one for one in c.findings if one.code == "cost_samples_gap"]
-    assert "host_total from 39 s to 80 s" in finding.evidence or "host_total from 40 s to 80 s" in finding.evidence
+    assert re.search("of this host in all from (39|40) s to 80 s", finding.evidence)
 
 
 @pytest.mark.parametrize(("plan", "words"), [({}, "ramp, medians of 40 bins"), ({"plateaus": 5}, "plateau medians (5)")])
@@ -331,3 +332,31 @@ def test_a_baseline_that_was_not_read_is_not_said_to_be_a_point(plan: dict[str, 
     found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
     assert found.kernel is not None
     assert found.kernel.method.startswith(f"{words}, linear regression")
+
+
+def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> None:
+    """What the first connections take once is in every point but the baseline's: 3 MB of asyncli, beside 125 B a connection."""
+    run = a_run(40_000, hold_s=8.0, plateaus=5, plateau_s=10.0)
+    for sample in run.samples:
+        if sample.t_s > run.phases[1].start_s and "generator.uss_bytes" in sample.values:
+            sample.values["generator.uss_bytes"] += 3e6
+    c = costs_of(run)
+    fit = c.fits["generator_user"]
+    assert fit.cost.points == len(fit.n) == 5
+    assert fit.apart == pytest.approx(fit.cost.fixed_bytes - 3e6, abs=3e5)
+    assert re.search(r"^plateau medians \(5\), .*; the baseline, \d\.\d MB below the line, stands apart$", fit.cost.method)
+    # R² is of the points that the line goes through.
+    middle = sum(fit.bytes) / 5
+    off, whole = (sum((y - at) ** 2 for y, at in zip(fit.bytes, line, strict=True)) for line in ([fit.at(n) for n in fit.n], [middle] * 5))
+    assert fit.cost.r2 == pytest.approx(1 - off / whole)
+    kernel = c.fits["kernel"]
+    assert (kernel.apart, kernel.cost.points, kernel.n[0]) == (None, 6, 0.0)
+
+
+def test_what_is_not_known_is_named_in_words() -> None:
+    c = costs_of(a_run(3000, hold_s=10.0, plateaus=1, plateau_s=3.0))
+    few = next(one for one in c.findings if one.code == "cost_few_points")
+    assert few.remedy == "--plateaus 5"
+    assert "too few plateaus for a slope of memory (1 of the 3 that it wants)" in few.evidence
+    assert not any("_" in one.evidence for one in c.findings), [one.evidence for one in c.findings]
+    assert c.unknown["server_user"] == few.evidence

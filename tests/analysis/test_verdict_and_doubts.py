@@ -15,7 +15,7 @@ from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import exit_status, judge
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.plan import Plan
-from asyncli.records import Deaths, Finding, Tick
+from asyncli.records import CUT, STOPPED, Deaths, Finding, Tick
 from asyncli.store.reader import Run
 
 PLAN = Plan(urls=("http://a/",), connections=100)
@@ -230,3 +230,14 @@ def test_error_statuses() -> None:
     assert deaths.statuses(Tick(by_status={200: 5, 301: 1})) == []
     (finding,) = deaths.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
     assert "2 x 404, 1 x 503" in finding.evidence
+
+
+def test_a_user_who_stops_the_run_is_named_and_no_server_is_blamed() -> None:
+    stopped = Finding(STOPPED, "warning", "stopped by the user (Ctrl-C or a signal) 5.5 s into the ramp of 45 s")
+    cut = Finding(CUT, "warning", "ended at once 3 s into the drain")
+    said = judge(PLAN, totals(60, 60), saturated=False, complete=True, findings=[stopped])
+    assert (said.verdict, said.why) == ("failed", f"60 of 100 connections were held at the end; {stopped.evidence}")
+    said = judge(PLAN, totals(60, 60), saturated=False, complete=False, findings=[stopped])
+    assert said.why == f"the run has no end: it goes on, or it was killed; {stopped.evidence}"
+    said = judge(PLAN, totals(60, 60), saturated=False, complete=False, findings=[stopped, cut])
+    assert (said.verdict, said.why) == ("invalid", cut.evidence)

@@ -245,6 +245,15 @@ def test_an_existing_out_is_never_overwritten(tmp_path: Path, content: bytes) ->
     assert not list(tmp_path.glob("run.db-*"))
 
 
+@pytest.mark.parametrize(("out", "what"), [("run.db", "exists already"), ("no/such/run.db", "there is no folder no/such")])
+def test_a_demo_refuses_its_run_file_before_it_starts_a_server(tmp_path: Path, out: str, what: str) -> None:
+    (tmp_path / "run.db").touch()
+    done = run(tmp_path, "demo", "--server", "builtin", "-c", "10", "--out", out)
+    assert (done.status, done.out) == (2, "")
+    assert what in done.err
+    assert len(done.err.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "what"),
     [

@@ -71,6 +71,12 @@ def test_every_key_of_a_plan_is_a_flag(name: str) -> None:
         assert "urls" in flags
 
 
+@pytest.mark.parametrize(("name", "default"), [("soak", "1000"), ("check", "1000"), ("demo", "100k")])
+def test_the_help_names_the_number_of_connections_that_the_command_takes(tmp_path: Path, name: str, default: str) -> None:
+    (line,) = (one for one in run(tmp_path, name, "--help").out.splitlines() if "--connections N" in one)
+    assert line.endswith(f"[default: {default}]")
+
+
 def test_every_command_is_documented() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in COMMANDS:

@@ -101,3 +101,9 @@ def test_processes_and_sources_follow_from_limits() -> None:
     assert len(set(sources)) == 400
     assert all(source.startswith("127.1.") for source in sources)
     assert loopback_sources(1) == ()
+
+
+@given(st.integers(1, 500), st.integers(1, 30), st.integers(0, 6), st.floats(-1, 60))
+def test_what_is_due_by_an_instant(connections: int, batch: int, plateaus: int, t_s: float) -> None:
+    ramp = Ramp(connections, batch, 0.05, plateaus, 2.0)
+    assert ramp.opened_by(t_s) == sum(ramp.size(j) for j in range(ramp.batches) if ramp.due_s(j) < t_s)

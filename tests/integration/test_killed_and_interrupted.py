@@ -132,6 +132,8 @@ def test_one_signal_in_the_hold_drains_reports_and_passes(tmp_path: Path, nginx:
     assert (summary["run"]["complete"], summary["plan"]["hold_s"]) == (True, None)
     assert [phase["name"] for phase in summary["run"]["phases"]] == ["baseline", "ramp", "hold", "drain", "residue"]
     assert "\nPASSED  100 of 100" in done.out
+    # Ctrl-C is how a hold without end was meant to end.
+    assert "stopped_by_user" not in codes(summary)
     assert (tmp_path / "run.json").exists()
 
 
@@ -148,6 +150,10 @@ def test_one_signal_before_the_hold_ends_by_the_verdict(
     summary = report(tmp_path, "run.db")
     assert (summary["run"]["verdict"], summary["run"]["complete"]) == (verdict, True)
     assert summary["connections"]["lost"] == 0
+    (stopped,) = (one for one in summary["findings"] if one["code"] == "stopped_by_user")
+    assert re.fullmatch(rf"stopped by the user \(Ctrl-C or a signal\) [\d.]+ m?s into the {phase} of .*", stopped["evidence"])
+    assert stopped["evidence"] in " ".join(done.out.split()).partition("One more")[0].partition("What one more")[0]
+    assert "stopped_early" not in codes(summary)
     assert [one["name"] for one in summary["run"]["phases"]] == ["baseline", "ramp", "hold", "drain", "residue"]
     assert summary["reconciliation"]["agrees"] is not False
     if phase == "baseline":
@@ -177,6 +183,9 @@ def test_the_second_signal_stops_at_once(tmp_path: Path, nginx: LabNginx, phase:
     assert "Traceback" not in done.err
     summary = report(tmp_path, "run.db")
     assert summary["run"]["complete"] is False
+    assert re.search(r"^INCOMPLETE  .*ended at once \(a second Ctrl-C or signal", done.out, re.MULTILINE)
+    assert {"stopped_by_user", "cut_off"} <= codes(summary)
+    assert "incomplete" not in codes(summary)
 
 
 def test_a_signal_while_the_lab_starts_leaves_nothing(tmp_path: Path) -> None:

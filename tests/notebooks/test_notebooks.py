@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,14 @@ def said(cell: Any) -> str:
         parts.append(output.get("text", ""))
         parts += [str(data) for kind, data in output.get("data", {}).items() if kind.startswith("text/")]
     return "\n".join(parts)
+
+
+@pytest.mark.parametrize("name", ["memory.ipynb", "no/such.ipynb"])
+def test_a_notebook_that_is_not_there_is_one_line(name: str) -> None:
+    script = NOTEBOOKS.parent / "scripts" / "notebooks"
+    done = subprocess.run([sys.executable, script, name], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"scripts/notebooks: {name}: no such notebook; name one of {', '.join(f'{one}.ipynb' for one in sorted(NAMES))}\n"
 
 
 def require_whole(book: Any) -> None:

@@ -282,7 +282,7 @@ def test_short_counts(number: float, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("r2", "words"), [(0.5, "0.500"), (0.99987, "0.9999"), (0.9999964, "0.999996"), (1.0, "1"), (0.99999999999, "> 0.99999999")]
+    ("r2", "words"), [(0.5, "0.500"), (0.99987, "0.9999"), (0.99983, "0.9998"), (0.9999964, "> 0.9999"), (1.0, "1")]
 )
 def test_r2_is_one_only_where_it_is(r2: float, words: str) -> None:
     assert shown_r2(r2) == words
@@ -307,3 +307,24 @@ def test_no_two_roles_differ_by_colour_alone() -> None:
     for _, width, dash, marker in charts._DRAWN.values():
         assert (width, dash, marker) not in seen
         seen.add((width, dash, marker))
+
+
+def test_a_figure_is_scaled_to_its_points_and_not_to_a_band() -> None:
+    """A host that moves: its line's band at nothing is wider than all its points."""
+    run = a_run(60_000, hold_s=10.0, noise=30.0, phi=0.97)
+    fits = analyse(run).costs.fits
+    (host, *_) = charts.slopes(fits, ends=2, server="nginx", unsteady=True)
+    strip = charts.cost_residuals(fits).axes[1]
+    reach = max(map(abs, host.residuals()))
+    assert reach < strip.get_ylim()[1] < 2 * reach
+    most = max(max(one.above(one.fit.bytes)) for one in charts.slopes(fits, ends=2, server="nginx"))
+    figure = charts.cost_lines(fits)
+    assert figure.axes[1].get_ylim()[1] < 2.2 * most
+
+
+def test_what_memory_allows_a_server_alone_is_in_the_figure() -> None:
+    forecast = analyse(a_run(60_000, hold_s=10.0)).forecast
+    assert forecast.server_memory is not None
+    assert forecast.server_memory in charts.drawn_ceilings(forecast)
+    words = [text.get_text() for text in charts.forecast_ceilings(forecast, asked=60_000).axes[0].texts]
+    assert "memory, server alone" in words

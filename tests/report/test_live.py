@@ -211,3 +211,13 @@ def test_a_night_costs_no_more_memory_than_a_minute() -> None:
     assert max(kept) <= 12
     assert max(len(seen) for seen in fold._cpu.values()) <= 12
     assert fold.state().findings_seen == 3000
+
+
+def test_a_ramp_with_rests_is_measured_by_what_was_asked_for_in_those_seconds() -> None:
+    run = a_run(20_000, plateaus=5, plateau_s=5.0)
+    for until_s in (12.2, 14.2, 20.2, 28.2):
+        state = state_at(run, until_s)
+        assert state.phase == "ramp"
+        assert state.achieved_per_s == pytest.approx(state.asked_per_s, rel=0.02)
+    assert state.asked_per_s < 700, "the rests are in it"
+    assert state_at(a_run(20_000), 15.2).asked_per_s == pytest.approx(1000, rel=0.01)

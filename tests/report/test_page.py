@@ -12,7 +12,7 @@ from made_runs import HOSTILE, KINDS, a_night
 from synthetic_run import a_run
 
 from asyncli import __version__
-from asyncli.records import Check, Finding
+from asyncli.records import STOPPED, Check, Finding, Phase
 from asyncli.report.analyses import analyse
 from asyncli.report.page import render
 from asyncli.report.summary import Summary, summarise
@@ -318,3 +318,15 @@ def test_what_is_passed_on_tells_no_secret_and_takes_no_commas() -> None:
     for words in ("Authorization: (in the run file)", "123456789012", "1234567"):
         assert words in page.words, words
     assert f"measured by asyncli 0.0.9, reported by asyncli {__version__}" in page.text
+
+
+def test_the_title_of_a_run_that_was_stopped_in_its_ramp_speaks_of_no_hold() -> None:
+    run = a_run(20_000)
+    begin = run.phases[1].start_s + 5.0
+    run.phases = [run.phases[0], Phase("ramp", run.phases[1].start_s, begin), Phase("hold", begin, begin + 0.0076)]
+    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= begin]
+    run.findings = [Finding(STOPPED, "warning", "stopped by the user (Ctrl-C or a signal) 5 s into the ramp of 20 s")]
+    analyses = analyse(run)
+    title = re.search("<title>(.*)</title>", render(run, summarise(run, analyses), analyses))
+    assert title is not None
+    assert re.fullmatch(r"[\d,]+ connections on \S+, stopped by the user: failed", title[1])

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from devtools import Browser, Tab, find_chromium
 from made_runs import KINDS, a_night
+from synthetic_run import a_run
 
+from asyncli.analysis.compare import compare, measure
 from asyncli.report.analyses import analyse
 from asyncli.report.charts import PALETTE
+from asyncli.report.comparison_page import page
 from asyncli.report.page import render
 from asyncli.report.summary import summarise
 
@@ -189,5 +192,21 @@ def test_a_stacked_table_is_a_table_to_a_screen_reader(go: Go, browser: Browser,
             if node.get("name", {}).get("value") == "nginx, user memory"
         ]
         assert "rowheader" in roles
+
+    go(look())
+
+
+def test_a_comparison_fits_a_phone(go: Go, browser: Browser, tmp_path: Path) -> None:
+    comparison = compare([measure(name, f"{name}.db", a_run(20_000, hold_s=60.0, seed=seed)) for seed, name in enumerate("AB")])
+    path = tmp_path / "comparison.html"
+    path.write_text(page(comparison), encoding="utf-8")
+
+    async def look() -> None:
+        tab = await shown(browser, path, width=390)
+        cut = "[...document.querySelectorAll('.numbers, .numbers *')].filter(one => one.getBoundingClientRect().right > innerWidth).length"
+        assert await tab.evaluate(cut) == 0
+        assert await tab.evaluate("document.querySelector('.numbers').scrollWidth <= document.querySelector('.numbers').clientWidth")
+        verdicts = "[...document.querySelectorAll('.numbers td:last-child')].filter(one => one.checkVisibility()).length"
+        assert await tab.evaluate(verdicts) > 10
 
     go(look())

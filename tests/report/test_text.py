@@ -10,10 +10,12 @@ from made_runs import unsteady
 from rich.console import Console
 from synthetic_run import a_run
 
+from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.records import Deaths, Finding
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.text import answer, one_line, print_report, room
 from asyncli.store.reader import Run
+from asyncli.units import format_bytes
 
 
 def printed(of: Run | Summary, width: int = 80, path: str = "run.db") -> str:
@@ -201,3 +203,18 @@ def test_what_stands_behind_the_sign_has_the_unit_of_what_stands_before_it() -> 
     total.bytes_per_connection, total.ci95 = 4e6, (3e6, 5e6)
     assert "4.0 MB on this host ± 1.0 MB: " in answer(summary)
     assert "4.0 MB on this host, +- 1.0 MB" in one_line(summary)
+
+
+def test_what_each_end_takes_once_and_the_rule_of_drift_are_printed() -> None:
+    run = a_run(30_000, hold_s=120.0)
+    text = printed(run)
+    kernel = summarise(run).cost.kernel
+    assert kernel is not None
+    assert re.search(rf"^kernel, each of 2 ends .* 2 × {re.escape(format_bytes(kernel.fixed_bytes))} ", text, re.MULTILINE)
+    assert f"Rule: {DRIFT_RULE}." in flat(text)
+    assert "without the one that measures and reports" in flat(text)
+
+
+def test_no_line_ends_in_blanks() -> None:
+    for width in (60, 80, 120):
+        assert [line for line in printed(a_run(30_000), width=width).splitlines() if line != line.rstrip()] == []

@@ -145,7 +145,7 @@ def test_what_is_handed_over_may_change_afterwards(tmp_path: Path) -> None:
 def test_create_refuses(tmp_path: Path) -> None:
     (tmp_path / "there.db").write_text("mine")
     (tmp_path / "file").write_text("")
-    cases = {"there.db": "exists already", "no/run.db": "no folder", "file/run.db": "cannot be created"}
+    cases = {"there.db": "exists already", "no/run.db": "no folder", "file/run.db": "no folder"}
     for name, says in cases.items():
         with pytest.raises(StoreError, match=says) as caught:
             create(tmp_path / name)
