@@ -30,15 +30,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": {"benchplan", "core.histogram", "core.ramp", "units", "plan", "records", "samples"},
     "report": {
         "asyncli", "benchplan", "core.histogram", "errors", "units", "plan", "records", "samples", "engine.spread", "store.reader",
-        "analysis",
+        "analysis", "experiments.record",
     },
+    "experiments": {"errors", "plan", "records", "bench", "benchplan", "analysis.benched", "collect.processes", "lab"},
+    "experiments.record": {"records"},
     "environment": {"asyncli", "records", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},
     "session": {"errors", "units", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
     "bench": {"benchplan", "errors", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
         "asyncli", "errors", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
-        "store.head", "store.writer", "report", "analysis.compare", "analysis.benched",
+        "store.head", "store.writer", "report", "analysis.compare", "analysis.benched", "experiments",
     },
     # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},

@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": ("asyncli.cli.compare", "Say what differs between runs, with intervals, and which differences are real."),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "bench": ("asyncli.cli.bench", "Ask as fast as the server answers, or at a rate: requests a second, latency, CPU."),
+    "experiment": ("asyncli.cli.experiment", "A classic comparison on real servers, the source's table beside ours."),
     "demo": ("asyncli.cli.demo", "Hold 100,000 connections on an nginx of our own on this machine."),
     "lab": ("asyncli.cli.lab", "Start a local server to aim at, until Ctrl-C."),
 }

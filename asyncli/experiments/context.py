@@ -1,0 +1,105 @@
+"""What every experiment works with: a bench that knows its server, steps that may fail alone, and what is kept of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from asyncli.analysis.benched import Benched, benched
+from asyncli.bench import Bench
+from asyncli.benchplan import build_bench_plan
+from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ServerTree
+from asyncli.errors import AsyncliError
+from asyncli.experiments.record import Round
+from asyncli.lab import LabServer
+from asyncli.plan import Layer
+from asyncli.records import Environment, Finding
+
+
+class Context:
+    """One run of an experiment: its ``plan``, and the ``rounds`` and ``findings`` that it leaves."""
+
+    def __init__(self, plan: dict[str, Any], say: Callable[[str], None] = lambda _: None) -> None:
+        self.plan, self.say = plan, say
+        self.rounds: list[Round] = []
+        self.findings: list[Finding] = []
+        self.environment: Environment = {}
+        self._left_out: set[str] = set()
+
+    def wanted(self, server: str) -> bool:
+        """Whether ``--only`` lets it take part, and it could be had so far."""
+        only = self.plan.get("only") or []
+        return server not in self._left_out and (not only or server in only)
+
+    @contextlib.contextmanager
+    def step(self, server: str, what: str) -> Iterator[None]:
+        """A part that stands for itself: where ``server`` cannot be had, one finding says so, and the rest goes on without."""
+        try:
+            yield
+        except AsyncliError as error:
+            self._left_out.add(server)
+            evidence, _, remedy = str(error).partition("; ")
+            self.findings.append(Finding("left_out", "warning", f"{what} is left out: {evidence}", remedy))
+            self.say(f"{what} is left out: {error}")
+
+    def add(self, step: str, number: int, **figures: Any) -> None:
+        """Keep what was measured of ``step`` in round ``number``."""
+        self.rounds.append({"step": step, "round": number, **figures})
+
+    async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> Benched:
+        """A bench of a lab server by the keys of a bench's plan; the server's processes are those of its main process."""
+        keys = {"urls": [url or server.url], "server_pid": server.pid, **values}
+        run = await Bench(build_bench_plan([Layer("{key}", keys)]), label=server.label).run()
+        self.environment = self.environment or {**run.environment, "server": {}}
+        self.environment["server"][server.label] = {"version": server.version}
+        return benched(run)
+
+
+class Spending:
+    """CPU seconds of processes and all their descendants, those that ended and were waited for too, since it was made."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._tree, self._ledger = ServerTree(pids), CpuLedger()
+        self._begun_s = self._ledger.update(self._tree())
+        self.spent_s = 0.0
+
+    def update(self) -> float:
+        """Read again: what was spent so far."""
+        with contextlib.suppress(ProcessesGoneError):
+            self.spent_s = self._ledger.update(self._tree()) - self._begun_s
+        return self.spent_s
+
+
+@contextlib.contextmanager
+def spending(pids: Sequence[int]) -> Iterator[Spending]:
+    """What ``pids`` and their descendants spend inside: ``spent_s`` of it, after its end."""
+    found = Spending(pids)
+    try:
+        yield found
+    finally:
+        found.update()
+
+
+def figures(found: Benched) -> dict[str, Any]:
+    """A bench's figures under the names that the experiments' tables use."""
+    total, connect = found.times_ms["total"], found.times_ms["connect"]
+    return {
+        "per_s": found.requests.per_s,
+        "failed": found.requests.failed,
+        "keepalive": found.requests.keepalive,
+        "resent": found.requests.resent,
+        "total": found.requests.total,
+        "duration_s": found.duration_s,
+        "mean_ms": total and total.mean,
+        "sd_ms": total and total.sd,
+        "connect_ms": connect and connect.mean,
+        **{f"{name}_ms": getattr(found.latency_ms, name) for name in ("p50", "p90", "p99", "p999", "max")},
+        "opened": found.connections.opened,
+        "client_us": found.generator.cpu_us_per_request,
+        "client_cores": found.generator.cores,
+        "server_us": found.server.cpu_us_per_request,
+        "server_cores": found.server.cores,
+        "bytes": found.bytes.received,
+        "busy": [one.code for one in found.findings if one.code in ("generator_saturated_cpu", "both_busy")],
+    }

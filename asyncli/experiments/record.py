@@ -1,0 +1,127 @@
+"""What an experiment says: rounds as they were measured, and tables, pictures and verdicts on claims that come of them."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, Literal
+
+import msgspec
+
+from asyncli.records import Environment, Finding
+
+#: One thing measured once: ``step`` and ``round`` (from 0) say what and when, the rest are figures by name.
+Round = dict[str, Any]
+Unit = Literal["", "/s", "ms", "us", "s", "B", "cores", "share"]
+Verdict = Literal["holds", "holds in part", "does not hold", "cannot say"]
+
+
+class Column(msgspec.Struct):
+    """A figure of a table: its key in a row, its heading and its unit."""
+
+    key: str
+    label: str
+    unit: Unit = ""
+
+
+class Row(msgspec.Struct):
+    """A line of a table: each figure's values, a round each; beside them what the source had on its machine, where it says."""
+
+    label: str
+    values: dict[str, list[float]]
+    source: dict[str, float] = msgspec.field(default_factory=dict)
+
+    def median(self, key: str) -> float | None:
+        """The median of a figure's rounds; None where it was never measured."""
+        values = self.values.get(key)
+        return statistics.median(values) if values else None
+
+
+class Table(msgspec.Struct):
+    """Rows of figures: printed as median (least to most)."""
+
+    title: str
+    columns: list[Column]
+    rows: list[Row]
+    caption: str = ""
+
+
+class Line(msgspec.Struct):
+    """A named series of a chart."""
+
+    label: str
+    xs: list[float]
+    ys: list[float]
+
+
+class Chart(msgspec.Struct):
+    """``lines`` over a common axis, or ``bars``: then each line's ``xs`` are the numbers of ``categories``."""
+
+    kind: Literal["lines", "bars"]
+    title: str
+    x_label: str
+    y_label: str
+    lines: list[Line]
+    categories: list[str] = msgspec.field(default_factory=list)
+    caption: str = ""
+
+
+class Claim(msgspec.Struct):
+    """What the source claims, whether it holds here, and the figures that say so."""
+
+    claim: str
+    verdict: Verdict
+    why: str
+
+
+class Conclusions(msgspec.Struct):
+    """What the rounds come to."""
+
+    tables: list[Table] = msgspec.field(default_factory=list)
+    charts: list[Chart] = msgspec.field(default_factory=list)
+    claims: list[Claim] = msgspec.field(default_factory=list)
+
+
+class Record(msgspec.Struct):
+    """An experiment that was run: what is kept of it in ``record.json``. ``complete``: nobody stopped it before its end."""
+
+    schema: int
+    experiment: str
+    title: str
+    question: str
+    source: str
+    plan: dict[str, Any]
+    quick: bool
+    started: str
+    duration_s: float
+    complete: bool
+    rounds: list[Round]
+    conclusions: Conclusions
+    findings: list[Finding]
+    environment: Environment
+
+
+def of_step(rounds: list[Round], step: str, key: str) -> list[float]:
+    """A figure's values in the rounds of a step, in their order; what was not measured is left out."""
+    found = [one.get(key) for one in rounds if one["step"] == step]
+    return [float(value) for value in found if value is not None]
+
+
+def row_of(
+    rounds: list[Round], step: str, columns: list[Column], source: dict[str, float] | None = None, label: str | None = None
+) -> Row:
+    """A step's figures as a table's row, the source's beside them."""
+    return Row(label or step, {one.key: of_step(rounds, step, one.key) for one in columns}, source or {})
+
+
+def span(values: list[float], spec: str = ".2f") -> str:
+    """From the least to the most, or the one that it is."""
+    low, high = format(min(values), spec), format(max(values), spec)
+    return low if low == high else f"{low} to {high}"
+
+
+def ratio(rounds: list[Round], step: str, other: str, key: str) -> list[float]:
+    """``step`` by ``other``, round by round: what both suffered alike cancels out."""
+    mine = {one["round"]: one.get(key) for one in rounds if one["step"] == step}
+    theirs = {one["round"]: one.get(key) for one in rounds if one["step"] == other}
+    both = [(mine[at], theirs.get(at)) for at in mine]
+    return [a / b for a, b in both if a is not None and b]

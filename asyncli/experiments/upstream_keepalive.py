@@ -1,0 +1,117 @@
+"""A proxy's connections to its backends: a new one for each request, or kept alive."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from asyncli.experiments import Experiment
+from asyncli.experiments.context import Context, figures, spending
+from asyncli.experiments.record import (
+    Chart,
+    Claim,
+    Column,
+    Conclusions,
+    Line,
+    Round,
+    Table,
+    Verdict,
+    of_step,
+    ratio,
+    row_of,
+    span,
+)
+from asyncli.lab.proxy import LabNginxProxy
+
+#: step -> (keep-alive to the backends, requests that a backend allows a connection)
+_STEPS = {
+    "off": (False, 1_000),
+    "on, 100 a connection": (True, 100),
+    "on, 1,000 a connection": (True, 1_000),
+}
+_FEW, _MANY = "on, 100 a connection", "on, 1,000 a connection"
+_SOURCE = {"off": {"per_s": 21_203.0, "mean_ms": 1.61}, _FEW: {"per_s": 49_469.0, "mean_ms": 0.82, "each": 100.0}}
+_COLUMNS = [
+    Column("per_s", "requests/s", "/s"), Column("mean_ms", "mean", "ms"), Column("p99_ms", "p99", "ms"),
+    Column("client_us", "asyncli CPU a request", "us"), Column("proxy_us", "proxy CPU a request", "us"),
+    Column("backend_us", "backends CPU a request", "us"), Column("each", "requests a backend connection"),
+    Column("backend_accepts", "backend connections"),
+]  # fmt: skip
+
+
+async def _run(context: Context) -> None:
+    plan = context.plan
+    for number in range(plan["rounds"]):
+        for step in _STEPS:
+            if context.wanted("nginx-proxy"):
+                with context.step("nginx-proxy", "nginx as a proxy"):
+                    await _measure(context, step, number)
+
+
+async def _measure(context: Context, step: str, number: int) -> None:
+    plan, (keepalive, most) = context.plan, _STEPS[step]
+    many = plan["connections"]
+    async with LabNginxProxy(many + 64, upstream_keepalive=keepalive, backend_keepalive_requests=most) as proxy:
+        before = [_counts(url) for url in proxy.backend_status_urls]
+        with spending(proxy.backend_pids) as backends:
+            found = await context.bench(proxy, connections=many, duration=plan["duration"])
+        after = [_counts(url) for url in proxy.backend_status_urls]
+    # Each look is a request on a connection of its own, and counts itself.
+    accepts, requests = (sum(b[at] - a[at] - 1 for a, b in zip(before, after, strict=True)) for at in (0, 1))
+    mine = figures(found)
+    context.add(
+        step, number, **mine, proxy_us=mine["server_us"], backend_us=1e6 * backends.spent_s / max(1, mine["total"]),
+        backend_accepts=accepts, backend_requests=requests, each=requests / accepts if accepts else None,
+    )  # fmt: skip
+    what = f"{mine['per_s']:,.0f} requests a second, {accepts:,} backend connections"
+    context.say(f"round {number + 1} of {plan['rounds']}, keep-alive {step}: {what}")
+
+
+def _counts(url: str) -> tuple[int, int]:
+    """Accepts and requests of a backend."""
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        numbers = re.findall(rb"\d+", answer.read())
+    return int(numbers[1]), int(numbers[3])
+
+
+def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+    """Its table, and what it says of the source's claims."""
+    rows = [row_of(rounds, step, _COLUMNS, _SOURCE.get(step), f"keep-alive {step}") for step in _STEPS]
+    caption = "One nginx worker as the proxy, two backends of one worker each, all on this host."
+    table = Table("Keep-alive from a proxy to its backends", _COLUMNS, rows, caption)
+    heights = [row.median("per_s") or 0.0 for row in rows]
+    chart = Chart(
+        "bars", "Throughput of the proxy", "", "requests a second", [Line("here", [0.0, 1.0, 2.0], heights)], list(_STEPS)
+    )
+    return Conclusions([table], [chart], [*_claims(rounds)])
+
+
+def _claims(rounds: list[Round]) -> Iterator[Claim]:
+    verdict: Verdict
+    if gains := ratio(rounds, _FEW, "off", "per_s"):
+        verdict = "holds" if min(gains) >= 2 else "holds in part" if min(gains) > 1.05 else "does not hold"
+        why = f"{span(gains)} times the requests a second, round by round; the source had 2.33 times."
+        yield Claim("Keep-alive to the backends more than doubles what a proxy carries.", verdict, why)
+    if each := of_step(rounds, _FEW, "each"):
+        # The last of each connection are cut short by the end.
+        verdict = "holds" if min(each) >= 90 and max(each) <= 100 else "does not hold"
+        why = f"{span(each, '.1f')} requests a connection."
+        yield Claim("A backend with keepalive_requests 100 serves 100 requests on each connection.", verdict, why)
+    if more := ratio(rounds, _MANY, _FEW, "per_s"):
+        verdict = "holds" if min(more) > 1.02 else "does not hold" if max(more) < 1.02 else "cannot say"
+        why = f"{span(more)} times the requests a second of 100 a connection."
+        yield Claim("nginx's later default, 1,000 requests a connection, carries more than 100.", verdict, why)
+
+
+EXPERIMENT = Experiment(
+    name="upstream-keepalive",
+    title="Keep-alive between a proxy and its backends",
+    question="What does a proxy gain when it keeps its connections to the backends alive?",
+    source="wrk -t1 -c32 -d60s on nginx 1.16 before two backends: 21,203 requests/s and 1.61 ms off, 49,469 and 0.82 ms on",
+    defaults={"rounds": 5, "duration": "10s", "connections": 32, "only": []},
+    quick={"rounds": 1, "duration": "2s"},
+    run=_run,
+    conclude=conclude,
+)
