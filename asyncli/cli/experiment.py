@@ -49,9 +49,10 @@ def command(
     require_files({"--json": json_file})
     from rich.console import Console
 
+    from asyncli.cli.main import INTERRUPTED
     from asyncli.cli.signals import until_stopped
     from asyncli.experiments.record import Record
-    from asyncli.experiments.run import run
+    from asyncli.experiments.run import STOPPED, run
     from asyncli.report.experiment import print_experiment
     from asyncli.report.experiment_page import page
     from asyncli.report.jsonout import finite_json
@@ -74,7 +75,9 @@ def command(
     if not quiet:
         print_experiment(record, console)
     console.print(f"{folder}/report.html, {folder}/record.json", soft_wrap=True)
-    return 0 if record.complete else 130
+    if record.complete:
+        return 0
+    return INTERRUPTED if any(one.code == STOPPED for one in record.findings) else 4
 
 
 def _recorded(file: str, name: str) -> dict[str, Any]:

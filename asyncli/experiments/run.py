@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from asyncli.errors import AsyncliError
 from asyncli.experiments import Experiment
 from asyncli.experiments.context import Context
 from asyncli.experiments.record import Record
 from asyncli.records import Finding
 
 SCHEMA = 1
+#: The finding of an experiment that its user stopped.
+STOPPED = "stopped"
 
 
 async def run(experiment: Experiment, plan: dict[str, Any], *, quick: bool = False, say: Callable[[str], None] = print) -> Record:
@@ -25,9 +28,15 @@ async def run(experiment: Experiment, plan: dict[str, Any], *, quick: bool = Fal
         await experiment.run(context)
         complete = True
     except asyncio.CancelledError:
-        context.findings.append(
-            Finding("stopped", "warning", "it was stopped before its end: what follows is of what was measured")
-        )
+        evidence = "it was stopped before its end: what follows is of what was measured"
+        context.findings.append(Finding(STOPPED, "warning", evidence))
+    except Exception as error:
+        # What was measured is kept, whatever ends it.
+        if not context.rounds:
+            raise
+        what = str(error) if isinstance(error, AsyncliError) else f"{type(error).__name__}: {error}"
+        evidence = f"it ended before its time ({what}): what follows is of what was measured"
+        context.findings.append(Finding("ended_early", "error", evidence))
     if quick:
         evidence = "a taste: few rounds, each of them short; its figures scatter more than a whole run's"
         context.findings.append(Finding("quick", "info", evidence, "run it without --quick"))
