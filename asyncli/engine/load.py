@@ -236,11 +236,11 @@ class Load:
         if not last.answered:
             self._in_use[id(last)] = last
         last.answered += 1
-        _count(self._whole_us, int((now - began) * 1e6), 1)
-        us = int((now - connected) * 1e6)
-        _count(self._processing_us, us, 1)
-        _count(self._waiting_us, us, 1)
-        _count(self._each, 1, 1)
+        whole, us = int((now - began) * 1e6), int((now - connected) * 1e6)
+        self._whole_us[whole] = self._whole_us.get(whole, 0) + 1
+        self._processing_us[us] = self._processing_us.get(us, 0) + 1
+        self._waiting_us[us] = self._waiting_us.get(us, 0) + 1
+        self._each[1] = self._each.get(1, 0) + 1
         self._last_answer = self._last_standing = now
         self._outstanding -= 1
         self.held -= 1

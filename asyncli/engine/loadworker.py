@@ -16,13 +16,15 @@ import time
 import msgspec
 
 from asyncli.engine.load import MOST_EVENTS, Load
-from asyncli.engine.net import RealNet
+from asyncli.engine.net import PollNet, RealNet
 from asyncli.engine.shard import Down, Drain, LoadShard, Start, Stop
 from asyncli.records import Tick
 
 # How often it looks whether the host has something to say.
 _LOOK_S = 0.05
 _MOST_MESSAGE = 1 << 16
+# Up to so many connections that live for one request each poll(2) is cheaper than epoll.
+_MOST_POLLED = 256
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 
 _decode_down = msgspec.msgpack.Decoder(Down).decode
@@ -31,7 +33,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
     """The body of a worker process; returns when it is told to stop, or the host is gone."""
-    net = RealNet(shard.destinations, shard.sources)
+    polls = shard.short and shard.rate is None and shard.connections <= _MOST_POLLED * shard.workers
+    net = (PollNet if polls else RealNet)(shard.destinations, shard.sources)
     load = Load(shard, number, net)
     order = _receive(link)
     if not isinstance(order, Start):
