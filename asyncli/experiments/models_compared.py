@@ -125,8 +125,8 @@ def _ranks(rounds: list[Round], cell: Cell, order: list[Cell]) -> list[float]:
 def _loads(plan: dict[str, Any], rounds: list[Round]) -> Table:
     """The source's own table, of the runs as they were made."""
     columns = [
-        Column("processes", "client processes"), Column("user_s", "server user CPU", "s"),
-        Column("system_s", "server system CPU", "s"), Column("cpu_s", "both", "s"), Column("loops", "connections a process"),
+        Column("processes", "clients"), Column("user_s", "user CPU", "s"),
+        Column("system_s", "system CPU", "s"), Column("cpu_s", "both", "s"), Column("loops", "connections each"),
     ]  # fmt: skip
     _, size, pool = (_middle(plan[key]) for key in ("processes", "bytes", "pools"))
     every = [Cell(model, many, size, pool) for model in MODELS for many in plan["processes"]]
@@ -135,8 +135,10 @@ def _loads(plan: dict[str, Any], rounds: list[Round]) -> Table:
         for cell in every
         if of_step(rounds, cell.step, "cpu_us")
     ]
-    caption = "Each process makes as many connections as cost the server about the same CPU time under every load."
-    return Table(f"In the source's terms, {size:,} bytes", columns, rows, caption)
+    caption = (
+        "Each client is a process; all make as many connections as cost the server about the same CPU time under every load."
+    )
+    return Table(f"In the source's terms: client processes, the server's CPU time, {size:,} bytes", columns, rows, caption)
 
 
 def _rates(plan: dict[str, Any], rounds: list[Round]) -> Table:
@@ -167,7 +169,7 @@ def _pool_sizes(plan: dict[str, Any], rounds: list[Round]) -> Table:
         _across(rounds, WORDS[model], {str(pool): Cell(model, processes, size, pool) for pool in plan["pools"]})
         for model in POOLS
     ]
-    caption = f"{many_words(processes).capitalize()}, so more members than that find nothing to do."
+    caption = f"{many_words(processes).capitalize()}: more members than that cannot all have a client."
     return Table("CPU time a connection by the pool's size", columns, _measured(rows), caption)
 
 
@@ -242,17 +244,23 @@ def _dearer(plan: dict[str, Any], rounds: list[Round], claim: str, pairs: list[t
     Each pair is judged by itself: the least of several that scatter alike would lie below all that it is compared with.
     """
     _, size, pool = (_middle(plan[key]) for key in ("processes", "bytes", "pools"))
-    sides, words = [], []
+    sides, decides = [], {}
     for many in plan["processes"]:
         found = {pair: _by(rounds, *(Cell(model, many, size, pool) for model in pair)) for pair in pairs}
-        if not all(found.values()):
-            continue
-        sides.append(min(map(_side, found.values())))
-        (high, low), ratios = min(found.items(), key=lambda one: statistics.median(one[1]))
-        words.append(f"with {many_words(many)} {span(ratios)} ({WORDS[high]} by {WORDS[low]})")
-    if sides:
-        nearest = "CPU a connection, of those two that speak most against it: " if len(pairs) > 1 else "CPU a connection: "
-        yield Claim(claim, _verdict(sides), f"{nearest}{'; '.join(words)}.")
+        if all(found.values()):
+            sides.append(min(map(_side, found.values())))
+            decides[many] = min(found.items(), key=lambda one: statistics.median(one[1]))
+    if not sides:
+        return
+    names = {many: f"{WORDS[high]} by {WORDS[low]}" for many, ((high, low), _) in decides.items()}
+    spans = {many: f"{span(ratios)} with {many_words(many)}" for many, (_, ratios) in decides.items()}
+    if len(set(names.values())) == 1:
+        figures = f"{next(iter(names.values()))} {'; '.join(spans.values())}"
+    else:
+        figures = "; ".join(f"{names[many]} {spans[many]}" for many in spans)
+    yield Claim(
+        claim, _verdict(sides), f"{'CPU a connection, the closest pair: ' if len(pairs) > 1 else 'CPU a connection, '}{figures}."
+    )
 
 
 def _by(rounds: list[Round], one: Cell, other: Cell) -> list[float]:
@@ -283,7 +291,7 @@ def _pools_equal(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
     }
     if not found:
         return
-    why = f"Queue by accepting: {'; '.join(f'with {many_words(many)} {span(ratios)}' for many, ratios in found.items())}."
+    why = f"Queue by accept {'; '.join(f'{span(ratios)} with {many_words(many)}' for many, ratios in found.items())}."
     near = [max(abs(one - 1) for one in ratios) <= _ABOUT for ratios in found.values()]
     far = [min(abs(one - 1) for one in ratios) > _ABOUT for ratios in found.values()]
     equal: Verdict = "holds" if all(near) else "holds in part" if any(near) else "does not hold" if all(far) else "cannot say"
@@ -296,14 +304,17 @@ def _pools_equal(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
 
 
 def _pools_grow(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
+    """By the whole axis, and by the part of it on which there is a member for every client already."""
     processes, size, _ = (_middle(plan[key]) for key in ("processes", "bytes", "pools"))
-    small, large = min(plan["pools"]), max(plan["pools"])
-    found = {
-        model: ratios
-        for model in POOLS
-        if small < large and (ratios := _by(rounds, *(Cell(model, processes, size, pool) for pool in (large, small))))
-    }
-    if found:
-        each = "; ".join(f"{WORDS[model]} {span(ratios)}" for model, ratios in found.items())
-        why = f"CPU a connection with {large:,} members by that with {small:,}, {many_words(processes)}: {each}."
-        yield Claim("A pool with more members than it needs costs more.", _verdict([*map(_side, found.values())]), why)
+    large = max(plan["pools"])
+    enough = min((pool for pool in plan["pools"] if pool >= processes), default=large)
+    for claim, small in (
+        ("Smaller pools do better.", min(plan["pools"])),
+        ("Members of a pool beyond one for each client cost more.", enough),
+    ):
+        cells_of = {model: [Cell(model, processes, size, pool) for pool in (large, small)] for model in POOLS}
+        found = {model: ratios for model, pair in cells_of.items() if small < large and (ratios := _by(rounds, *pair))}
+        if found:
+            each = "; ".join(f"{WORDS[model]} {span(ratios)}" for model, ratios in found.items())
+            why = f"CPU a connection, {large:,} members by {small:,}, {many_words(processes)}: {each}."
+            yield Claim(claim, _verdict([*map(_side, found.values())]), why)
