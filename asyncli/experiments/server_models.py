@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -86,8 +87,10 @@ async def _load(
     before = cpu.read()
     found = await _client(*server.address_port, cell.processes, loops, cell.size)
     # The last children and threads are still at their close() when the client has read its bytes.
-    if not await child.until(lambda: cpu.size() <= quiet, _SETTLE_S):
-        raise PeerError(f"it still works {_SETTLE_S:.0f} s after its last client; look at the host's load")
+    if not await child.until(lambda: cpu.size() == quiet, _SETTLE_S):
+        raise PeerError(
+            f"{_SETTLE_S:.0f} s after its last client its processes and threads are not what they were; look at the host's load"
+        )
     return found, cpu.read().less(before)
 
 
@@ -97,10 +100,13 @@ async def _client(host: str, port: int, processes: int, loops: int, size: int) -
     path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
     arguments = map(str, (host, port, processes, loops, size))
     with tempfile.TemporaryFile() as complaints:
-        client = child.spawn(
-            [sys.executable, "-m", "asyncli.experiments.bytes_client", *arguments],
-            stdout=-1, stderr=complaints, env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
+        try:
+            client = child.spawn(
+                [sys.executable, "-m", "asyncli.experiments.bytes_client", *arguments],
+                stdout=subprocess.PIPE, stderr=complaints, env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        except OSError as error:
+            raise HostError(f"the client could not be started ({error.strerror}); look at the host's load") from None
         try:
             line = await child.first_line(client, _PATIENCE_S)
         finally:
