@@ -96,8 +96,8 @@ _HOW = (
 
 def _ranking(rounds: list[Round], order: list[Cell]) -> Table:
     columns = [
-        Column("rank", "rank"), Column("theirs", "in the source"), Column("cpu_us", "CPU a connection", "us"),
-        Column("user_us", "user", "us"), Column("system_us", "system", "us"), Column("per_s", "connections/s", "/s"),
+        Column("rank", "rank"), Column("theirs", "the source's"), Column("cpu_us", "CPU", "us"),
+        Column("user_us", "user", "us"), Column("system_us", "system", "us"),
     ]  # fmt: skip
     rows = []
     for cell in order:
@@ -126,7 +126,7 @@ def _loads(plan: dict[str, Any], rounds: list[Round]) -> Table:
     """The source's own table, of the runs as they were made."""
     columns = [
         Column("processes", "clients"), Column("user_s", "user CPU", "s"),
-        Column("system_s", "system CPU", "s"), Column("cpu_s", "both", "s"), Column("loops", "connections each"),
+        Column("system_s", "system CPU", "s"), Column("cpu_s", "both", "s"), Column("loops", "loops"),
     ]  # fmt: skip
     _, size, pool = (_middle(plan[key]) for key in ("processes", "bytes", "pools"))
     every = [Cell(model, many, size, pool) for model in MODELS for many in plan["processes"]]
@@ -135,9 +135,7 @@ def _loads(plan: dict[str, Any], rounds: list[Round]) -> Table:
         for cell in every
         if of_step(rounds, cell.step, "cpu_us")
     ]
-    caption = (
-        "Each client is a process; all make as many connections as cost the server about the same CPU time under every load."
-    )
+    caption = "Clients are processes, loops the connections that each makes: as many as cost the server about the same CPU time."
     return Table(f"In the source's terms: client processes, the server's CPU time, {size:,} bytes", columns, rows, caption)
 
 
