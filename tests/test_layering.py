@@ -33,6 +33,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "analysis", "experiments.record",
     },
     "experiments": {"errors", "plan", "records", "bench", "benchplan", "analysis.benched", "collect.processes", "lab"},
+    "experiments.server_models": {
+        "asyncli", "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
+    },
+    "experiments.models_compared": {"errors", "experiments.record", "lab.models"},
+    "experiments.cputime": {"collect.processes", "collect.procfs"},
+    "experiments.bytes_client": {"engine.spread"},
     "experiments.record": {"records"},
     "environment": {"asyncli", "records", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from asyncli.errors import PlanError
-from asyncli.experiments.context import Context
-from asyncli.experiments.record import Conclusions, Round
+
+# Clients that are modules of this package are light processes: naming types must load nothing.
+if TYPE_CHECKING:
+    from asyncli.experiments.context import Context
+    from asyncli.experiments.record import Conclusions, Round
 
 
 class Experiment(NamedTuple):
@@ -31,6 +34,7 @@ class Experiment(NamedTuple):
 #: name -> the module with its EXPERIMENT.
 NAMES = {
     "upstream-keepalive": "upstream_keepalive",
+    "server-models": "server_models",
 }
 
 

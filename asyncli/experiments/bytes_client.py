@@ -1,0 +1,167 @@
+"""The classic client of the server models: processes that ask for bytes, read them and close, a connection after the other.
+
+``python -m asyncli.experiments.bytes_client HOST PORT PROCESSES LOOPS BYTES``: each of PROCESSES makes LOOPS connections in turn,
+with blocking sockets; on each it sends BYTES as a decimal number and a line feed, reads that many bytes, and closes first, as the
+source's client does. One line of JSON says what came of it. The exit status is 0 only if every connection brought what was asked.
+
+The side that closes first keeps the connection's port for a minute (TIME_WAIT). On loopback the connections therefore come from
+many addresses of 127.0.0.0/8, so few from each that every one finds a free port at once, however many runs follow each other.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from typing import IO
+
+from asyncli.engine.spread import loopback_sources, sources_wanted
+
+# linux/in.h; the socket module has it only since Python 3.12.
+_IP_BIND_ADDRESS_NO_PORT = 24
+# The default range of local ports. A wider one is spread over more addresses than it needs, a narrower one is still not filled.
+_PORTS = 28_232
+# Without an answer for so long a server is stuck. Far beyond what 100 clients wait for one that serves a single client at a time.
+_PATIENCE_S = 30
+_KINDS = {
+    errno.ECONNREFUSED: "refused",
+    errno.ECONNRESET: "reset",
+    errno.EPIPE: "reset",
+    errno.EADDRNOTAVAIL: "no_ports",
+    errno.EADDRINUSE: "no_ports",
+    errno.EMFILE: "no_descriptors",
+    errno.ENFILE: "no_descriptors",
+    # What SO_SNDTIMEO and SO_RCVTIMEO end connect(), send() and recv() with (socket(7)).
+    errno.EINPROGRESS: "timeout",
+    errno.EAGAIN: "timeout",
+}
+
+
+class _WrongError(Exception):
+    """Not the bytes that were asked for; its text is the kind of failure."""
+
+
+def converse(host: str, port: int, source: str | None, wanted: int) -> None:
+    """One connection: ask for ``wanted`` bytes, read them, close. Raises OSError, or :class:`_WrongError` for another number."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        # In the kernel and not by settimeout(), which would poll before each call.
+        patience = _PATIENCE_S.to_bytes(8, sys.byteorder) + bytes(8)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+        if source is not None:
+            # Else bind() would take a port of its own for the address, whatever the destination.
+            sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+            sock.bind((source, 0))
+        sock.connect((host, port))
+        sock.sendall(b"%d\n" % wanted)
+        missing = wanted
+        while missing > 0:
+            # One more than is missing: a server that sends too much shows.
+            got = len(sock.recv(missing + 1))
+            if not got:
+                raise _WrongError("short")
+            missing -= got
+        if missing:
+            raise _WrongError("too_many_bytes")
+
+
+def _loops(host: str, port: int, sources: tuple[str | None, ...], loops: int, wanted: int, parent: int) -> tuple[int, str | None]:
+    """``loops`` connections in turn, up to the first failure: what follows one is no longer the load that was asked for."""
+    for done in range(loops):
+        if os.getppid() != parent:
+            return done, "orphaned"
+        try:
+            converse(host, port, sources[done * len(sources) // loops], wanted)
+        except _WrongError as error:
+            return done, str(error)
+        except OSError as error:
+            return done, _KINDS.get(error.errno or 0, "other")
+    return loops, None
+
+
+def _sources(host: str, processes: int, loops: int) -> list[tuple[str | None, ...]]:
+    """Each process's own addresses to connect from; the kernel's choice where the server is not on 127.0.0.0/8."""
+    if not host.startswith("127."):
+        return [(None,)] * processes
+    each = sources_wanted(loops, 1, _PORTS)
+    found = loopback_sources(processes * each)
+    # More connections than there are addresses for: they go round.
+    if not found:
+        return [(None,)] * processes
+    return [tuple(found[(process * each + at) % len(found)] for at in range(each)) for process in range(processes)]
+
+
+def _start(host: str, port: int, processes: int, loops: int, wanted: int) -> IO[str]:
+    """Fork the processes and let them begin all at once: a line of each comes out, as it ends.
+
+    None outlives this process by more than a connection.
+    """
+    sources, parent = _sources(host, processes, loops), os.getpid()
+    ready_read, ready_write = os.pipe()
+    said_read, said_write = os.pipe()
+    for number in range(processes):
+        if os.fork() == 0:
+            status = 1
+            try:
+                os.close(ready_write)
+                os.read(ready_read, 1)
+                done, kind = _loops(host, port, sources[number], loops, wanted, parent)
+                # Shorter than PIPE_BUF: lines of several processes do not mix (pipe(7)).
+                os.write(said_write, f"{done} {kind or '-'}\n".encode())
+                status = 0
+            finally:
+                os._exit(status)
+    os.close(said_write)
+    os.close(ready_read)
+    os.close(ready_write)
+    return os.fdopen(said_read, encoding="ascii")
+
+
+def main(argv: list[str]) -> int:
+    """The command line; the exit status."""
+    try:
+        host, *numbers = argv
+        port, processes, loops, wanted = map(int, numbers)
+        if min(port, processes, loops) < 1 or wanted < 1:
+            raise ValueError
+        socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST)
+    except (ValueError, OSError):
+        print("usage: bytes_client HOST PORT PROCESSES LOOPS BYTES: an IP address and numbers from 1 up", file=sys.stderr)
+        return 2
+    try:
+        said = _start(host, port, processes, loops, wanted)
+    except OSError as error:
+        print(f"cannot fork {processes} client processes ({error.strerror}); ask for fewer, or raise ulimit -u", file=sys.stderr)
+        return 1
+    begun = time.monotonic()
+    with said:
+        ends = [line.split() for line in said]
+    seconds = time.monotonic() - begun
+    for _ in range(processes):
+        os.wait()
+    connections = sum(int(done) for done, _ in ends)
+    failures = Counter(kind for _, kind in ends if kind != "-")
+    if processes > len(ends):
+        failures["died"] = processes - len(ends)
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = spent.ru_utime + spent.ru_stime
+    found = {"connections": connections, "seconds": seconds, "cpu_s": cpu_s, "failures": dict(failures)}
+    print(json.dumps(found), flush=True)
+    if failures:
+        kinds = ", ".join(f"{count} × {kind}" for kind, count in failures.items())
+        asked = processes * loops
+        print(f"{connections} of {asked} connections brought {wanted} bytes; processes that failed: {kinds}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    # Ctrl-C ends it without a traceback, and its processes with it: they are in its process group.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(main(sys.argv[1:]))

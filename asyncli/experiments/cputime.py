@@ -1,0 +1,100 @@
+"""A server's CPU time to the microsecond, user and system told apart as far as the kernel knows them.
+
+/proc/PID/stat gives ticks of 10 ms, cut off at each: of a pool of 100 processes a whole second could go unseen. Each process
+has clocks of its own CPU time besides (clock_getcpuclockid(3)), in nanoseconds, ended threads included.
+
+Most kernels count a process's CPU time exactly and sample who spent it, user or system, at the timer's interrupts
+(CONFIG_TICK_CPU_ACCOUNTING). Over a second that is right within a few per cent. But a process that ends before a tick ever
+hit it has no sample, and the kernel then calls all of its time user time (cputime_adjust() in kernel/sched/cputime.c).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from asyncli.collect.processes import ProcessesGoneError, ServerTree
+from asyncli.collect.procfs import Stat
+
+# include/linux/posix-timers_types.h; PROF is of user and system samples together.
+_PROF, _VIRT, _SCHED = 0, 1, 2
+# Reads in a row, microseconds apart: measured time moves with each, sampled time stands still between two ticks.
+_READS = 20
+# What of the whole may have been spent by children without a split before the split of the rest says nothing.
+_UNTOLD = 0.02
+
+
+class CpuTime(NamedTuple):
+    """Seconds of CPU. ``user_s`` and ``system_s`` are of samples, not exact; ``untold_s`` lies in neither of them."""
+
+    total_s: float
+    user_s: float
+    system_s: float
+    untold_s: float
+
+    def less(self, earlier: CpuTime) -> CpuTime:
+        """What was spent since ``earlier``."""
+        return CpuTime(*(mine - theirs for mine, theirs in zip(self, earlier, strict=True)))
+
+    def split(self) -> tuple[float, float] | None:
+        """User and system seconds, together all of it; None where the kernel did not tell them apart."""
+        sampled = self.user_s + self.system_s
+        if sampled <= 0 or self.untold_s > _UNTOLD * self.total_s:
+            return None
+        return self.total_s * self.user_s / sampled, self.total_s * self.system_s / sampled
+
+
+class ServerCpu:
+    """CPU time and size of the tree of processes below ``pid``."""
+
+    def __init__(self, pid: int) -> None:
+        self._tree = ServerTree([pid])
+        self._sampled = ticks_only()
+
+    def read(self) -> CpuTime:
+        """All that its living processes spent, and the children they waited for. Blocking: microseconds a process."""
+        return cpu_time(self._stats(), sampled=self._sampled)
+
+    def size(self) -> tuple[int, int]:
+        """Its processes, zombies too, and threads: until these are few again, something of its work is not done."""
+        stats = self._stats()
+        return len(stats), sum(stat.threads for stat in stats)
+
+    def _stats(self) -> list[Stat]:
+        try:
+            return self._tree()
+        except ProcessesGoneError:
+            return []
+
+
+def cpu_time(stats: Iterable[Stat], *, sampled: bool) -> CpuTime:
+    """The CPU time of these processes and of the children they waited for; ``sampled``: see :func:`ticks_only`."""
+    total = user = system = untold = 0.0
+    for stat in stats:
+        with contextlib.suppress(OSError):  # it has ended since
+            total += _clock(stat.pid, _SCHED)
+            mine = _clock(stat.pid, _VIRT)
+            user, system = user + mine, system + _clock(stat.pid, _PROF) - mine
+        total += stat.waited_s
+        if sampled:
+            untold += stat.waited_s
+        else:
+            user, system = user + stat.waited_s - stat.waited_system_s, system + stat.waited_system_s
+    return CpuTime(total, user, system, untold)
+
+
+def ticks_only() -> bool:
+    """Whether this kernel samples at ticks who spends the CPU, instead of measuring it."""
+    return len({_clock(os.getpid(), _PROF) for _ in range(_READS)}) < _READS // 2
+
+
+def _clock_id(pid: int, which: int) -> int:
+    """MAKE_PROCESS_CPUCLOCK of include/linux/posix-timers_types.h: what clock_getcpuclockid(3) makes of a pid."""
+    return (~pid << 3) | which
+
+
+def _clock(pid: int, which: int) -> float:
+    return time.clock_gettime(_clock_id(pid, which))

@@ -1,0 +1,152 @@
+"""The textbook's server models compared: what one client costs each of them in CPU time."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+import asyncli
+from asyncli.engine.spread import Spread
+from asyncli.environment import read_environment
+from asyncli.errors import HostError, PeerError, PlanError
+from asyncli.experiments import Experiment
+from asyncli.experiments.context import Context
+from asyncli.experiments.cputime import CpuTime, ServerCpu
+from asyncli.experiments.models_compared import POOLS, WORDS, Cell, cells, conclude
+from asyncli.lab import child
+from asyncli.lab.models import MODELS, LabModel
+from asyncli.preflight.limits import read_limits
+from asyncli.records import Finding
+
+# What each cell begins with: it warms the server, and says how many connections make the CPU time that was asked for.
+_PILOT = 400
+# The source's largest; what it costs to go on is time, and what it gains is nothing.
+_MOST_LOOPS = 50_000
+# Longer than any cell takes that works: what is stuck ends here, and the rest goes on.
+_PATIENCE_S = 120.0
+_SETTLE_S = 5.0
+
+
+async def _run(context: Context) -> None:
+    plan = context.plan
+    every = [cell for cell in cells(plan) if not plan["only"] or cell.model in plan["only"]]
+    if unknown := [one for one in plan["only"] if one not in MODELS]:
+        raise PlanError(f"experiment server-models: --only: {unknown[0]!r} is no model; the models are {', '.join(MODELS)}")
+    # Nothing is bound, nothing spread: what is asked of the host is who it is.
+    context.environment = read_environment(read_limits(), Spread((), (), 1, True, 0)) | {"server": {}}
+    loops: dict[Cell, int] = {}
+    failed: set[Cell] = set()
+    for number in range(plan["rounds"]):
+        for cell in every:
+            if context.wanted(cell.model) and cell not in failed:
+                with context.step(cell.model, f"server model {WORDS[cell.model]}"):
+                    try:
+                        await _measure(context, cell, number, loops)
+                    except PeerError as error:
+                        # This load is too much for it, others need not be.
+                        failed.add(cell)
+                        evidence, _, remedy = str(error).partition("; ")
+                        context.findings.append(Finding("cell_failed", "warning", f"{cell.words()}: {evidence}", remedy))
+
+
+async def _measure(context: Context, cell: Cell, number: int, loops: dict[Cell, int]) -> None:
+    plan = context.plan
+    async with LabModel(cell.model, connections=max(16, cell.processes), workers=cell.pool) as server:
+        context.environment["server"][WORDS[cell.model]] = {"version": server.version, "label": server.label}
+        cpu = ServerCpu(server.pid)
+        quiet = cpu.size()
+        pilot = max(1, _PILOT // cell.processes)
+        _, spent = await _load(server, cpu, quiet, cell, pilot)
+        if cell not in loops:
+            each_s = spent.total_s / (pilot * cell.processes)
+            loops[cell] = min(_MOST_LOOPS, max(pilot, math.ceil(plan["server_s"] / max(each_s, 1e-6) / cell.processes)))
+        found, spent = await _load(server, cpu, quiet, cell, loops[cell])
+    many = found["connections"]
+    split = spent.split()
+    user_us, system_us = (1e6 * one / many for one in split) if split else (None, None)
+    context.add(
+        cell.step, number, model=cell.model, processes=cell.processes, bytes=cell.size,
+        pool=cell.pool if cell.model in POOLS else None, loops=loops[cell], connections=many, cpu_s=spent.total_s,
+        user_s=split and split[0], system_s=split and split[1], cpu_us=1e6 * spent.total_s / many, user_us=user_us,
+        system_us=system_us, per_s=many / found["seconds"], client_us=1e6 * found["cpu_s"] / many,
+    )  # fmt: skip
+    what = f"{1e6 * spent.total_s / many:,.1f} us of CPU a connection, {many / found['seconds']:,.0f} connections a second"
+    context.say(f"round {number + 1} of {plan['rounds']}, {cell.words()}: {what}")
+
+
+async def _load(
+    server: LabModel, cpu: ServerCpu, quiet: tuple[int, int], cell: Cell, loops: int
+) -> tuple[dict[str, Any], CpuTime]:
+    """What the client found, and what the server spent, all that it started for a client included."""
+    before = cpu.read()
+    found = await _client(*server.address_port, cell.processes, loops, cell.size)
+    # The last children and threads are still at their close() when the client has read its bytes.
+    if not await child.until(lambda: cpu.size() == quiet, _SETTLE_S):
+        raise PeerError(
+            f"{_SETTLE_S:.0f} s after its last client its processes and threads are not what they were; look at the host's load"
+        )
+    return found, cpu.read().less(before)
+
+
+async def _client(host: str, port: int, processes: int, loops: int, size: int) -> dict[str, Any]:
+    """The classic client's findings. Raises :class:`PeerError` where not every connection brought its bytes."""
+    home = str(Path(asyncli.__file__).resolve().parent.parent)
+    path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
+    arguments = map(str, (host, port, processes, loops, size))
+    with tempfile.TemporaryFile() as complaints:
+        try:
+            client = child.spawn(
+                [sys.executable, "-m", "asyncli.experiments.bytes_client", *arguments],
+                stdout=subprocess.PIPE, stderr=complaints, env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        except OSError as error:
+            raise HostError(f"the client could not be started ({error.strerror}); look at the host's load") from None
+        try:
+            line = await child.first_line(client, _PATIENCE_S)
+        finally:
+            try:
+                await child.end(client)
+            finally:
+                assert client.stdout is not None
+                client.stdout.close()
+        complaints.seek(0)
+        said = complaints.read().decode(errors="replace").strip().splitlines()
+    if line is None:
+        raise PeerError(f"{processes * loops:,} connections took longer than {_PATIENCE_S:.0f} s; lower server_s in its plan")
+    try:
+        found = cast("dict[str, Any]", json.loads(line))
+    except ValueError:
+        raise HostError(f"the client did not do its work: {said[-1] if said else 'it said nothing'}") from None
+    if failures := found["failures"]:
+        kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in failures.items())
+        raise PeerError(
+            f"client processes stopped early ({kinds}) after {found['connections']:,} of {processes * loops:,} connections;"
+            " look at the host's limits with asyncli check"
+        )
+    return found
+
+
+EXPERIMENT = Experiment(
+    name="server-models",
+    title="Server models: processes, threads and pools",
+    question="What CPU time does a short connection cost a server: iterative, a process or thread for each, or a pool of them?",
+    source="the six classic designs, cheapest first: iterative; thread pools with accept or a queue about equal;"
+    " thread per client; prefork; fork per client. 1 to 100 client processes, 4 to 10,000 bytes, pools of 2 to 100",
+    defaults={
+        "rounds": 5,
+        "server_s": 1.0,
+        "processes": [1, 10, 100],
+        "bytes": [4, 4_000, 10_000],
+        "pools": [2, 10, 100],
+        "only": [],
+    },
+    quick={"rounds": 1, "server_s": 0.3},
+    run=_run,
+    conclude=conclude,
+)

@@ -1,0 +1,378 @@
+"""The server models' experiment: its client, its clock, what it measures on the real servers, and what it concludes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from asyncli import experiments
+from asyncli.collect.procfs import Stat, all_pids, read_stat
+from asyncli.errors import PlanError
+from asyncli.experiments import bytes_client
+from asyncli.experiments.cputime import CpuTime, ServerCpu, cpu_time, ticks_only
+from asyncli.experiments.models_compared import Cell, cells, conclude
+from asyncli.experiments.record import Claim, Conclusions, Record, Round
+from asyncli.experiments.run import run
+from asyncli.experiments.server_models import EXPERIMENT
+from asyncli.lab.models import MODELS, LabModel
+from asyncli.report.experiment_page import page
+
+HOME = Path(experiments.__file__).parents[2]
+CLIENT = (sys.executable, "-m", "asyncli.experiments.bytes_client")
+TINY = {"rounds": 1, "server_s": 0.01, "processes": [1, 3], "bytes": [4_000], "pools": [2, 4]}
+
+
+def ours() -> set[int]:
+    """The living processes below this one."""
+    stats = {}
+    for pid in all_pids():
+        try:
+            stats[pid] = read_stat(pid)
+        except OSError:
+            continue
+    found = {os.getpid()}
+    while more := {pid for pid, stat in stats.items() if stat.parent in found and not stat.ended} - found:
+        found |= more
+    return found - {os.getpid()}
+
+
+# ---- the client ------------------------------------------------------------------------------------------------------
+
+
+async def client(*arguments: object) -> tuple[int, dict[str, Any], str]:
+    """The client run to its end: its status, its line and its complaints."""
+    process = await asyncio.create_subprocess_exec(*CLIENT, *map(str, arguments), stdout=-1, stderr=-1, env={**os.environ, "PYTHONPATH": str(HOME)})
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode is not None
+    return process.returncode, json.loads(out) if out else {}, err.decode()
+
+
+async def test_the_client_makes_as_many_connections_as_it_was_told() -> None:
+    async with LabModel("asyncio") as server:
+        for size in (1, 4_000, 200_000):
+            status, found, err = await client(*server.address_port, 3, 20, size)
+            assert (status, found["connections"], found["failures"], err) == (0, 60, {}, "")
+            assert found["seconds"] > 0
+            assert 0 < found["cpu_s"] < 10
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[int]:
+    """A server that sends this on each connection, whatever was asked, and closes; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    one, _ = listener.accept()
+                except OSError:
+                    return
+                with one:
+                    one.recv(64)
+                    one.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+@pytest.mark.parametrize(("answer", "kind"), [(b"", "short"), (b"123", "short"), (b"12345", "too_many_bytes")])
+async def test_the_client_says_when_not_just_its_bytes_came(answer: bytes, kind: str) -> None:
+    with answering(answer) as port:
+        status, found, err = await client("127.0.0.1", port, 2, 5, 4)
+    assert (status, found["connections"], found["failures"]) == (1, 0, {kind: 2})
+    assert err == f"0 of 10 connections brought 4 bytes; processes that failed: 2 × {kind}\n"
+
+
+async def test_the_client_says_who_refused_it() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        status, found, _ = await client("127.0.0.1", bound.getsockname()[1], 1, 5, 4)
+    assert (status, found["failures"]) == (1, {"refused": 1})
+
+
+async def test_the_client_explains_itself_in_one_line() -> None:
+    for wrong in ((), ("127.0.0.1", 80, 1, 1), ("127.0.0.1", 80, 0, 1, 4), ("nowhere.invalid", 80, 1, 1, 4), ("127.0.0.1", "x", 1, 1, 4)):
+        status, _, err = await client(*wrong)
+        assert status == 2
+        assert err.startswith("usage: ")
+        assert err.count("\n") == 1
+
+
+def test_no_address_serves_so_many_connections_that_its_ports_run_out() -> None:
+    for processes, loops in ((1, 50_000), (100, 500), (10, 5_000), (100, 50_000)):
+        sources = bytes_client._sources("127.0.0.1", processes, loops)
+        assert len(sources) == processes
+        assert all(len(one) * 2_824 >= loops for one in sources)
+        flat = [one for some in sources for one in some]
+        assert len(set(flat)) == len(flat)
+        assert all(one is not None and one.startswith("127.") for one in flat)
+    assert bytes_client._sources("192.0.2.1", 2, 50_000) == [(None,), (None,)]
+
+
+def test_the_client_is_a_light_process() -> None:
+    code = "import asyncli.experiments.bytes_client, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(HOME)}).stdout
+    assert set(loaded.split()) & {"asyncio", "numpy", "scipy", "click", "rich", "asyncli.bench", "asyncli.experiments.context"} == set()
+
+
+# ---- the clock -------------------------------------------------------------------------------------------------------
+
+_BUSY = """
+import os, sys, time
+for _ in range(25):
+    if os.fork() == 0:
+        begun = time.process_time()
+        while time.process_time() - begun < 0.006: pass
+        os.write(1, b".")
+        sys.stdin.read()
+        os._exit(0)
+sys.stdin.read()
+"""
+
+
+def test_time_below_a_tick_is_seen_in_each_of_many_processes() -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", _BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert len(process.stdout.read(25)) == 25
+            cpu = ServerCpu(process.pid)
+            assert cpu.size() == (26, 26)
+            # 6 ms in each, of which ticks of 10 ms would show nothing.
+            assert 25 * 0.006 <= cpu.read().total_s < 1.0
+        finally:
+            process.stdin.close()
+
+
+def stat(waited_s: float, waited_system_s: float) -> Stat:
+    return Stat(os.getpid(), "x", "S", 1, 0.0, waited_s, 1, 1, 0, waited_system_s)
+
+
+def test_ended_children_have_a_split_only_where_the_kernel_measures() -> None:
+    mine = cpu_time([stat(0.0, 0.0)], sampled=True)
+    assert mine.total_s <= time.process_time()
+    sampled, measured = (cpu_time([stat(1_000.0, 400.0)], sampled=one) for one in (True, False))
+    assert sampled.untold_s == 1_000
+    assert sampled.split() is None
+    assert measured.untold_s == 0
+    user, system = measured.split() or (0.0, 0.0)
+    assert user + system == pytest.approx(measured.total_s)
+    assert 0.3 < system / measured.total_s < 0.5
+
+
+@pytest.mark.parametrize(
+    ("spent", "split"),
+    [
+        (CpuTime(2.0, 0.25, 0.75, 0.0), (0.5, 1.5)),
+        (CpuTime(2.0, 0.25, 0.75, 0.01), (0.5, 1.5)),
+        (CpuTime(2.0, 0.25, 0.75, 1.0), None),
+        (CpuTime(0.001, 0.0, 0.0, 0.0), None),
+        (CpuTime(0.0, 0.0, 0.0, 0.0), None),
+    ],
+)
+def test_the_split(spent: CpuTime, split: tuple[float, float] | None) -> None:
+    assert spent.split() == split
+    assert spent.less(spent) == CpuTime(0.0, 0.0, 0.0, 0.0)
+
+
+# ---- on the real servers ---------------------------------------------------------------------------------------------
+
+
+def plan_of(**changes: Any) -> dict[str, Any]:
+    return experiments.plan_of(EXPERIMENT, False, {**TINY, **changes})
+
+
+@pytest.mark.compiler
+async def test_all_of_it_on_every_model() -> None:
+    plan, before = plan_of(), ours()
+    said: list[str] = []
+    record = await run(EXPERIMENT, plan, say=said.append)
+    assert record.complete
+    assert [one.evidence for one in record.findings] == []
+    assert {one["model"] for one in record.rounds} == set(MODELS)
+    assert [one["step"] for one in record.rounds] == [cell.step for cell in cells(plan)]
+    assert len(said) == len(record.rounds) == 2 * 7 + 3
+    for one in record.rounds:
+        # A client process that fails stops at once: all of them made all of theirs.
+        assert one["connections"] == one["loops"] * one["processes"] >= 399
+        assert 1 < one["cpu_us"] < 100_000
+        assert one["cpu_s"] == pytest.approx(one["cpu_us"] * one["connections"] / 1e6)
+        if one["user_s"] is not None:
+            assert one["user_s"] + one["system_s"] == pytest.approx(one["cpu_s"])
+        if one["model"] == "fork" and ticks_only():
+            assert one["user_us"] is None
+    assert len(record.environment["server"]) == 7
+    # Two pools only, so none between "one for each client" and the largest.
+    assert len(record.conclusions.claims) == 7
+    assert "thread per client" in page(record)
+    assert ours() == before
+
+
+async def test_stopped_half_way_it_keeps_what_it_has_and_leaves_nothing() -> None:
+    before, there = ours(), asyncio.Event()
+    work = asyncio.create_task(run(EXPERIMENT, plan_of(rounds=1_000, only=["asyncio"]), say=lambda _: there.set()))
+    await asyncio.wait_for(there.wait(), 30)
+    work.cancel()
+    record = await work
+    assert not record.complete
+    assert len(record.rounds) >= 1
+    assert ours() == before
+
+
+async def test_a_model_that_cannot_be_built_is_left_out_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "nonesuch")
+    record = await run(EXPERIMENT, plan_of(only=["fork", "thread", "asyncio"], processes=[1]), say=lambda _: None)
+    assert {one["model"] for one in record.rounds} == {"asyncio"}
+    assert [one.code for one in record.findings] == ["left_out", "left_out"]
+    assert "no C compiler nonesuch" in record.findings[0].evidence
+    assert record.conclusions.claims == []
+
+
+async def test_a_client_that_fails_costs_its_cell_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(self: LabModel) -> tuple[str, int]:
+        os.kill(self.pid, signal.SIGKILL)
+        return ("127.0.0.1", self.port)
+
+    monkeypatch.setattr(LabModel, "address_port", property(ends))
+    record = await run(EXPERIMENT, plan_of(rounds=2, only=["asyncio"], processes=[1]), say=lambda _: None)
+    assert record.complete
+    assert record.rounds == []
+    (finding,) = record.findings
+    assert finding.code == "cell_failed"
+    assert "client processes stopped early" in finding.evidence
+    assert "\n" not in finding.evidence + finding.remedy
+
+
+async def test_a_plan_that_makes_no_sense_is_refused_in_one_line() -> None:
+    with pytest.raises(PlanError, match=r"bytes: .* is no axis"):
+        cells(plan_of(bytes=[]))
+    with pytest.raises(PlanError, match=r"processes: .* is no axis"):
+        cells(plan_of(processes=[0, 1]))
+    with pytest.raises(PlanError, match="'nginx' is no model; the models are iterative, "):
+        await run(EXPERIMENT, plan_of(only=["nginx"]), say=lambda _: None)
+
+
+# ---- what it concludes -----------------------------------------------------------------------------------------------
+
+#: As the source ranks them.
+ITS = {"iterative": 30.0, "thread-pool": 40.0, "thread-queue": 42.0, "thread": 60.0, "prefork": 80.0, "fork": 200.0, "asyncio": 50.0}
+PLAN = EXPERIMENT.defaults
+
+
+def made(cost: dict[str, float], rounds: int = 5, *, grows: float = 1.3) -> list[Round]:
+    """Rounds in which a connection costs this: everywhere alike, but for pools larger than the smallest."""
+    found: list[Round] = []
+    for number in range(rounds):
+        for cell in cells(PLAN):
+            if cell.model in cost:
+                factor = {2: 1 / grows, 100: grows}.get(cell.pool, 1.0) if "pool " in cell.step else 1.0
+                us = cost[cell.model] * factor
+                split = {} if cell.model == "fork" else {"user_us": us / 4, "system_us": us * 3 / 4}
+                found.append(
+                    {"step": cell.step, "round": number, "model": cell.model, "processes": cell.processes, "bytes": cell.size,
+                     "loops": 100, "cpu_us": us, "per_s": 1e6 / us, **split}
+                )  # fmt: skip
+    return found
+
+
+def verdicts(found: Conclusions) -> list[str]:
+    return [one.verdict for one in found.claims]
+
+
+def claim_of(found: Conclusions, words: str) -> Claim:
+    (one,) = [one for one in found.claims if words in one.claim]
+    return one
+
+
+def test_the_sources_own_order_holds() -> None:
+    found = conclude(PLAN, made(ITS))
+    assert verdicts(found) == ["holds"] * 8
+    ranking = found.tables[0]
+    assert [row.label for row in ranking.rows] == [
+        "iterative", "thread pool (accept)", "thread pool (queue)", "asyncio", "thread per client", "prefork", "fork per client",
+    ]  # fmt: skip
+    assert [row.median("rank") for row in ranking.rows] == [1, 2, 3, None, 4, 5, 6]
+    assert [row.median("theirs") for row in ranking.rows] == [1, 2, 3, None, 4, 5, 6]
+    assert "1.05" in claim_of(found, "queue costs more").why
+    assert claim_of(found, "the most").why.startswith("CPU a connection, the closest pair: fork per client by prefork 2.50 with 1 client process;")
+    bars = found.charts[0]
+    assert [(line.label, len(line.ys)) for line in bars.lines] == [("user", 6), ("system", 6), ("both, not told apart", 1)]
+    assert bars.categories[int(bars.lines[2].xs[0])] == "fork per client"
+    assert found.charts[1].lines[0].ys == pytest.approx([80 / 1.3, 80.0, 80 * 1.3])
+    assert len(found.tables[1].rows) == 21
+
+
+def test_the_opposite_does_not_hold() -> None:
+    opposite = dict(zip(ITS, [200.0, 80.0, 60.0, 42.0, 40.0, 30.0, 35.0], strict=True))
+    assert verdicts(conclude(PLAN, made(opposite, grows=0.7))) == ["does not hold"] * 8
+
+
+def test_what_scatters_around_nothing_cannot_be_said() -> None:
+    rounds = made(dict.fromkeys(ITS, 50.0), grows=1.0)
+    for one in rounds:
+        # Neighbours differ, each round the other way.
+        one["cpu_us"] *= 1 + 0.05 * (-1) ** (one["round"] + MODELS.index(one["model"]) + ("pool 100" in one["step"]))
+    found = conclude(PLAN, rounds)
+    assert claim_of(found, "iterative").verdict == "cannot say"
+    assert claim_of(found, "Smaller pools").verdict == "cannot say"
+
+
+def test_one_round_needs_a_larger_difference() -> None:
+    near = ITS | {"thread-queue": 41.6}
+    assert claim_of(conclude(PLAN, made(near)), "queue costs more").verdict == "holds"
+    assert claim_of(conclude(PLAN, made(near, 1)), "queue costs more").verdict == "cannot say"
+
+
+def test_under_some_loads_only_is_in_part() -> None:
+    rounds = made(ITS)
+    for one in rounds:
+        if one["step"] == Cell("fork", 100, 4_000, 10).step:
+            one["cpu_us"] = 10.0
+    assert claim_of(conclude(PLAN, rounds), "the most").verdict == "holds in part"
+
+
+def test_conclusions_of_any_part_of_the_rounds() -> None:
+    whole = made(ITS, 2)
+    parts = [whole[:count] for count in range(0, len(whole), 3)]
+    parts += [[one for one in whole if one["model"] != left_out] for left_out in MODELS]
+    parts += [[one for one in whole if one["model"] == alone] for alone in MODELS]
+    for rounds in parts:
+        found = conclude(PLAN, rounds)
+        assert "NaN" not in msgspec.json.encode(found).decode()
+        for table in found.tables:
+            for row in table.rows:
+                assert all(math.isfinite(value) for values in row.values.values() for value in values)
+    assert conclude(PLAN, []).claims == []
+
+
+def test_a_missing_model_is_not_judged_for() -> None:
+    found = conclude(PLAN, [one for one in made(ITS) if one["model"] != "prefork"])
+    assert {one.claim for one in found.claims if "Prefork" in one.claim or "the most" in one.claim or "least" in one.claim} == set()
+    assert claim_of(found, "A thread per client").verdict == "holds"
+
+
+@pytest.mark.parametrize("rounds", [[], made({"fork": 100.0}, 1), made(ITS, 2)], ids=["empty", "one", "all"])
+def test_the_page_of_any_part(rounds: list[Round]) -> None:
+    record = Record(1, EXPERIMENT.name, EXPERIMENT.title, EXPERIMENT.question, EXPERIMENT.source, PLAN, False, "2024-01-01T00:00:00", 1.0, False, rounds, conclude(PLAN, rounds), [], {})
+    assert page(record).count("<h2>") >= 2
