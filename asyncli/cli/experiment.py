@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from pathlib import Path
@@ -34,6 +33,8 @@ def command(
     NAME is short-vs-keepalive, upstream-keepalive, pipelining, server-models or holding. A server that is not installed is
     left out, and said so. Ctrl-C ends it and keeps what was measured.
     """
+    import asyncio
+
     from asyncli import experiments
 
     experiment = experiments.load(name)
