@@ -32,9 +32,9 @@ from asyncli.experiments.usage import usage_of
 from asyncli.lab import LabServer, choose
 from asyncli.lab.apache import page
 
-#: setup -> the lab's server for it. "Half": a child for two connections.
-_SETUPS = {"Apache": "apache-prefork", "Apache, half the children": "apache-prefork", "nginx": "nginx"}
-_FULL, _HALF, _NGINX = _SETUPS
+#: setup -> the lab's server for it. Few: a child for two connections.
+_SETUPS = {"Apache": "apache-prefork", "Apache, few children": "apache-prefork", "nginx": "nginx"}
+_FULL, _FEW, _NGINX = _SETUPS
 _WAYS = {"short": True, "kept alive": False}
 _SHORT, _KEPT = _WAYS
 # A child that closes a connection waits for the client's end of it (lingering close), and meanwhile serves nobody.
@@ -71,19 +71,17 @@ _SOURCE_CALLS = {
 
 _SPEED = [
     Column("per_s", "requests/s", "/s"), Column("mean_ms", "mean", "ms"), Column("sd_ms", "sd", "ms"),
-    Column("p50_ms", "p50", "ms"), Column("p99_ms", "p99", "ms"), Column("max_ms", "max", "ms"),
-    Column("connect_ms", "connect mean", "ms"),
+    Column("p99_ms", "p99", "ms"), Column("max_ms", "max", "ms"), Column("connect_ms", "of the mean, connect", "ms"),
     Column("kept", "kept alive", "share"), Column("each", "requests a connection"),
 ]  # fmt: skip
 _COST = [
     Column("server_us", "server CPU", "us"), Column("client_us", "asyncli CPU", "us"),
     Column("wire_bytes", "bytes both ways", "B"), Column("segments", "TCP segments"), Column("io_calls", "read and write calls"),
-    Column("disk_bytes", "disk bytes", "B"),
-    Column("waits", "waits"), Column("preemptions", "preemptions"),
+    Column("disk_bytes", "disk bytes", "B"), Column("waits", "waits"), Column("preemptions", "preemptions"),
 ]  # fmt: skip
 _MEMORY = [
     Column("pss_begun_bytes", "PSS, idle", "B"), Column("pss_bytes", "PSS, at the end", "B"),
-    Column("grown_bytes", "host's memory, grown by", "B"), Column("tw", "sockets in TIME_WAIT"),
+    Column("tw", "sockets in TIME_WAIT"),
 ]  # fmt: skip
 _TAIL = [
     Column("children", "children"), Column("p50_ms", "p50", "ms"), Column("p999_ms", "p99.9", "ms"),
@@ -94,7 +92,10 @@ _COST_CAPTION = (
     "TCP segments are those of the whole host, both ends. Read and write calls are not counted of nginx, which receives by "
     "recv(2). Waits and preemptions: the server's context switches."
 )
-_MEMORY_CAPTION = "PSS is of the server's processes, TIME_WAIT of the host, from the steps before too."
+_MEMORY_CAPTION = (
+    "PSS is of the server's processes. TIME_WAIT is what the kernel keeps of a closed connection for a minute: of the whole "
+    "host, so of the steps before too."
+)
 _TAIL_CAPTION = (
     "A child serves one connection until that ends; the others' first requests wait in the listen queue. By Little's law that "
     "wait is the connections without a child, divided by the connections opened a second."
@@ -119,12 +120,12 @@ async def _run(context: Context) -> None:
 
 def _possible(plan: dict[str, Any], setup: str) -> bool:
     """A single connection has no half."""
-    return setup != _HALF or plan["connections"] > 1
+    return setup != _FEW or plan["connections"] > 1
 
 
 def _children(plan: dict[str, Any], setup: str) -> int:
     many: int = plan["connections"]
-    return many // 2 if setup == _HALF else many + _SPARE_CHILDREN
+    return many // 2 if setup == _FEW else many + _SPARE_CHILDREN
 
 
 def _server(plan: dict[str, Any], setup: str) -> LabServer:
@@ -144,7 +145,9 @@ async def _measure(context: Context, setup: str, way: str, number: int) -> None:
         used = usage_of(server.pid).since(before)
     found = benched(run)
     children = None if setup == _NGINX else _children(plan, setup)
-    mine = {**figures(found), **_memory(run), **_a_request(found, used, setup), **_tail(found, run.total.latency_us, children)}
+    mine = {**figures(found), **_memory(run), **_a_request(found, used, setup), **_slow(run.total.latency_us)}
+    if way == _KEPT:
+        mine |= _queue(found, children)
     context.add(_step(setup, way), number, **mine, children=children)
     slowest = f", the slowest {mine['max_ms']:,.0f} ms" if mine["max_ms"] is not None else ""
     what = f"{mine['per_s']:,.0f} requests a second{slowest}"
@@ -152,29 +155,30 @@ async def _measure(context: Context, setup: str, way: str, number: int) -> None:
 
 
 def _memory(run: BenchRun) -> dict[str, Any]:
-    """Of the server's processes, and of the host with what the kernel keeps of connections."""
+    """Of the server's processes, and what the kernel keeps of closed connections."""
     pss = [(one.t_s, one.values["server.pss_bytes"]) for one in run.samples if "server.pss_bytes" in one.values]
-    used = [one.values["host.used_bytes"] for one in run.samples if "host.used_bytes" in one.values]
     return {
         "pss": pss,
         "pss_begun_bytes": pss[0][1] if pss else None,
         "pss_bytes": pss[-1][1] if pss else None,
-        "grown_bytes": used[-1] - used[0] if used else None,
         "tw": run.samples[-1].values.get("kernel.tcp_tw") if run.samples else None,
     }
 
 
 def _a_request(found: Benched, used: dict[str, int | None], setup: str) -> dict[str, Any]:
-    """What was read, written and waited, for each request."""
+    """What was read, written and waited, for each request; CPU to the nanosecond, where the kernel counts it so."""
     total = found.requests.total
-    each = found.connections.requests_each
+    each, connect = found.connections.requests_each, found.times_ms["connect"]
 
     def of(*names: str) -> float | None:
         values = [used[name] for name in names]
         known = [value for value in values if value is not None]
         return sum(known) / total if total and len(known) == len(values) else None
 
+    server_ns = of("cpu_ns")
     return {
+        "server_us": found.server.cpu_us_per_request if server_ns is None else server_ns / 1000,
+        "connect_ms": connect.mean * found.connections.opened / total if connect and total else None,
         "kept": found.requests.keepalive / total if total else None,
         "each": each and each["max"],
         "wire_bytes": (found.bytes.received + found.bytes.sent) / total if total else None,
@@ -187,18 +191,21 @@ def _a_request(found: Benched, used: dict[str, int | None], setup: str) -> dict[
     }
 
 
-def _tail(found: Benched, latency_us: Histogram, children: int | None) -> dict[str, Any]:
-    """How many requests are far from the median, and how long the queue before the children makes a connection wait.
+def _slow(latency_us: Histogram) -> dict[str, Any]:
+    """How many of 1,000 requests are far from the median, and their mean."""
+    share, mean_us = slower(latency_us, _TIMES_MEDIAN)
+    return {"slow": None if share is None else 1000 * share, "slow_ms": None if mean_us is None else mean_us / 1000}
+
+
+def _queue(found: Benched, children: int | None) -> dict[str, Any]:
+    """How many of 1,000 requests are a connection's first, and how long one waits for a child.
 
     Little's law, W = L / lambda: all connections but those that have a child (L) wait, and as many leave the queue a second
     as are opened (lambda).
     """
     total, opened = found.requests.total, found.connections.opened
-    share, mean_us = slower(latency_us, _TIMES_MEDIAN)
-    waiting = max(0, found.plan.connections - children) if children is not None else None
+    waiting = None if children is None else max(0, found.plan.connections - children)
     return {
-        "slow": 1000 * share if share is not None else None,
-        "slow_ms": mean_us / 1000 if mean_us is not None else None,
         "first": 1000 * opened / total if total else None,
         "queue_ms": 1000 * waiting * found.duration_s / opened if waiting is not None and opened else None,
     }
@@ -261,10 +268,9 @@ def _table(
 
 
 def _how(plan: dict[str, Any]) -> str:
-    children = (
-        f"{_children(plan, _FULL)} children, and {_children(plan, _HALF)} with half, all started before the first connection"
-    )
-    return f"{plan['connections']} connections at a time. Apache has {children}."
+    enough, few = _children(plan, _FULL), _children(plan, _FEW)
+    children = f"Apache has {enough} children, or {few} where they are few, all started before the first connection."
+    return f"{plan['connections']} connections at a time. {children}"
 
 
 def _busy(rounds: list[Round]) -> str:
@@ -301,9 +307,9 @@ def _charts(rounds: list[Round], setups: Sequence[str]) -> Iterator[Chart]:
         lines = [_bars(way, [_median(rounds, _step(setup, way), key) for setup in setups]) for way in _WAYS]
         yield Chart("bars", title, "", unit, [one for one in lines if one.ys], list(setups))
     quantiles = {"p50": "p50_ms", "p99": "p99_ms", "p99.9": "p999_ms", "max": "max_ms"}
-    shown = [_step(_FULL, _SHORT), _step(_FULL, _KEPT), _step(_HALF, _KEPT)]
+    shown = [_step(_FULL, _SHORT), _step(_FULL, _KEPT), _step(_FEW, _KEPT)]
     lines = [_bars(step, [_median(rounds, step, key) for key in quantiles.values()]) for step in shown]
-    caption = "With a child for each connection, and with one for two, of which half the connections wait."
+    caption = "With a child for each connection; with few children half the connections wait for one."
     yield Chart("bars", "The tail", "", "latency, ms", [one for one in lines if one.ys], list(quantiles), caption)
     lines = [_over_time(rounds, _step(setup, way)) for setup in setups for way in _WAYS]
     yield Chart(
@@ -353,7 +359,7 @@ def _verdict(found: Sequence[_Compared]) -> Verdict:
 
 
 def _against(
-    rounds: list[Round], key: str, more: bool, setups: Iterable[str] = tuple(_SETUPS), suffix: str = "", what: str = ""
+    rounds: list[Round], key: str, more: bool, setups: Iterable[str] = tuple(_SETUPS), suffix: str = ""
 ) -> list[_Compared]:
     """Kept alive by short, setup by setup; more or less counts from 5 % on."""
     found = []
@@ -361,7 +367,7 @@ def _against(
         ratios = ratio(rounds, _step(setup, _KEPT) + suffix, _step(setup, _SHORT) + suffix, key)
         if ratios:
             true = _all([one > _MARGIN if more else one < 1 / _MARGIN for one in ratios])
-            found.append(_Compared(true, f"{what}{setup}: {span(ratios)} times"))
+            found.append(_Compared(true, f"{setup}: {span(ratios)} times"))
     return found
 
 
@@ -378,11 +384,7 @@ def _claims(rounds: list[Round]) -> Iterator[Claim]:
     yield from _claim(
         "They cost the server less CPU a request.", _against(rounds, "server_us", more=False), "the source shows curves only"
     )
-    io = [
-        *_against(rounds, "wire_bytes", more=False, what="bytes, "),
-        *_against(rounds, "segments", more=False, what="TCP segments, "),
-        *_against(rounds, "io_calls", more=False, what="read and write calls, "),
-    ]
+    io = [one for setup in _SETUPS for one in _io(rounds, setup)]
     yield from _claim("They cost less I/O a request.", io, _disk(rounds))
     yield from _claim(
         "They cost fewer system calls a request.",
@@ -394,6 +396,15 @@ def _claims(rounds: list[Round]) -> Iterator[Claim]:
         "They win the mean and lose the tail.", _mean_and_tail(rounds), "the source had 5 against 18 ms, and 1,409 against 101 ms"
     )
     yield from _why_the_tail(rounds)
+
+
+def _io(rounds: list[Round], setup: str) -> Iterator[_Compared]:
+    """Each measure of I/O counts by itself; the setup is named once."""
+    before = f"{setup}: "
+    for key, words in (("wire_bytes", "bytes"), ("segments", "TCP segments"), ("io_calls", "read and write calls")):
+        for one in _against(rounds, key, more=False, setups=[setup]):
+            yield _Compared(one.true, f"{before}{words} {one.words.removeprefix(f'{setup}: ')}")
+            before = ""
 
 
 def _disk(rounds: list[Round]) -> str:
@@ -413,9 +424,9 @@ def _mean_and_tail(rounds: list[Round]) -> list[_Compared]:
 
 def _why_the_tail(rounds: list[Round]) -> Iterator[Claim]:
     """Not the source's: what its tail is made of. Within a factor of two in every round is what Little's law foretold."""
-    half = _step(_HALF, _KEPT)
+    few = _step(_FEW, _KEPT)
     foretold = [
-        one for one in rounds if one["step"] == half and all(one.get(key) for key in ("slow", "slow_ms", "first", "queue_ms"))
+        one for one in rounds if one["step"] == few and all(one.get(key) for key in ("slow", "slow_ms", "first", "queue_ms"))
     ]
     if not foretold:
         return
@@ -426,10 +437,10 @@ def _why_the_tail(rounds: list[Round]) -> Iterator[Claim]:
         true = _all([0.5 <= a / b <= 2 for a, b in zip(mine, theirs, strict=True)])
         found.append(_Compared(true, name.format(show(mine), show(theirs))))
 
-    agree("with half the children {} of 1,000 requests are slower than ten medians, {} are a connection's first", "slow", "first",
+    agree("with few children {} of 1,000 requests are slower than ten medians, {} are a connection's first", "slow", "first",
           lambda values: span(values, ".1f"))  # fmt: skip
     agree("they take {} ms, where Little's law says {}", "slow_ms", "queue_ms", lambda values: span(values, ",.0f"))
-    if rest := ratio(rounds, _step(_FULL, _KEPT), half, "max_ms"):
+    if rest := ratio(rounds, _step(_FULL, _KEPT), few, "max_ms"):
         words = f"a child for each connection brings the maximum to {span(rest)} of that"
         found.append(_Compared(_all([one < 1 / _MARGIN for one in rest]), words))
     source = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -19,11 +20,12 @@ _SWITCHES = {"voluntary_ctxt_switches": "waits", "nonvoluntary_ctxt_switches": "
 class Usage(msgspec.Struct):
     """Counters since the processes began; None where one of them could not be read.
 
-    ``read_chars``, ``written_chars``: bytes through read(2) and write(2) and their like, sockets included, but not through
-    recv(2) and sendfile(2); ``reads``, ``writes``: how many such calls. ``disk_*``: bytes that storage gave or got (all of that:
-    proc(5), /proc/PID/io, which includes children that were waited for). ``waits``, ``preemptions``: context switches that a
-    process wanted, or not, of those that live. ``segments``: what the whole host sent by TCP since boot (RFC 4022,
-    tcpOutSegs), loopback included.
+    - ``read_chars``, ``written_chars``: bytes through read(2) and write(2) and their like, sockets included, but not through
+      recv(2) and sendfile(2); ``reads``, ``writes``: how many such calls; ``disk_*``: bytes that storage gave or got. Children
+      that were waited for are included (proc(5), /proc/PID/io).
+    - ``waits``, ``preemptions``: context switches that a process wanted, or not; ``cpu_ns``: its time on a CPU (schedstat). Of
+      those that live. In /proc/PID/stat user and system time are each cut off to 10 ms: of a hundred processes a second in all.
+    - ``segments``: what the whole host sent by TCP since boot, loopback included (RFC 4022, tcpOutSegs).
     """
 
     read_chars: int | None = None
@@ -34,6 +36,7 @@ class Usage(msgspec.Struct):
     disk_written: int | None = None
     waits: int | None = None
     preemptions: int | None = None
+    cpu_ns: int | None = None
     segments: int | None = None
 
     def since(self, before: Usage) -> dict[str, int | None]:
@@ -43,18 +46,31 @@ class Usage(msgspec.Struct):
 
 
 def usage_of(pid: int, proc: Path = PROC) -> Usage:
-    """Of ``pid`` and its descendants, as they stand now: about 40 microseconds a process."""
+    """Of ``pid`` and its descendants, as they stand now: about 60 microseconds a process."""
     usage = Usage(segments=parse_segments(_text(f"{proc}/net/snmp")))
     with contextlib.suppress(ProcessesGoneError):
         living = [one.pid for one in ServerTree([pid], proc=proc)() if not one.ended]
         for file, fields in (("io", _IO), ("status", _SWITCHES)):
-            texts = [_text(f"{proc}/{one}/{file}") for one in living]
-            found = [parse_fields(text, fields) for text in texts]
+            found = [parse_fields(_text(f"{proc}/{one}/{file}"), fields) for one in living]
             for name in fields.values():
-                values = [one.get(name) for one in found]
-                known = [value for value in values if value is not None]
-                setattr(usage, name, sum(known) if len(known) == len(values) else None)
+                setattr(usage, name, _sum(one.get(name) for one in found))
+        usage.cpu_ns = _sum(_cpu_ns(one, proc) for one in living)
     return usage
+
+
+def _cpu_ns(pid: int, proc: Path) -> int | None:
+    """Of all its threads; None where the kernel keeps no such count (CONFIG_SCHED_INFO)."""
+    with contextlib.suppress(OSError):
+        texts = [_text(f"{proc}/{pid}/task/{thread}/schedstat") for thread in os.listdir(f"{proc}/{pid}/task")]
+        return _sum(int(text.split()[0]) if text else None for text in texts)
+    return None
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """None where one of them is unknown: a part of a sum is a wrong one."""
+    every = list(values)
+    known = [value for value in every if value is not None]
+    return sum(known) if len(known) == len(every) else None
 
 
 def parse_fields(text: str, names: dict[str, str]) -> dict[str, int]:

@@ -44,6 +44,7 @@ def test_bytes_and_calls_are_exact_and_a_child_that_ended_counts() -> None:
     assert (used["read_chars"], used["reads"]) == (1, 1)
     # To read and to wait for the child are waits, however short.
     assert used["waits"]
+    assert 0 < used["cpu_ns"] < 5e9
 
 
 def test_a_process_that_is_gone_gives_nothing_but_the_hosts_part(tmp_path: Path) -> None:
