@@ -71,20 +71,20 @@ _SOURCE_CALLS = {
 
 _SPEED = [
     Column("per_s", "requests/s", "/s"), Column("mean_ms", "mean", "ms"), Column("sd_ms", "sd", "ms"),
-    Column("p99_ms", "p99", "ms"), Column("max_ms", "max", "ms"), Column("connect_ms", "of the mean, connect", "ms"),
+    Column("p99_ms", "p99", "ms"), Column("max_ms", "max", "ms"), Column("connect_ms", "connect, of the mean", "ms"),
     Column("kept", "kept alive", "share"), Column("each", "requests a connection"),
 ]  # fmt: skip
 _COST = [
     Column("server_us", "server CPU", "us"), Column("client_us", "asyncli CPU", "us"),
     Column("wire_bytes", "bytes both ways", "B"), Column("segments", "TCP segments"), Column("io_calls", "read and write calls"),
-    Column("disk_bytes", "disk bytes", "B"), Column("waits", "waits"), Column("preemptions", "preemptions"),
+    Column("waits", "waits"), Column("preemptions", "preemptions"),
 ]  # fmt: skip
 _MEMORY = [
     Column("pss_begun_bytes", "PSS, idle", "B"), Column("pss_bytes", "PSS, at the end", "B"),
     Column("tw", "sockets in TIME_WAIT"),
 ]  # fmt: skip
 _TAIL = [
-    Column("children", "children"), Column("p50_ms", "p50", "ms"), Column("p999_ms", "p99.9", "ms"),
+    Column("p50_ms", "p50", "ms"), Column("p999_ms", "p99.9", "ms"),
     Column("max_ms", "max", "ms"), Column("slow", "slower than 10 medians, per 1,000"), Column("slow_ms", "their mean", "ms"),
     Column("first", "first of a connection, per 1,000"), Column("queue_ms", "wait for a child, by Little's law", "ms"),
 ]  # fmt: skip
@@ -437,7 +437,7 @@ def _why_the_tail(rounds: list[Round]) -> Iterator[Claim]:
         true = _all([0.5 <= a / b <= 2 for a, b in zip(mine, theirs, strict=True)])
         found.append(_Compared(true, name.format(show(mine), show(theirs))))
 
-    agree("with few children {} of 1,000 requests are slower than ten medians, {} are a connection's first", "slow", "first",
+    agree("With few children {} of 1,000 requests are slower than ten medians, {} are a connection's first", "slow", "first",
           lambda values: span(values, ".1f"))  # fmt: skip
     agree("they take {} ms, where Little's law says {}", "slow_ms", "queue_ms", lambda values: span(values, ",.0f"))
     if rest := ratio(rounds, _step(_FULL, _KEPT), few, "max_ms"):
