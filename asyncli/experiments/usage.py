@@ -23,8 +23,9 @@ class Usage(msgspec.Struct):
     - ``read_chars``, ``written_chars``: bytes through read(2) and write(2) and their like, sockets included, but not through
       recv(2) and sendfile(2); ``reads``, ``writes``: how many such calls; ``disk_*``: bytes that storage gave or got. Children
       that were waited for are included (proc(5), /proc/PID/io).
-    - ``waits``, ``preemptions``: context switches that a process wanted, or not; ``cpu_ns``: its time on a CPU (schedstat). Of
-      those that live. In /proc/PID/stat user and system time are each cut off to 10 ms: of a hundred processes a second in all.
+    - ``waits``, ``preemptions``: context switches that a process wanted, or not; ``cpu_ns``: its time on a CPU, ``queued_ns``:
+      ready to run and waiting for one (schedstat). Of those that live. /proc/PID/stat is not used: it cuts user and system time
+      off to 10 ms each, of a hundred processes a second in all.
     - ``segments``: what the whole host sent by TCP since boot, loopback included (RFC 4022, tcpOutSegs).
     """
 
@@ -37,6 +38,7 @@ class Usage(msgspec.Struct):
     waits: int | None = None
     preemptions: int | None = None
     cpu_ns: int | None = None
+    queued_ns: int | None = None
     segments: int | None = None
 
     def since(self, before: Usage) -> dict[str, int | None]:
@@ -54,16 +56,17 @@ def usage_of(pid: int, proc: Path = PROC) -> Usage:
             found = [parse_fields(_text(f"{proc}/{one}/{file}"), fields) for one in living]
             for name in fields.values():
                 setattr(usage, name, _sum(one.get(name) for one in found))
-        usage.cpu_ns = _sum(_cpu_ns(one, proc) for one in living)
+        times = [_times_ns(one, proc) for one in living]
+        usage.cpu_ns, usage.queued_ns = (_sum(one[at] for one in times) for at in (0, 1))
     return usage
 
 
-def _cpu_ns(pid: int, proc: Path) -> int | None:
-    """Of all its threads; None where the kernel keeps no such count (CONFIG_SCHED_INFO)."""
+def _times_ns(pid: int, proc: Path) -> tuple[int | None, int | None]:
+    """On a CPU and waiting for one, of all its threads; None where the kernel keeps no such count (CONFIG_SCHED_INFO)."""
     with contextlib.suppress(OSError):
-        texts = [_text(f"{proc}/{pid}/task/{thread}/schedstat") for thread in os.listdir(f"{proc}/{pid}/task")]
-        return _sum(int(text.split()[0]) if text else None for text in texts)
-    return None
+        texts = [_text(f"{proc}/{pid}/task/{thread}/schedstat").split() for thread in os.listdir(f"{proc}/{pid}/task")]
+        return _sum(int(one[0]) if one else None for one in texts), _sum(int(one[1]) if one else None for one in texts)
+    return None, None
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
