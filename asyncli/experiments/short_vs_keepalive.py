@@ -461,8 +461,8 @@ def _why_the_tail(rounds: list[Round]) -> Iterator[Claim]:
         words = f"with a second port, for which children accept in turns under a lock, it is {span(locked)} times"
         found.append(_Compared(_all([one > _MARGIN for one in locked]), words))
     source = (
-        "the source's sd of 22.5 ms is that of 1 request in 100 waiting 0.23 s, by Little's law some 38 of its 100 connections "
-        "without a child"
+        "the source's sd of 22.5 ms would be that of 1 request in 100 waiting 0.23 s, by Little's law some 38 of its 100 "
+        "connections without a child"
     )
     yield from _claim(
         "The tail is a connection's first request, which waits for a child (ours, not the source's).", found, source

@@ -293,11 +293,13 @@ class LabApachePrefork(LabApache):
         self._workers = count
 
     def _values(self) -> Mapping[str, object]:
+        values = super()._values()
         if not self._one_listener:
-            return super()._values()
+            return values
+        # Nobody listens where the status page's own virtual host is then, so nobody reaches it.
         self.status_port = self.port
         here = '    <Location "/server-status">\n        SetHandler server-status\n    </Location>\n'
-        return {**super()._values(), "status_here": here, "status_listen": "# (with one listener it is the target's own)"}
+        return {**values, "status_here": here, "status_listen": "# (with one listener it is the target's own)"}
 
     @property
     def _ready_slots(self) -> int:
