@@ -322,7 +322,8 @@ def _charts(rounds: list[Round], setups: Sequence[str]) -> Iterator[Chart]:
     lines = [_bars(step, [_median(rounds, step, key) for key in quantiles.values()]) for step in shown]
     caption = "With few children half the connections wait for one; else there is a child for each."
     yield Chart("bars", "The tail", "", "latency, ms", [one for one in lines if one.ys], list(quantiles), caption)
-    lines = [_over_time(rounds, _step(setup, way)) for setup in setups for way in _WAYS]
+    # A chart tells seven lines apart; with two ports Apache has the same processes as with one.
+    lines = [_over_time(rounds, _step(setup, way)) for setup in setups if setup != _TWO for way in _WAYS]
     yield Chart(
         "lines", "Memory of the server's processes", "seconds since the first connect", "PSS, MB",
         [one for one in lines if one.ys], caption="Medians of the rounds. Each begins with a server just started.",
