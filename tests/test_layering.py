@@ -32,7 +32,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "asyncli", "benchplan", "core.histogram", "errors", "units", "plan", "records", "samples", "engine.spread", "store.reader",
         "analysis", "experiments.record",
     },
-    "experiments": {"errors", "plan", "records", "bench", "benchplan", "analysis.benched", "collect.processes", "lab"},
+    "experiments": {
+        "errors", "plan", "records", "core.histogram", "bench", "benchplan", "analysis.benched", "collect.processes", "collect.procfs",
+        "lab",
+    },
     "experiments.server_models": {
         "asyncli", "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
     },

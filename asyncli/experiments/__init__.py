@@ -33,6 +33,7 @@ class Experiment(NamedTuple):
 
 #: name -> the module with its EXPERIMENT.
 NAMES = {
+    "short-vs-keepalive": "short_vs_keepalive",
     "upstream-keepalive": "upstream_keepalive",
     "server-models": "server_models",
 }

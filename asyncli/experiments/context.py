@@ -8,7 +8,7 @@ from typing import Any
 
 from asyncli.analysis.benched import Benched, benched
 from asyncli.bench import Bench
-from asyncli.benchplan import build_bench_plan
+from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ServerTree
 from asyncli.errors import AsyncliError
 from asyncli.experiments.record import Round
@@ -49,11 +49,15 @@ class Context:
 
     async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> Benched:
         """A bench of a lab server by the keys of a bench's plan; the server's processes are those of its main process."""
+        return benched(await self.bench_run(server, url, **values))
+
+    async def bench_run(self, server: LabServer, url: str | None = None, **values: Any) -> BenchRun:
+        """The same, with its samples and whole histograms."""
         keys = {"urls": [url or server.url], "server_pid": server.pid, **values}
         run = await Bench(build_bench_plan([Layer("{key}", keys)]), label=server.label).run()
         self.environment = self.environment or {**run.environment, "server": {}}
         self.environment["server"][server.label] = {"version": server.version}
-        return benched(run)
+        return run
 
 
 class Spending:

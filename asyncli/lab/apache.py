@@ -192,6 +192,8 @@ class LabApache(LabProgram):
             "timeout": max(60, self._timeout_s),
             "listen": ports.host_port(self.address, self.port),
             "status_port": self.status_port,
+            "status_here": "",
+            "status_listen": f"Listen 127.0.0.1:{self.status_port}",
             "status_timeout": self._status_timeout(),
         }
 
@@ -239,6 +241,10 @@ class LabApachePrefork(LabApache):
 
     All its processes are started before the first connection, so they are in the fixed cost and a ramp does not wait for
     forks (on demand Apache starts at most 32 a second). At most 4,000: a larger number measures the host.
+
+    ``one_listener``: the status page is at the target's own port, and takes its path from the page. Children then accept
+    without the lock that several ports need ("Accept Serialization" of Apache's performance tuning guide): each new
+    connection waits for it, and while the CPUs are busy that is long.
     """
 
     name = "apache-prefork"
@@ -256,6 +262,7 @@ class LabApachePrefork(LabApache):
         keepalive_requests: int = 0,
         page_bytes: int = PAGE_BYTES,
         binary: ApacheBinary | None = None,
+        one_listener: bool = False,
     ) -> None:
         super().__init__(
             connections,
@@ -269,6 +276,7 @@ class LabApachePrefork(LabApache):
         )
         self._asked_workers = workers
         self._workers = 0
+        self._one_listener = one_listener
 
     @property
     def workers(self) -> int:
@@ -283,6 +291,15 @@ class LabApachePrefork(LabApache):
                 f"{_MOST_PREFORK:,}; ask for fewer (-c {_MOST_PREFORK}), or use apache-event"
             )
         self._workers = count
+
+    def _values(self) -> Mapping[str, object]:
+        values = super()._values()
+        if not self._one_listener:
+            return values
+        # Nobody listens where the status page's own virtual host is then, so nobody reaches it.
+        self.status_port = self.port
+        here = '    <Location "/server-status">\n        SetHandler server-status\n    </Location>\n'
+        return {**values, "status_here": here, "status_listen": "# (with one listener it is the target's own)"}
 
     @property
     def _ready_slots(self) -> int:

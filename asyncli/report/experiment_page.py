@@ -59,13 +59,18 @@ def _table(table: Figures) -> Table:
         cells = []
         for column in columns:
             middle, span = cell(row, column.key, column.unit)
-            cells.append(f"{middle} ({span})" if span else middle)
+            cells.append(_unbroken(f"{middle} ({span})" if span else middle))
         rows.append([row.label, *cells])
         if row.source:
             rows.append(
                 ["the source", *(amount(row.source[one.key], one.unit) if one.key in row.source else "–" for one in columns)]
             )
     return Table(table.title, [("", False), *((heading(one.label, one.unit), True) for one in columns)], rows, note=table.caption)
+
+
+def _unbroken(words: str) -> str:
+    """A figure stays with its unit; a narrow column breaks before a range, and within it after "to"."""
+    return words.replace(" ", "\xa0").replace("\xa0(", " (").replace("\xa0to\xa0", "\xa0to ")
 
 
 def _figure(number: int, chart: Chart) -> Figure:

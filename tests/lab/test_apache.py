@@ -41,6 +41,24 @@ async def test_every_path_answers_with_the_page(name: str) -> None:
         assert ":warn]" not in server.error_log.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+async def test_with_one_listener_the_status_page_is_at_the_targets_port(address: str) -> None:
+    async with lab("apache-prefork", address=address, one_listener=True) as server:
+        assert port_of(server.status_url) == port_of(server.url)
+        page = await page_until(server.status_url, lambda page: page.get("status.active") == 1)
+        assert "status.writing" in page
+        client, oracle = await Client.to(server.url), h11.Connection(h11.CLIENT)
+        for path in ("/", "/any"):
+            assert len((await client.exchange("GET", path, oracle))[1]) == 1456
+            oracle.start_next_cycle()
+        await client.close()
+        # In the kernel's table its processes have one listening socket (0A) between them.
+        ours = set(group(server.pid))
+        inodes = {one.stat().st_ino for pid in ours for one in Path(f"/proc/{pid}/fd").iterdir() if one.exists()}
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
+        assert len([row for row in rows if row[3] == "0A" and int(row[9]) in inodes]) == 1
+
+
 async def test_the_page_may_have_another_size() -> None:
     async with lab("apache-event", page_bytes=70_000) as server:
         client = await Client.to(server.url)

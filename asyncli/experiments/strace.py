@@ -1,0 +1,100 @@
+"""How often a server's processes call the kernel, and with what: strace -c, attached while the block runs.
+
+Each traced call stops the process twice (ptrace(2)), so a traced server is many times slower: counts are taken in a pass of their
+own, and nothing is timed meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from asyncli.errors import HostError
+from asyncli.lab import child
+
+# To attach takes about a millisecond a process, and the table is written within a few more.
+_PATIENCE_S = 20.0
+
+
+def parse_counts(text: str) -> dict[str, int]:
+    """System call -> how often, of the table that ``strace -c`` prints; its total is left out. Pure.
+
+    A line is the share of time, seconds, microseconds a call, calls, errors (blank where there was none) and the name.
+    """
+    counts = {}
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) in (5, 6) and fields[3].isdigit() and fields[-1] != "total":
+            counts[fields[-1]] = int(fields[3])
+    return counts
+
+
+@contextlib.asynccontextmanager
+async def counting(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
+    """Count the system calls of ``pids`` and of what they fork meanwhile; the dictionary is filled at the block's end.
+
+    Raises :class:`~asyncli.errors.HostError` where strace is not installed, or may not trace them.
+    """
+    program = shutil.which("strace")
+    if program is None:
+        raise HostError("strace is not installed; install it (apt-get install strace)")
+    counts: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(prefix="asyncli-strace-") as folder:
+        table, said = Path(folder, "table"), Path(folder, "stderr")
+        argv = [os.path.abspath(program), "-c", "-f", "-o", str(table)]
+        with said.open("wb") as stderr:
+            process = child.spawn(
+                [*argv, *(word for pid in pids for word in ("-p", str(pid)))], stderr=stderr, env={**os.environ, "LC_ALL": "C"}
+            )
+        try:
+            if not await child.until(lambda: process.poll() is not None or _attached(process.pid, pids), _PATIENCE_S):
+                raise HostError(
+                    f"strace has not attached to {len(pids)} processes within {_PATIENCE_S:.0f} s; see the host's load"
+                )
+            if process.poll() is not None:
+                raise HostError(_why_not(said.read_text(encoding="utf-8", errors="replace"), pids))
+            yield counts
+            process.send_signal(signal.SIGINT)
+            await child.until(lambda: process.poll() is not None, _PATIENCE_S)
+            counts.update(_read(process, table))
+        finally:
+            # It lets go of what it traces when it ends, however it ends.
+            await child.end(process)
+
+
+def _read(process: subprocess.Popen[bytes], table: Path) -> dict[str, int]:
+    """The counts; none where nothing was called, for then the table has no line."""
+    with contextlib.suppress(OSError):
+        text = table.read_text(encoding="utf-8", errors="replace")
+        if process.poll() == -signal.SIGINT:
+            return parse_counts(text)
+    raise HostError("strace wrote no table of system calls; see that it was not killed, and that TMPDIR can be written")
+
+
+def _attached(tracer: int, pids: Sequence[int]) -> bool:
+    return all(_tracer(pid) == tracer for pid in pids)
+
+
+def _tracer(pid: int) -> int:
+    """Who traces a process (proc(5), TracerPid); 0 for nobody, and for one that has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("TracerPid:"):
+                return int(line.split()[1])
+    return 0
+
+
+def _why_not(said: str, pids: Sequence[int]) -> str:
+    """What strace wrote when it gave up, in one line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    denied = next((line for line in lines if "not permitted" in line or "ermission denied" in line), None)
+    if denied is not None:
+        where = "run as root or with CAP_SYS_PTRACE, in a container with --cap-add SYS_PTRACE"
+        return f"strace may not trace process {pids[0]} ({denied.removeprefix('strace: ')}); {where}"
+    return f"strace did not start: {lines[0] if lines else 'it said nothing'}; see that it runs by itself (strace -c true)"

@@ -1,0 +1,115 @@
+"""Counts of system calls by the real strace, on programs whose calls are known."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asyncli.errors import HostError
+from asyncli.experiments.strace import counting, parse_counts
+
+# Says that it is there, and at a line on stdin calls getppid a thousand times.
+PROGRAM = """
+import os, sys
+print(flush=True)
+for _ in sys.stdin:
+    for _ in range(1000):
+        os.getppid()
+    print(flush=True)
+"""
+
+
+class Program:
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self.answer()
+
+    def answer(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"\n"
+
+    def call(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.answer()
+
+    @property
+    def tracer(self) -> int:
+        return int(Path(f"/proc/{self.process.pid}/status").read_text().partition("TracerPid:")[2].split()[0])
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    if shutil.which("strace") is None:
+        pytest.skip("no strace on this host; apt-get install strace")
+    one = Program()
+    try:
+        yield one
+    finally:
+        one.process.kill()
+        one.process.communicate()
+
+
+async def test_every_call_of_the_block_is_counted_and_none_after(program: Program) -> None:
+    program.call()
+    async with counting([program.process.pid]) as calls:
+        program.call()
+        program.call()
+    program.call()
+    assert calls["getppid"] == 2000
+    assert calls["write"] == 2
+    assert program.tracer == 0
+
+
+async def test_what_somebody_else_traces_is_refused_in_one_line(program: Program) -> None:
+    async with counting([program.process.pid]):
+        with pytest.raises(HostError, match=r"^strace may not trace process \d+ \(.*not permitted.*\); run as root or .*SYS_PTRACE$"):
+            async with counting([program.process.pid]):
+                raise AssertionError("attached twice")
+
+
+async def test_a_host_without_strace_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostError, match=r"^strace is not installed; install it \(apt-get install strace\)$"):
+        async with counting([1]):
+            raise AssertionError("attached")
+
+
+async def test_cancelled_it_lets_go(program: Program) -> None:
+    attached = asyncio.Event()
+
+    async def work() -> None:
+        async with counting([program.process.pid]):
+            attached.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await attached.wait()
+    assert program.tracer
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert program.tracer == 0
+    program.call()
+
+
+def test_the_table_is_read_with_and_without_errors_and_by_older_versions() -> None:
+    text = """\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 14.60    0.000254           0       400       178 read
+  8.28    0.000144           2        50           shutdown
+  0.00    0.000000           0        11           lseek
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.001740           1       461       178 total
+"""
+    assert parse_counts(text) == {"read": 400, "shutdown": 50, "lseek": 11}
+    # Before 5.9 the total has no microseconds a call.
+    assert parse_counts(text.replace("0.001740           1       461", "0.001740                   461")) == parse_counts(text)
+    assert parse_counts("") == {}
