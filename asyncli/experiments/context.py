@@ -26,9 +26,13 @@ class Context:
         self.findings: list[Finding] = []
         self.environment: Environment = {}
         self._left_out: set[str] = set()
+        #: Every server that could take part, as far as it came.
+        self.servers: list[str] = []
 
     def wanted(self, server: str) -> bool:
         """Whether ``--only`` lets it take part, and it could be had so far."""
+        if server not in self.servers:
+            self.servers.append(server)
         only = self.plan.get("only") or []
         return server not in self._left_out and (not only or server in only)
 

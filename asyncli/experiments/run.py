@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from asyncli.errors import AsyncliError
+from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments import Experiment
 from asyncli.experiments.context import Context
 from asyncli.experiments.record import Record
@@ -26,6 +26,8 @@ async def run(experiment: Experiment, plan: dict[str, Any], *, quick: bool = Fal
     complete = False
     try:
         await experiment.run(context)
+        if plan.get("only") and not context.rounds and not context.findings:
+            raise PlanError(f"--only: none of {', '.join(plan['only'])} takes part; write one of {', '.join(context.servers)}")
         complete = True
     except asyncio.CancelledError:
         evidence = "it was stopped before its end: what follows is of what was measured"

@@ -128,10 +128,16 @@ def test_a_server_that_cannot_be_had_is_left_out_once_and_the_rest_goes_on() -> 
     assert [one["step"] for one in record.rounds] == ["nginx", "nginx"]
 
 
-def test_only_some_take_part() -> None:
+def test_only_some_take_part_and_a_name_that_none_has_is_said() -> None:
     context = Context({"only": ["nginx"]})
     assert context.wanted("nginx")
     assert not context.wanted("apache")
+
+    async def asks(context: Context) -> None:
+        assert not context.wanted("nginx")
+
+    with pytest.raises(PlanError, match="none of apache, ngimx takes part; write one of nginx"):
+        asyncio.run(run(experiment(asks), {"only": ["apache", "ngimx"]}, say=lambda _: None))
 
 
 def test_cpu_of_ended_children_is_counted() -> None:
