@@ -1,0 +1,63 @@
+"""docs/experiments.md from the records of experiments: the first table of each, its source's figures, and the claims judged.
+
+    python bench/experiments_doc.py RECORD.json... > docs/experiments.md
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from asyncli.experiments import load
+from asyncli.experiments.record import Record, Table
+from asyncli.report.experiment import amount, cell, heading, server_labels
+from asyncli.units import format_duration
+
+HEAD = """# The classic comparisons, run again
+
+Five write-ups about connections are often quoted. Each is one command of asyncli on real servers, in rounds that take turns; here
+stand its first table with the source's figures below ours, and what holds still of what the source claims. The page of each
+(`report.html`) has all tables and pictures. Figures are medians of the rounds, with the least and the most in brackets; they are
+of one machine, with client and server on it, and the source's of another: compare ratios, not figures.
+"""
+
+
+def table(one: Table) -> list[str]:
+    columns = [column for column in one.columns if any(row.values.get(column.key) for row in one.rows)]
+    lines = ["| |" + "".join(f" {heading(column.label, column.unit)} |" for column in columns), "|---" * (len(columns) + 1) + "|"]
+    for row in one.rows:
+        cells = []
+        for column in columns:
+            middle, span = cell(row, column.key, column.unit)
+            cells.append(f"{middle} ({span})" if span else middle)
+        lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
+        if row.source:
+            theirs = [amount(row.source[column.key], column.unit) if column.key in row.source else "" for column in columns]
+            lines.append("| *the source* | " + " | ".join(theirs) + " |")
+    return lines
+
+
+def section(path: str) -> list[str]:
+    record = msgspec.json.decode(Path(path).read_bytes(), type=Record)
+    concluded = load(record.experiment).conclude(record.plan, record.rounds)
+    rounds = len({one["round"] for one in record.rounds})
+    facts = record.environment
+    changed = {key: value for key, value in record.plan.items() if value != load(record.experiment).defaults[key]}
+    flags = "".join(f" --{key} {value}" for key, value in changed.items() if key in ("rounds", "duration", "connections"))
+    lines = [
+        f"## {record.title}", "", f"    asyncli experiment {record.experiment}{flags}", "", record.question, "",
+        f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} rounds, "
+        f"{format_duration(record.duration_s)}. Source: {record.source}.", "",
+        f"**{concluded.tables[0].title}**", "", *table(concluded.tables[0]), "",
+    ]  # fmt: skip
+    if concluded.tables[0].caption:
+        lines += [concluded.tables[0].caption, ""]
+    lines += [f"- **{one.verdict}**: {one.claim} {one.why}" for one in concluded.claims]
+    return [*lines, ""]
+
+
+if __name__ == "__main__":
+    print(HEAD)
+    print("\n".join(line for path in sys.argv[1:] for line in section(path)).rstrip())
