@@ -17,7 +17,8 @@ class LabNginxProxy(LabNginx):
     """A proxy nginx before two backends, each of which answers a small JSON: three nginx, with a master each.
 
     ``upstream_keepalive`` says whether the proxy keeps its connections to them: it toggles ``proxy_http_version 1.1`` and
-    the empty ``Connection`` header, nothing else. ``backend_keepalive_requests``: after so many requests a backend ends a
+    the empty ``Connection`` header, nothing else. ``upstream_idle``: how many idle ones to both
+    backends together a worker of it keeps. ``backend_keepalive_requests``: after so many requests a backend ends a
     connection (nginx's default: 100 before 1.19.10, 1,000 since). ``workers`` processes in each of the three; where that is
     not given one, or as many as the descriptors force. Raises :class:`HostError` as :class:`LabNginx` does.
 
@@ -36,6 +37,7 @@ class LabNginxProxy(LabNginx):
         workers: int | None = None,
         *,
         upstream_keepalive: bool = True,
+        upstream_idle: int = 32,
         backend_keepalive_requests: int = 1_000,
         keepalive_timeout_s: int | None = None,
         keepalive_requests: int = 10_000_000,
@@ -55,6 +57,7 @@ class LabNginxProxy(LabNginx):
         # Each connection may have a request under way, and with it one to a backend.
         self._room = 2 * connections
         self.upstream_keepalive = upstream_keepalive
+        self._upstream_idle = upstream_idle
         self.backends: tuple[LabNginx, LabNginx] = (
             self._backend("a", workers, backend_keepalive_requests),
             self._backend("b", workers, backend_keepalive_requests),
@@ -120,5 +123,6 @@ class LabNginxProxy(LabNginx):
             "backend_a": f"127.0.0.1:{self.backends[0].port}",
             "backend_b": f"127.0.0.1:{self.backends[1].port}",
             "upstream_limits": "\n        ".join(limits) or "# (none in this version)",
+            "upstream_idle": self._upstream_idle,
             "upstream_keepalive": "\n            ".join(lines),
         }
