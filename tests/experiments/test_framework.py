@@ -201,7 +201,7 @@ def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], words: str)
 
 @pytest.mark.nginx
 def test_from_the_command_to_the_page_and_again_from_its_record(tmp_path: Path) -> None:
-    done = program(tmp_path, "experiment", "upstream-keepalive", "--quick", "--duration", "1s", "--out", "first")
+    done = program(tmp_path, "experiment", "upstream-keepalive", "--quick", "--duration", "0.5s", "--out", "first")
     assert (done.status, done.err) == (0, "")
     assert "Keep-alive from a proxy to its backends" in done.out
     assert done.out.endswith("first/report.html, first/record.json\n")
