@@ -32,7 +32,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "asyncli", "benchplan", "core.histogram", "errors", "units", "plan", "records", "samples", "engine.spread", "store.reader",
         "analysis", "experiments.record",
     },
-    "experiments": {"errors", "plan", "records", "bench", "benchplan", "analysis.benched", "collect.processes", "lab"},
+    "experiments": {
+        "errors", "units", "plan", "records", "bench", "benchplan", "session", "store.reader", "analysis.benched", "analysis.cost",
+        "analysis.series", "analysis.totals", "collect.kernel", "collect.processes", "lab",
+    },
     "experiments.record": {"records"},
     "environment": {"asyncli", "records", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},

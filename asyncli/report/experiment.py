@@ -30,7 +30,7 @@ def amount(value: float, unit: Unit) -> str:
         return format_bytes(value)
     if unit == "share":
         return f"{value:.0%}"
-    if unit == "/s" or abs(value) >= 1000:
+    if unit == "/s" or abs(value) >= 1000 or (not unit and value == int(value)):
         return format_count(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
 
