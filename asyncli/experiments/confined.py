@@ -28,12 +28,14 @@ class Place(NamedTuple):
 class MemoryGroup:
     """``async with MemoryGroup(limit_bytes) as group, ...``: what is started ``inside()`` has so much memory, kernel's included.
 
+    Without a limit it only counts. Sockets that a server accepts are charged to it since Linux 6.12.
+
     It is made below the group that we are in, so whatever limits us limits it too; of cgroup v2 beside it, where that has no
     limit of its own. The server must have ended before the block does. Entering raises :class:`HostError` where no group can
     be made. Bytes throughout; the files are those of Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst.
     """
 
-    def __init__(self, limit_bytes: int, *, proc: Path = Path("/proc/self")) -> None:
+    def __init__(self, limit_bytes: int | None = None, *, proc: Path = Path("/proc/self")) -> None:
         self.limit_bytes = limit_bytes
         self._proc = proc
         self._folder: Path | None = None
@@ -50,11 +52,12 @@ class MemoryGroup:
             folder = place.folder / f"asyncli-{os.getpid()}-{id(self):x}"
             folder.mkdir()
             self._folder = folder
-            self._write("memory.max" if self._second else "memory.limit_in_bytes", self.limit_bytes)
-            # What may be swapped out is not limited. Both files are missing where the kernel does not account for swap.
-            with contextlib.suppress(FileNotFoundError, PermissionError):
-                name, most = ("memory.swap.max", 0) if self._second else ("memory.memsw.limit_in_bytes", self.limit_bytes)
-                self._write(name, most)
+            if self.limit_bytes is not None:
+                self._write("memory.max" if self._second else "memory.limit_in_bytes", self.limit_bytes)
+                # What may be swapped out is not limited. Both files are missing where the kernel does not account for swap.
+                with contextlib.suppress(FileNotFoundError, PermissionError):
+                    name, most = ("memory.swap.max", 0) if self._second else ("memory.memsw.limit_in_bytes", self.limit_bytes)
+                    self._write(name, most)
         except OSError as error:
             await self._remove()
             raise HostError(f"no memory control group can be made ({error.strerror}: {error.filename}); {_REMEDY}") from None
@@ -73,6 +76,13 @@ class MemoryGroup:
     def used_bytes(self) -> int:
         """What is charged to it now: user memory, page cache, sockets, stacks and tables."""
         return int(self._read("memory.current" if self._second else "memory.usage_in_bytes") or 0)
+
+    @property
+    def held_bytes(self) -> int:
+        """The same without the page cache, which is given back when it is needed."""
+        stat = self._read("memory.stat")
+        cache, shared = ("file", "shmem") if self._second else ("total_cache", "total_shmem")
+        return self.used_bytes - _counted(stat, cache) + _counted(stat, shared)
 
     @property
     def refused(self) -> int:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,8 +25,8 @@ from asyncli.store.reader import Run, read_run
 
 # Shares of a rest at which the server's memory is read: in its last half, which is what a plateau's point is made of.
 _READ_AT = (0.6, 0.85)
-# What another program takes meanwhile moves the host's memory by less than this between two looks, when all is quiet.
-_QUIET_BYTES, _LOOK_S, _LOOKS = 256 << 10, 0.25, 12
+# Within the time from the word to the generator to its first connect.
+_BEFORE_S = 0.05
 # A stop is believed when so many connections, or this share of them, were lost, refused or left without an answer.
 _LOST, _LOST_SHARE = 20, 0.01
 
@@ -37,26 +37,17 @@ def plan_of_soak(server: LabServer, **values: Any) -> Plan:
     return msgspec.structs.replace(plan, residue_s=0.0)
 
 
-async def quiet_host() -> float | None:
-    """Bytes in use on this host once they have settled (a few seconds at most); None where they cannot be read."""
-    last = None
-    for _ in range(_LOOKS):
-        now = (await asyncio.to_thread(read_counters)).values.get("host.used_bytes")
-        if now is None or (last is not None and abs(now - last) < _QUIET_BYTES):
-            return now
-        last = now
-        await asyncio.sleep(_LOOK_S)
-    return last
-
-
 class _Ladder(NoWatcher):
     """Reads the memory of server, kernel and host on every plateau, at the same instants.
 
     The collector reads a thousand processes' once a minute, within its budget, and a short rest may lie between two seconds.
     """
 
-    def __init__(self, plan: Plan, server: LabServer) -> None:
+    def __init__(self, plan: Plan, server: LabServer, charged: Callable[[], int] | None) -> None:
         self.samples: list[Sample] = []
+        #: The same instants, of what is charged to the server's control group.
+        self.charges: list[Sample] = []
+        self._charged = charged
         self._plan, self._pid = plan, server.pid
         self._t0 = 0.0
         self._begun = asyncio.Event()
@@ -64,7 +55,8 @@ class _Ladder(NoWatcher):
     def phase(self, phase: Phase) -> None:
         if phase.name == "baseline" and phase.end_s is None:
             self._zero = time.monotonic() - phase.start_s
-        if phase.name == "ramp":
+        if phase.name == "ramp" and phase.end_s is None:
+            self._charge(phase.start_s - _BEFORE_S)
             self._t0 = phase.start_s
             self._begun.set()
 
@@ -77,7 +69,13 @@ class _Ladder(NoWatcher):
                 at_s = self._t0 + start_s + share * (end_s - start_s)
                 await asyncio.sleep(max(0.0, self._zero + at_s - time.monotonic()))
                 begun_s = time.monotonic() - self._zero
+                self._charge(begun_s)
                 self.samples.append(Sample(begun_s, await asyncio.to_thread(_memory_of, group, slabs)))
+
+    def _charge(self, at_s: float) -> None:
+        if self._charged is not None:
+            # Under the name of the server's memory: its line is fitted as that is.
+            self.charges.append(Sample(at_s, {"server.pss_bytes": float(self._charged())}))
 
 
 def _memory_of(group: ProcessGroup, slabs: SlabReader) -> dict[str, float]:
@@ -91,16 +89,24 @@ def _memory_of(group: ProcessGroup, slabs: SlabReader) -> dict[str, float]:
     return values
 
 
-async def climb(server: LabServer, plan: Plan) -> tuple[Run, list[Sample]]:
-    """A soak by ``plan``; its records, and its samples with those of the server's memory on each plateau among them."""
-    ladder = _Ladder(plan, server)
+class Climbed(NamedTuple):
+    """A soak's records; its samples, with those of each plateau among them; and what the server's control group was charged."""
+
+    run: Run
+    samples: list[Sample]
+    charges: list[Sample]
+
+
+async def climb(server: LabServer, plan: Plan, charged: Callable[[], int] | None = None) -> Climbed:
+    """A soak by ``plan``. ``charged``: bytes of the server's control group now, where it is in one of its own."""
+    ladder = _Ladder(plan, server, charged)
     reading = asyncio.create_task(ladder.read())
     try:
         run = await _recorded(server, plan, ladder)
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-    return run, sorted([*run.samples, *ladder.samples], key=lambda one: one.t_s)
+    return Climbed(run, sorted([*run.samples, *ladder.samples], key=lambda one: one.t_s), ladder.charges)
 
 
 async def _recorded(server: LabServer, plan: Plan, watcher: NoWatcher, tell: Callable[[Soak], None] = lambda _: None) -> Run:
@@ -112,12 +118,14 @@ async def _recorded(server: LabServer, plan: Plan, watcher: NoWatcher, tell: Cal
         return await asyncio.to_thread(read_run, path)
 
 
-def figures_of(run: Run, samples: Sequence[Sample]) -> dict[str, Any]:
+def figures_of(climbed: Climbed) -> dict[str, Any]:
     """What a soak says of its server, bytes by the cost's names, each with the half of its 95 % interval. Pure.
 
-    ``own``: all that one more connection takes on the server's side: what the host takes, less asyncli's memory and the
-    kernel's for asyncli's end.
+    ``own``: all that one more connection takes on the server's side: the slope of what its control group is charged; without
+    a group what the host takes, less asyncli's memory and the kernel's for asyncli's end. ``rest``: what of it is neither the
+    server's own memory nor its socket.
     """
+    run, samples, charges = climbed
     totals = fold(run.ticks, run.phases)
     cost = costs(run.plan, run.phases, run.ticks, samples, run.environment)
     start, end = first_connect(run.phases, run.ticks), end_of_hold(run.phases, run.ticks, samples)
@@ -131,12 +139,19 @@ def figures_of(run: Run, samples: Sequence[Sample]) -> dict[str, Any]:
         "threads": series(samples, "server.threads").last(until_s=end),
         "idle_bytes": series(samples, "server.pss_bytes").last(until_s=start),
         "full_bytes": series(samples, "server.pss_bytes").last(until_s=end),
+        "charged_bytes": charges[0].values["server.pss_bytes"] if charges else None,
         "beat_us": _beat_us(run, samples),
     }
-    for key, one in (("user", cost.server_user), ("kernel", cost.kernel), ("host", cost.host_total), ("rest", cost.residual)):
+    for key, one in (("user", cost.server_user), ("kernel", cost.kernel), ("host", cost.host_total)):
         found[key] = one and one.bytes_per_connection
         found[f"{key}_half"] = one and one.half_width
-    found |= _own(cost.host_total, cost.kernel, cost.generator_user)
+    if charges:
+        own = costs(run.plan, run.phases, run.ticks, charges, run.environment).server_user
+        found |= {"own": own and own.bytes_per_connection, "own_half": own and own.half_width}
+    else:
+        found |= _own(cost.host_total, cost.kernel, cost.generator_user)
+    known = [found[key] for key in ("own", "user", "kernel")]
+    found["rest"] = known[0] - known[1] - known[2] if None not in known else None
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import resource
@@ -15,10 +16,11 @@ from asyncli.errors import HostError, PlanError
 from asyncli.experiments import Experiment
 from asyncli.experiments.confined import MemoryGroup
 from asyncli.experiments.context import Context
-from asyncli.experiments.held import climb, figures_of, plan_of_soak, push, quiet_host
+from asyncli.experiments.held import climb, figures_of, plan_of_soak, push
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Row, Table, Verdict, of_step, row_of, span
 from asyncli.lab import LabServer, choose
 from asyncli.lab.binary import descriptor_limit
+from asyncli.records import Finding
 from asyncli.units import format_bytes, format_count, parse_duration
 
 
@@ -104,7 +106,7 @@ async def _hold_one(context: Context, number: int) -> None:
         soak = plan_of_soak(
             server, connections=_ASKED_OF_ONE, keepalive=4, timeout="2s", hold="4s", baseline=plan["baseline"], reopen=False
         )
-        found = figures_of(*await climb(server, soak))
+        found = figures_of(await climb(server, soak))
         _met(context, server)
     # All seconds of its one client: neither a slope nor a latency says anything of it.
     context.add("iterative", number, **{key: found[key] for key in ("asked", "held", "processes", "threads", "full_bytes")})
@@ -114,22 +116,25 @@ async def _hold_one(context: Context, number: int) -> None:
 async def _hold(context: Context, name: str, number: int) -> None:
     plan, shape = context.plan, _SHAPES[name]
     many = fitting(name, plan, _free_bytes())
-    before = await quiet_host()
-    async with _made(name, many, plan) as server:
-        after = await quiet_host()
+    async with contextlib.AsyncExitStack() as stack:
+        group = await _group(context, stack)
+        server = _made(name, many, plan)
+        stack.push_async_callback(server.stop)
+        with group.inside() if group is not None else contextlib.nullcontext():
+            await server.start()
         # Events cost a fraction of a fork, of which the quickest make two thousand a second.
         rate = plan["rate"] if shape.holds == "event" else max(100, plan["rate"] // 4)
         soak = plan_of_soak(
             server, connections=many, ramp=f"{max(1, rate // 100)}/10ms", plateaus=plan["plateaus"], plateau_rest=plan["rest"],
             keepalive=plan["keepalive"], hold=plan["hold"], baseline=plan["baseline"], reopen=False,
         )  # fmt: skip
-        found = figures_of(*await climb(server, soak))
+        charged = None if group is None else lambda: group.held_bytes
+        found = figures_of(await climb(server, soak, charged))
         workers = server.workers
         _met(context, server)
-    idle = found.pop("idle_bytes") or 0.0
-    # Tasks, stacks and page tables of a pool are no part of its processes' own memory; the host's rise has them. Without a
-    # pool there are few of them, and the host's own noise is more.
-    start = max(idle, after - before) if shape.pool and before is not None and after is not None else idle
+    idle, charge = found.pop("idle_bytes") or 0.0, found.pop("charged_bytes")
+    # Tasks, stacks and page tables are no part of a process's own memory; what is charged has them.
+    start = idle if charge is None else charge
     if shape.holds == "process":
         # The clock of proc(5) ticks each 10 ms, more than a process that serves one connection takes in all.
         found["beat_us"] = None
@@ -139,6 +144,18 @@ async def _hold(context: Context, name: str, number: int) -> None:
     )  # fmt: skip
     cost = f"{found['own']:,.0f} B each on its side" if found["own"] is not None else "what one takes is not known"
     context.say(_said(plan, number, f"{name}: {found['held']:,} of {found['asked']:,} held, {cost}"))
+
+
+async def _group(context: Context, stack: contextlib.AsyncExitStack) -> MemoryGroup | None:
+    """A control group that counts; where none can be made, a finding once, and None."""
+    try:
+        return await stack.enter_async_context(MemoryGroup())
+    except HostError as error:
+        evidence, _, remedy = str(error).partition("; ")
+        if all(one.code != "no_group" for one in context.findings):
+            evidence = f"{evidence}: what one more takes is reckoned from the whole host's memory, other programs' included"
+            context.findings.append(Finding("no_group", "warning", evidence, remedy))
+        return None
 
 
 async def _push(context: Context, name: str, number: int) -> None:
@@ -241,6 +258,12 @@ def priced(shape: Shape, found: dict[str, Any], start_bytes: float, workers: int
     return {"member": member, "each": None if own is None else own + member}
 
 
+def _sure(one: Round) -> bool:
+    """Whether what a connection takes in all is known well enough to divide by it."""
+    each, half = one.get("each"), one.get("own_half")
+    return each is not None and half is not None and each > 0 and half <= _SURE * each
+
+
 class Stop(NamedTuple):
     """So many connections, and what ends there, in words; with an interval where it has one."""
 
@@ -252,9 +275,9 @@ class Stop(NamedTuple):
 
 def memory_stop(one: Round, limit_bytes: float) -> Stop | None:
     """How many fit into ``limit_bytes`` on the server's side; None where its slope is not known to ± 50 %."""
-    each, half = one.get("each"), one.get("own_half")
-    if each is None or half is None or half > _SURE * each:
+    if not _sure(one):
         return None
+    each, half = one["each"], one["own_half"]
     # The start of a pool is the memory of its members, which each counts already.
     room = limit_bytes - (0.0 if one.get("member") is not None else one["start"])
     if room <= 0:
@@ -322,16 +345,16 @@ def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
         "What one more held connection takes, on the server's side",
         _COST,
         [row_of(rounds, name, _COST, label=name) for name in order],
-        "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more takes: its processes' "
-        "memory (PSS), the kernel's objects for its socket, and what is left over: stacks and tasks in the kernel, page tables. "
-        "Its place in the pool: what the host took at the server's start, by its processes or threads, which are all there before "
-        "the first connection; in all: with that. Looking at a process leaves some of its names in /proc cached, about 1 kB.",
+        "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more takes: what is charged for "
+        "it to the server's control group, which is its processes' memory (PSS), the kernel's objects for its socket, and what "
+        "is left over: its task and stack in the kernel, page tables, what processes share. Its place in the pool: what was charged "
+        "at the start, by its processes or threads, all there before the first connection; in all: with that.",
     )
     state = Table(
         "What it was when it held them",
         _STATE,
         [row_of(rounds, name, _STATE, label=name) for name in ("iterative", *order) if of_step(rounds, name, "asked")],
-        "Memory of its processes (PSS); of a pool, with none held, what the whole host took when it started.",
+        "Memory, none held: what its control group is charged then. All held: memory of its processes alone (PSS).",
     )
     bars = [name for name in order if _middle(rounds, name, "user") is not None]
     charts = [_chart(rounds, bars)] if bars else []
@@ -380,13 +403,10 @@ def _stops_table(plan: dict[str, Any], rounds: list[Round], order: list[str]) ->
         _STOPS,
         rows,
         "Reckoned, not measured: the limit, less what is there with none held, by what a connection takes in all, with its 95 % "
-        "interval; a pool is reckoned as large as it can be then. Beside it what else would stop it on this host: descriptors, ids "
-        "of processes and threads, memory maps. Cut here for: its slots or pool in this test, which a setting changes. Held when "
-        "pushed: measured, in a control group with that limit.",
+        "interval; a pool is reckoned as large as it can be then. Beside it what else would stop it on this host: descriptors, "
+        "ids of processes and threads, memory maps. Cut here for: its slots or pool in this test, which a setting changes. Held "
+        "when pushed: measured, in a control group with that limit.",
     )
-
-
-_PER_CONNECTION = ("fork", "prefork", "apache-prefork", "thread", "thread-pool", "thread-queue")
 
 
 def _claims(rounds: list[Round]) -> Iterator[Claim]:
@@ -404,11 +424,10 @@ def _claims(rounds: list[Round]) -> Iterator[Claim]:
 
 
 def _tenth(rounds: list[Round]) -> Iterator[Claim]:
-    events = {name: each for name, shape in _SHAPES.items() if shape.holds == "event" and (each := of_step(rounds, name, "each"))}
+    known = {name: each for name in _SHAPES if (each := [one["each"] for one in rounds if one["step"] == name and _sure(one)])}
+    events = {name: each for name, each in known.items() if _SHAPES[name].holds == "event"}
     for kind in ("process", "thread"):
-        others = {
-            name: each for name in _PER_CONNECTION if _SHAPES[name].holds == kind and (each := of_step(rounds, name, "each"))
-        }
+        others = {name: each for name, each in known.items() if _SHAPES[name].holds == kind}
         if not events or not others:
             continue
         dearest, cheapest = max(events, key=lambda name: max(events[name])), min(others, key=lambda name: min(others[name]))
@@ -423,16 +442,17 @@ def _tenth(rounds: list[Round]) -> Iterator[Claim]:
 
 
 def _sockets(rounds: list[Round]) -> Iterator[Claim]:
-    ends = {name: _middle(rounds, name, "kernel") for name in _SHAPES}
-    known = {name: end for name, end in ends.items() if end is not None}
+    ends = {name: (_middle(rounds, name, "kernel"), _middle(rounds, name, "kernel_half") or 0.0) for name in _SHAPES}
+    known = {name: (end, half) for name, (end, half) in ends.items() if end is not None}
     if len(known) < 2:
         return
-    low, high = min(known, key=lambda name: known[name]), max(known, key=lambda name: known[name])
-    ratio = known[high] / known[low] if known[low] > 0 else math.inf
-    verdict: Verdict = "holds" if ratio <= 1.05 else "holds in part" if ratio <= 1.25 else "does not hold"
+    low, high = min(known, key=lambda name: sum(known[name])), max(known, key=lambda name: known[name][0] - known[name][1])
+    least, most = sum(known[low]), known[high][0] - known[high][1]
+    apart = most / least if least > 0 else math.inf
+    verdict: Verdict = "holds" if apart <= 1.05 else "holds in part" if apart <= 1.25 else "does not hold"
     why = (
-        f"an end takes from {known[low]:,.0f} B ({low}) to {known[high]:,.0f} B ({high}), the mean of both ends. "
-        "Rule: within 5 %, or within 25 %."
+        f"an end takes {known[low][0]:,.0f} ± {known[low][1]:,.0f} B ({low}) to {known[high][0]:,.0f} ± {known[high][1]:,.0f} B "
+        f"({high}), the mean of both ends. Rule: what the intervals leave between them is within 5 %, or within 25 %."
     )
     yield Claim("What the kernel keeps for a socket does not depend on the server.", verdict, why)
 
@@ -455,8 +475,8 @@ def _touched(rounds: list[Round]) -> Iterator[Claim]:
 
 
 def _more_than_a_thread(rounds: list[Round]) -> Iterator[Claim]:
-    process, thread = of_step(rounds, "fork", "each"), of_step(rounds, "thread", "each")
-    if process and thread and min(thread) > 0:
+    process, thread = ([one["each"] for one in rounds if one["step"] == name and _sure(one)] for name in ("fork", "thread"))
+    if process and thread:
         low, high = min(process) / max(thread), max(process) / min(thread)
         verdict: Verdict = "holds" if low > 2 else "holds in part" if low > 1 else "does not hold" if high < 1 else "cannot say"
         why = f"{low:.1f} to {high:.1f} times." if high - low >= 0.05 else f"{low:.1f} times."
