@@ -345,10 +345,10 @@ def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
         "What one more held connection takes, on the server's side",
         _COST,
         [row_of(rounds, name, _COST, label=name) for name in order],
-        "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more takes: what is charged for "
-        "it to the server's control group, which is its processes' memory (PSS), the kernel's objects for its socket, and what "
-        "is left over: its task and stack in the kernel, page tables, what processes share. Its place in the pool: what was charged "
-        "at the start, by its processes or threads, all there before the first connection; in all: with that.",
+        "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more takes: what is charged "
+        "for it to the server's control group: its processes' memory (PSS), the kernel's objects for its socket, and what is "
+        "left over, its task and stack in the kernel, page tables, what processes share. Its place in the pool: what was "
+        "charged at the start, by its processes or threads, all there before the first connection; in all: with that.",
     )
     state = Table(
         "What it was when it held them",
