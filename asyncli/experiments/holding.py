@@ -64,19 +64,18 @@ _SURE = 0.5
 _BEYOND, _OPENS_IN = 1.3, 0.6
 
 _COST = [
-    Column("user", "its processes", "B"), Column("user_half", "±", "B"), Column("kernel", "kernel, an end", "B"),
-    Column("kernel_half", "±", "B"), Column("rest", "left over", "B"), Column("own", "one more takes", "B"),
-    Column("own_half", "±", "B"), Column("member", "its place in the pool", "B"), Column("each", "in all", "B"),
-    Column("host", "host, both ends", "B"),
+    Column("user", "its processes", "B"), Column("user_half", "±", "B"), Column("kernel", "socket", "B"),
+    Column("rest", "left over", "B"), Column("own", "one more", "B"), Column("own_half", "±", "B"),
+    Column("member", "place in pool", "B"), Column("each", "in all", "B"),
 ]  # fmt: skip
 _STATE = [
-    Column("asked", "asked"), Column("held", "held"), Column("lost", "lost"), Column("processes", "processes"),
-    Column("threads", "threads"), Column("start", "memory, none held", "B"), Column("full_bytes", "all held", "B"),
-    Column("p99_ms", "heartbeat p99", "ms"), Column("beat_us", "CPU a heartbeat", "us"),
+    Column("asked", "asked"), Column("held", "held"), Column("processes", "processes"), Column("threads", "threads"),
+    Column("start", "none held", "B"), Column("full_bytes", "all held", "B"), Column("p99_ms", "p99", "ms"),
+    Column("beat_us", "CPU a beat", "us"),
 ]  # fmt: skip
 _STOPS = [
     Column("memory", "memory"), Column("least", "at least"), Column("most", "at most"), Column("descriptors", "descriptors"),
-    Column("ids", "ids"), Column("maps", "maps"), Column("cut", "cut here for"), Column("held_most", "held when pushed"),
+    Column("ids", "ids"), Column("cut", "cut for"), Column("held_most", "when pushed"),
 ]  # fmt: skip
 
 
@@ -191,7 +190,7 @@ async def _push(context: Context, name: str, number: int) -> None:
         f"{name}, pushed", number, server=name, asked=aim, limit=limit, refused=refused, killed=killed, complaint=complaint,
         **found, **reckoned,
     )  # fmt: skip
-    context.say(_said(plan, number, f"{name} within {format_bytes(limit)}: {why_it_stopped(context.rounds[-1])}"))
+    context.say(_said(plan, number, f"{name} within {_mib(limit)}: {why_it_stopped(context.rounds[-1])}"))
 
 
 def _made(name: str, many: int, plan: dict[str, Any]) -> LabServer:
@@ -288,7 +287,7 @@ def memory_stop(one: Round, limit_bytes: float) -> Stop | None:
 def stops(shape: Shape, one: Round, limit_bytes: float) -> list[Stop]:
     """Every stop that is known of a server, the first one first."""
     found = [memory_stop(one, limit_bytes)]
-    of_what = "of a pool that is to be as large" if shape.pool else f"at {one['each']:,.0f} B each" if one.get("each") else ""
+    of_what = "of a pool that is to be as large" if shape.pool else ""
     if found[0] is not None:
         found[0] = found[0]._replace(words=f"{found[0].words}, {of_what}".rstrip(", "))
     if shape.holds != "process" and one.get("nofile"):
@@ -345,16 +344,17 @@ def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
         "What one more held connection takes, on the server's side",
         _COST,
         [row_of(rounds, name, _COST, label=name) for name in order],
-        "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more takes: what is charged "
-        "for it to the server's control group: its processes' memory (PSS), the kernel's objects for its socket, and what is "
-        "left over, its task and stack in the kernel, page tables, what processes share. Its place in the pool: what was "
-        "charged at the start, by its processes or threads, all there before the first connection; in all: with that.",
+        "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more: what is charged for it "
+        "to the server's control group: its processes' memory (PSS), the kernel's objects for its socket, and what is left "
+        "over, its task and stack in the kernel, page tables, what processes share. Place in pool: what was charged at the "
+        "start, by its processes or threads, all there before the first connection; in all: with that.",
     )
     state = Table(
         "What it was when it held them",
         _STATE,
         [row_of(rounds, name, _STATE, label=name) for name in ("iterative", *order) if of_step(rounds, name, "asked")],
-        "Memory, none held: what its control group is charged then. All held: memory of its processes alone (PSS).",
+        "Memory with none held: what is charged to its control group then; with all: of its processes alone (PSS). p99: of a "
+        "heartbeat, from due to answered.",
     )
     bars = [name for name in order if _middle(rounds, name, "user") is not None]
     charts = [_chart(rounds, bars)] if bars else []
@@ -381,12 +381,13 @@ def _chart(rounds: list[Round], names: list[str]) -> Chart:
 
 def _stops_table(plan: dict[str, Any], rounds: list[Round], order: list[str]) -> Table:
     limit = plan["limit_mib"] * _MIB
-    rows = []
+    rows, reasons = [], []
     for name in order:
         of_it = [one for one in rounds if one["step"] == name]
         ladders = [stops(_SHAPES[name], one, limit) for one in of_it]
         memories = [stop for one in of_it if (stop := memory_stop(one, limit)) is not None]
-        firsts = [ladder[0] for ladder in ladders if ladder]
+        # Where memory cannot be reckoned, it may be what ends first.
+        firsts = [ladder[0] for one, ladder in zip(of_it, ladders, strict=True) if _sure(one)]
         values = {
             "least": [stop.least for stop in memories if stop.least is not None],
             "memory": [stop.number for stop in memories],
@@ -394,19 +395,26 @@ def _stops_table(plan: dict[str, Any], rounds: list[Round], order: list[str]) ->
             "cut": of_step(rounds, name, "cut"),
             "held_most": of_step(rounds, f"{name}, pushed", "most"),
         }
-        for key, word in (("descriptors", "descriptors"), ("ids", "ids"), ("maps", "memory maps")):
+        for key, word in (("descriptors", "descriptors"), ("ids", "ids")):
             values[key] = [stop.number for ladder in ladders for stop in ladder if stop.words.startswith(word)]
-        why = f": {statistics.mode(stop.words.partition(' (')[0] for stop in firsts)}" if firsts else ""
-        rows.append(Row(f"{name}{why}", values))
+        if firsts:
+            reasons.append(f"{name} by {statistics.mode(stop.words for stop in firsts)}")
+        else:
+            reasons.append(f"{name} not known, its slope being too wide")
+        rows.append(Row(name, values))
     return Table(
-        f"The most that each would hold in {format_bytes(limit)}, and what stops it first",
+        f"The most that each would hold in {_mib(limit)}, by each thing that would stop it",
         _STOPS,
         rows,
-        "Reckoned, not measured: the limit, less what is there with none held, by what a connection takes in all, with its 95 % "
-        "interval; a pool is reckoned as large as it can be then. Beside it what else would stop it on this host: descriptors, "
-        "ids of processes and threads, memory maps. Cut here for: its slots or pool in this test, which a setting changes. Held "
-        "when pushed: measured, in a control group with that limit.",
+        f"What stops each first: {'; '.join(reasons) or 'not known'}. Reckoned, not measured. Memory: the limit, less what is "
+        "there with none held, by what a connection takes in all, with its 95 % interval; a pool is taken to be as large as "
+        "then fits. Descriptors, and ids of processes or threads: of this host. Cut for: its slots or pool in this test, which "
+        "a setting changes. When pushed: measured, in a control group with that limit.",
     )
+
+
+def _mib(limit_bytes: float) -> str:
+    return f"{limit_bytes / _MIB:,.0f} MiB"
 
 
 def _claims(rounds: list[Round]) -> Iterator[Claim]:
@@ -488,7 +496,7 @@ def _pushed(rounds: list[Round], name: str) -> Iterator[Claim]:
     if not of_it:
         return
     shares = [one["most"] / one["reckoned"] for one in of_it if one["reckoned"]]
-    claim = f"Pushed in {format_bytes(of_it[0]['limit'])}, {name} holds what was reckoned, and no more."
+    claim = f"Pushed in {_mib(of_it[0]['limit'])}, {name} holds what was reckoned, and no more."
     if not shares or not any(one["stopped"] for one in of_it):
         verdict: Verdict = "cannot say"
     else:

@@ -284,7 +284,7 @@ def test_a_process_against_a_thread(fork: tuple[float, float], thread: tuple[flo
      ({"reckoned": 0.0}, "cannot say", "1,000 held at most")],
 )  # fmt: skip
 def test_what_a_push_came_to(figures: dict[str, Any], verdict: str, words: str) -> None:
-    found = claim([pushed(**figures)], "Pushed in 67.1 MB, thread")
+    found = claim([pushed(**figures)], "Pushed in 64 MiB, thread")
     assert found.verdict == verdict
     assert words in found.why
 
@@ -294,7 +294,7 @@ def first(name: str, limit: float, **figures: Any) -> str:
 
 
 def test_what_stops_each_first() -> None:
-    assert first("nginx", 32 << 20) == "memory, at 5,000 B each"
+    assert first("nginx", 32 << 20) == "memory"
     assert first("nginx", 1 << 30, workers=2).startswith("descriptors of its 2 processes")
     assert first("haproxy", 1 << 30, workers=2) == "descriptors of its one process"
     assert first("thread", 1 << 30) == "descriptors of its one process"
@@ -302,7 +302,7 @@ def test_what_stops_each_first() -> None:
     assert first("thread", 1 << 40, nofile=10**6, map_max=None).startswith("ids for threads")
     assert first("fork", 1 << 40).startswith("ids for processes")
     assert first("prefork", 32 << 20, member=9_000.0, each=14_000.0) == "memory, of a pool that is to be as large"
-    assert first("fork", 1 << 19) == "memory, all of which its start takes, at 5,000 B each"
+    assert first("fork", 1 << 19) == "memory, all of which its start takes"
 
 
 def test_memory_is_reckoned_with_the_interval_of_the_slope_and_not_from_an_unsure_one() -> None:
