@@ -49,6 +49,7 @@ class MemoryGroup:
             if place is None:
                 raise HostError(f"this host offers no memory control group below ours; {_REMEDY}")
             self._second = place.second
+            remove_leftovers(place.folder)
             folder = place.folder / f"asyncli-{os.getpid()}-{id(self):x}"
             folder.mkdir()
             self._folder = folder
@@ -135,6 +136,14 @@ def find_place(cgroup: str, mountinfo: str) -> Place | None:
                     if (ours / "memory.max").read_text(encoding="ascii").strip() != "max":
                         return None
     return None
+
+
+def remove_leftovers(folder: Path, proc: Path = Path("/proc")) -> None:
+    """Remove the groups below ``folder`` whose maker was killed. One with processes in it stays: it cannot be removed."""
+    for group in folder.glob("asyncli-*-*"):
+        maker = group.name.split("-")[1]
+        if maker.isdigit() and not (proc / maker).exists():
+            _removed(group)
 
 
 def _below(mount: str, root: str, path: str) -> Path:

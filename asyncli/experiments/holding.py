@@ -87,15 +87,20 @@ async def _run(context: Context) -> None:
     chosen = plan["only"] or plan["servers"]
     if unknown := [name for name in [*chosen, *plan["push"]] if name not in SERVERS]:
         raise PlanError(f"experiment holding: unknown server {unknown[0]!r}; write one of {', '.join(SERVERS)}")
+    unpushed: set[str] = set()
     for number in range(plan["rounds"]):
         for name in (one for one in SERVERS if one in chosen):
             if context.wanted(name):
                 with context.step(name, name):
                     await (_hold_one(context, number) if name == "iterative" else _hold(context, name, number))
-        for name in (one for one in plan["push"] if one in chosen and one in _SHAPES):
-            if context.wanted(name) and context.wanted("push"):
-                with context.step("push", "pushing servers to a limit of memory"):
+        for name in (one for one in plan["push"] if one in chosen and one in _SHAPES and one not in unpushed):
+            known = len(context.findings)
+            # Without a group that counts there is none that limits, and a finding has said so.
+            if context.wanted(name) and all(one.code != "no_group" for one in context.findings):
+                with context.step(f"{name}, pushed", f"{name} pushed into {_mib(plan['limit_mib'] * _MIB)}"):
                     await _push(context, name, number)
+            if len(context.findings) > known:
+                unpushed.add(name)
 
 
 async def _hold_one(context: Context, number: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 from asyncli import experiments, lab
 from asyncli.errors import HostError, PlanError
 from asyncli.experiments import holding
-from asyncli.experiments.confined import MemoryGroup, find_place
+from asyncli.experiments.confined import MemoryGroup, find_place, remove_leftovers
 from asyncli.experiments.record import Claim, Record, Round
 from asyncli.experiments.run import run
 from asyncli.report.experiment_page import page
@@ -194,6 +194,15 @@ def test_of_cgroup_v2_it_is_made_where_memory_is_handed_on(
     (mine / "memory.max").write_text(limit)
     found = find_place("0::/user/mine\n", MOUNT.format(root="/", at=tmp_path, kind="cgroup2"))
     assert found == (None if place is None else (tmp_path / place, True))
+
+
+def test_a_group_whose_maker_was_killed_is_removed_and_no_other(tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    (proc / "12").mkdir(parents=True)
+    for name in ("asyncli-11-a", "asyncli-12-a", "asyncli-x-a", "asyncli-13-a/child"):
+        (tmp_path / name).mkdir(parents=True)
+    remove_leftovers(tmp_path, proc)
+    assert {one.name for one in tmp_path.iterdir()} == {"proc", "asyncli-12-a", "asyncli-x-a", "asyncli-13-a"}
 
 
 async def test_without_a_group_it_says_so_in_one_line(tmp_path: Path) -> None:
