@@ -28,7 +28,8 @@ class Place(NamedTuple):
 class MemoryGroup:
     """``async with MemoryGroup(limit_bytes) as group, ...``: what is started ``inside()`` has so much memory, kernel's included.
 
-    Without a limit it only counts. Sockets that a server accepts are charged to it since Linux 6.12.
+    Without a limit it only counts. What it never counts is the TCP socket of an accepted connection where it does not
+    :attr:`charges_sockets`.
 
     It is made below the group that we are in, so whatever limits us limits it too; of cgroup v2 beside it, where that has no
     limit of its own. The server must have ended before the block does. Entering raises :class:`HostError` where no group can
@@ -84,6 +85,12 @@ class MemoryGroup:
         stat = self._read("memory.stat")
         cache, shared = ("file", "shmem") if self._second else ("total_cache", "total_shmem")
         return self.used_bytes - _counted(stat, cache) + _counted(stat, shared)
+
+    @property
+    def charges_sockets(self) -> bool:
+        """Whether accepted sockets are charged to it: since Linux 6.12, and of cgroup v2 alone (inet_csk_accept())."""
+        release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+        return self._second and release is not None and (int(release[1]), int(release[2])) >= (6, 12)
 
     @property
     def refused(self) -> int:

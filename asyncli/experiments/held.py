@@ -27,6 +27,8 @@ from asyncli.store.reader import Run, read_run
 _READ_AT = (0.6, 0.85)
 # Within the time from the word to the generator to its first connect.
 _BEFORE_S = 0.05
+# A share of the kernel's slope: with a wider interval it is noise of other programs' files.
+_KNOWN = 0.1
 # A stop is believed when so many connections, or this share of them, were lost, refused or left without an answer.
 _LOST, _LOST_SHARE = 20, 0.01
 
@@ -118,12 +120,13 @@ async def _recorded(server: LabServer, plan: Plan, watcher: NoWatcher, tell: Cal
         return await asyncio.to_thread(read_run, path)
 
 
-def figures_of(climbed: Climbed) -> dict[str, Any]:
+def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, Any]:
     """What a soak says of its server, bytes by the cost's names, each with the half of its 95 % interval. Pure.
 
-    ``own``: all that one more connection takes on the server's side: the slope of what its control group is charged; without
-    a group what the host takes, less asyncli's memory and the kernel's for asyncli's end. ``rest``: what of it is neither the
-    server's own memory nor its socket.
+    ``own``: all that one more connection takes on the server's side: the slope of what its control group is charged
+    (``charge``), and its TCP socket where that is not; without a group what the host takes, less asyncli's memory and the
+    kernel's for asyncli's end. ``socket``: the kernel's objects for an end, where they are known to ± 10 %; other programs'
+    are in the same caches. ``rest``: what of it is neither the server's own memory nor its socket.
     """
     run, samples, charges = climbed
     totals = fold(run.ticks, run.phases)
@@ -145,14 +148,33 @@ def figures_of(climbed: Climbed) -> dict[str, Any]:
     for key, one in (("user", cost.server_user), ("kernel", cost.kernel), ("host", cost.host_total)):
         found[key] = one and one.bytes_per_connection
         found[f"{key}_half"] = one and one.half_width
+    found |= {"charge": None, "charge_half": None, "socket": None, "rest": None}
     if charges:
-        own = costs(run.plan, run.phases, run.ticks, charges, run.environment).server_user
-        found |= {"own": own and own.bytes_per_connection, "own_half": own and own.half_width}
+        charge = _slope(run, charges)
+        socket = None if sockets_charged else _slope(run, _tcp_of_an_end(samples))
+        found |= {"charge": charge and charge.bytes_per_connection, "charge_half": charge and charge.half_width}
+        parts = [one for one in (charge, socket) if one is not None]
+        whole = len(parts) == (1 if sockets_charged else 2)
+        found["own"] = sum(one.bytes_per_connection for one in parts) if whole else None
+        found["own_half"] = sum(one.half_width for one in parts) if whole else None
     else:
         found |= _own(cost.host_total, cost.kernel, cost.generator_user)
-    known = [found[key] for key in ("own", "user", "kernel")]
+    if cost.kernel is not None and cost.kernel.half_width <= _KNOWN * cost.kernel.bytes_per_connection:
+        found["socket"] = cost.kernel.bytes_per_connection
+    known = [found[key] for key in ("own", "user", "socket")]
     found["rest"] = known[0] - known[1] - known[2] if None not in known else None
     return found
+
+
+def _slope(run: Run, samples: Sequence[Sample]) -> Cost | None:
+    """The line of samples that bear the name of the server's memory."""
+    return costs(run.plan, run.phases, run.ticks, samples, run.environment).server_user
+
+
+def _tcp_of_an_end(samples: Sequence[Sample]) -> list[Sample]:
+    """The TCP sockets of the host, of which a connection has one at either end."""
+    tcp = series(samples, "kernel.slab.TCP")
+    return [Sample(t_s, {"server.pss_bytes": value / 2}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]
 
 
 def _own(host: Cost | None, kernel: Cost | None, generator: Cost | None) -> dict[str, float | None]:

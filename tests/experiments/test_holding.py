@@ -322,6 +322,19 @@ def test_memory_is_reckoned_with_the_interval_of_the_slope_and_not_from_an_unsur
     assert holding.memory_stop(made("nginx", each=None), 51 << 20) is None
 
 
+def test_a_push_is_reckoned_by_what_its_group_is_charged() -> None:
+    shape = holding._SHAPES["thread-pool"]
+    one = made("thread-pool", charge=2_000.0, charge_half=50.0, start=8e6, workers=1_000)
+    found = holding.charged_alone(shape, one)
+    assert (found["own"], found["own_half"], found["member"], found["each"]) == (2_000.0, 50.0, 8_000.0, 10_000.0)
+    assert holding.charged_alone(shape, made("nginx")) == made("nginx")
+
+
+def test_a_socket_that_is_not_known_well_is_no_witness() -> None:
+    rounds = [made("nginx"), made("thread", kernel=4_050.0), made("fork", kernel=300.0, kernel_half=2_000.0)]
+    assert claim(rounds, "kernel keeps").verdict == "holds"
+
+
 def test_a_ladder_stays_within_its_kind_and_a_third_of_the_free_memory() -> None:
     plan = {**holding.EXPERIMENT.defaults}
     assert holding.fitting("nginx", plan, 8e9) == 10_000
