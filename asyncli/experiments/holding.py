@@ -7,7 +7,7 @@ import math
 import os
 import resource
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -384,13 +384,15 @@ def _middle(rounds: list[Round], step: str, key: str) -> float | None:
 
 
 def _chart(rounds: list[Round], names: list[str]) -> Chart:
-    def bar(label: str, value: Iterable[float]) -> Line:
-        return Line(label, [float(at) for at in range(len(names))], list(value))
+    def bar(label: str, key: str, times: int = 1) -> Line:
+        """One for each server of which it is known."""
+        known = [(float(at), value) for at, name in enumerate(names) if (value := _middle(rounds, name, key)) is not None]
+        return Line(label, [at for at, _ in known], [times * value for _, value in known])
 
     parts = [
-        bar("its processes", (_middle(rounds, name, "user") or 0.0 for name in names)),
-        bar("kernel, both ends of the socket", (2 * (_middle(rounds, name, "kernel") or 0.0) for name in names)),
-        bar("in all on the server's side, with its place in a pool", (_middle(rounds, name, "each") or 0.0 for name in names)),
+        bar("its processes", "user"),
+        bar("kernel, both ends of the socket", "socket", 2),
+        bar("in all on the server's side, with its place in a pool", "each"),
     ]
     return Chart("bars", "Memory of a held connection", "", "bytes a connection", parts, names)
 

@@ -220,7 +220,7 @@ def made(name: str, number: int = 0, **figures: Any) -> Round:
     own = figures.get("own", 5_000.0)
     base = {
         "asked": 1_000, "held": 1_000, "lost": 0, "failed": 0, "p99_ms": 2.0, "processes": 2.0, "threads": 2.0, "user": 600.0,
-        "user_half": 10.0, "kernel": 4_000.0, "kernel_half": 20.0, "host": 9_000.0, "host_half": 100.0, "rest": 400.0,
+        "user_half": 10.0, "kernel": 4_000.0, "kernel_half": 20.0, "host": 9_000.0, "host_half": 100.0, "rest": 400.0, "socket": 4_000.0,
         "own": own, "own_half": 100.0, "member": None, "each": own, "start": 1 << 20, "workers": 1, "cut": 1_000, "beat_us": 20.0,
     }  # fmt: skip
     return {"step": name, "round": number, **base, **FACTS, **figures}
