@@ -33,8 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "analysis", "experiments.record",
     },
     "experiments": {
-        "errors", "plan", "records", "core.histogram", "bench", "benchplan", "analysis.benched", "collect.processes", "collect.procfs",
-        "lab",
+        "errors", "units", "plan", "records", "core.histogram", "bench", "benchplan", "session", "store.reader", "analysis.benched",
+        "analysis.cost", "analysis.series", "analysis.totals", "collect.kernel", "collect.processes", "collect.procfs", "lab",
     },
     "experiments.server_models": {
         "asyncli", "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",

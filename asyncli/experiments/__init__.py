@@ -36,6 +36,7 @@ NAMES = {
     "short-vs-keepalive": "short_vs_keepalive",
     "upstream-keepalive": "upstream_keepalive",
     "server-models": "server_models",
+    "holding": "holding",
 }
 
 

@@ -1,0 +1,265 @@
+"""Soaks of a lab server for an experiment: up a ladder of plateaus for what a connection costs, or on until something gives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from asyncli.analysis.cost import Cost, costs
+from asyncli.analysis.series import end_of_hold, first_connect, phase, series
+from asyncli.analysis.totals import fold
+from asyncli.collect.kernel import SlabReader, read_counters
+from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
+from asyncli.lab import LabServer
+from asyncli.plan import Layer, Plan, build_plan
+from asyncli.records import Phase, Sample, Tick
+from asyncli.session import NoWatcher, Soak, Target
+from asyncli.store.reader import Run, read_run
+
+# Shares of a rest at which the server's memory is read: in its last half, which is what a plateau's point is made of.
+_READ_AT = (0.6, 0.85)
+# Within the time from the word to the generator to its first connect.
+_BEFORE_S = 0.05
+# A share of the kernel's slope: with a wider interval it is noise of other programs' files.
+_KNOWN = 0.1
+# A stop is believed when so many connections, or this share of them, were lost, refused or left without an answer.
+_LOST, _LOST_SHARE = 20, 0.01
+
+
+def plan_of_soak(server: LabServer, **values: Any) -> Plan:
+    """A soak's plan by the keys of a plan file, without a residue: the server ends right after it."""
+    plan = build_plan([Layer("{key}", {"urls": [server.url], "server_pid": server.pid, **values})])
+    return msgspec.structs.replace(plan, residue_s=0.0)
+
+
+class _Ladder(NoWatcher):
+    """Reads the memory of server, kernel and host on every plateau, at the same instants.
+
+    The collector reads a thousand processes' once a minute, within its budget, and a short rest may lie between two seconds.
+    """
+
+    def __init__(self, plan: Plan, server: LabServer, charged: Callable[[], int] | None) -> None:
+        self.samples: list[Sample] = []
+        #: The same instants, of what is charged to the server's control group.
+        self.charges: list[Sample] = []
+        self._charged = charged
+        self._plan, self._pid = plan, server.pid
+        self._t0 = 0.0
+        self._begun = asyncio.Event()
+
+    def phase(self, phase: Phase) -> None:
+        if phase.name == "baseline" and phase.end_s is None:
+            self._zero = time.monotonic() - phase.start_s
+        if phase.name == "ramp" and phase.end_s is None:
+            self._charge(phase.start_s - _BEFORE_S)
+            self._t0 = phase.start_s
+            self._begun.set()
+
+    async def read(self) -> None:
+        """All its readings; it is cancelled with the soak."""
+        await self._begun.wait()
+        group, slabs = ProcessGroup("server", ServerTree([self._pid])), SlabReader()
+        for start_s, end_s in self._plan.schedule.rests():
+            for share in _READ_AT:
+                at_s = self._t0 + start_s + share * (end_s - start_s)
+                await asyncio.sleep(max(0.0, self._zero + at_s - time.monotonic()))
+                begun_s = time.monotonic() - self._zero
+                self._charge(begun_s)
+                self.samples.append(Sample(begun_s, await asyncio.to_thread(_memory_of, group, slabs)))
+
+    def _charge(self, at_s: float) -> None:
+        if self._charged is not None:
+            # Under the name of the server's memory: its line is fitted as that is.
+            self.charges.append(Sample(at_s, {"server.pss_bytes": float(self._charged())}))
+
+
+def _memory_of(group: ProcessGroup, slabs: SlabReader) -> dict[str, float]:
+    """What could be read of it."""
+    values = dict(read_counters().values)
+    with contextlib.suppress(OSError, ValueError):
+        values |= slabs.read().values
+    with contextlib.suppress(ProcessesGoneError):
+        group.scan()
+        values |= group.memory().values
+    return values
+
+
+class Climbed(NamedTuple):
+    """A soak's records; its samples, with those of each plateau among them; and what the server's control group was charged."""
+
+    run: Run
+    samples: list[Sample]
+    charges: list[Sample]
+
+
+async def climb(server: LabServer, plan: Plan, charged: Callable[[], int] | None = None) -> Climbed:
+    """A soak by ``plan``. ``charged``: bytes of the server's control group now, where it is in one of its own."""
+    ladder = _Ladder(plan, server, charged)
+    reading = asyncio.create_task(ladder.read())
+    try:
+        run = await _recorded(server, plan, ladder)
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    return Climbed(run, sorted([*run.samples, *ladder.samples], key=lambda one: one.t_s), ladder.charges)
+
+
+async def _recorded(server: LabServer, plan: Plan, watcher: NoWatcher, tell: Callable[[Soak], None] = lambda _: None) -> Run:
+    with tempfile.TemporaryDirectory(prefix="asyncli-holding-") as folder:
+        path = Path(folder) / "run.db"
+        soak = Soak(plan, path, watcher=watcher, target=Target(server.label, server.pid))
+        tell(soak)
+        await soak.run()
+        return await asyncio.to_thread(read_run, path)
+
+
+def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, Any]:
+    """What a soak says of its server, bytes by the cost's names, each with the half of its 95 % interval. Pure.
+
+    ``own``: all that one more connection takes on the server's side: the slope of what its control group is charged
+    (``charge``), and its TCP socket where that is not; without a group what the host takes, less asyncli's memory and the
+    kernel's for asyncli's end. ``socket``: the kernel's objects for an end, where they are known to ± 10 %; other programs'
+    are in the same caches. ``rest``: what of it is neither the server's own memory nor its socket.
+    """
+    run, samples, charges = climbed
+    totals = fold(run.ticks, run.phases)
+    cost = costs(run.plan, run.phases, run.ticks, samples, run.environment)
+    start, end = first_connect(run.phases, run.ticks), end_of_hold(run.phases, run.ticks, samples)
+    found: dict[str, Any] = {
+        "asked": run.plan.connections,
+        "held": totals.held,
+        "lost": totals.whole.lost,
+        "failed": sum(totals.whole.failures.values()),
+        "p99_ms": _ms(totals.whole.latency_us.quantile(0.99)),
+        "processes": series(samples, "server.processes").last(until_s=end),
+        "threads": series(samples, "server.threads").last(until_s=end),
+        "idle_bytes": series(samples, "server.pss_bytes").last(until_s=start),
+        "full_bytes": series(samples, "server.pss_bytes").last(until_s=end),
+        "charged_bytes": charges[0].values["server.pss_bytes"] if charges else None,
+        "beat_us": _beat_us(run, samples),
+    }
+    for key, one in (("user", cost.server_user), ("kernel", cost.kernel), ("host", cost.host_total)):
+        found[key] = one and one.bytes_per_connection
+        found[f"{key}_half"] = one and one.half_width
+    found |= {"charge": None, "charge_half": None, "socket": None, "rest": None}
+    if charges:
+        charge = _slope(run, charges)
+        socket = None if sockets_charged else _slope(run, _tcp_of_an_end(samples))
+        found |= {"charge": charge and charge.bytes_per_connection, "charge_half": charge and charge.half_width}
+        parts = [one for one in (charge, socket) if one is not None]
+        whole = len(parts) == (1 if sockets_charged else 2)
+        found["own"] = sum(one.bytes_per_connection for one in parts) if whole else None
+        found["own_half"] = sum(one.half_width for one in parts) if whole else None
+    else:
+        found |= _own(cost.host_total, cost.kernel, cost.generator_user)
+    if cost.kernel is not None and cost.kernel.half_width <= _KNOWN * cost.kernel.bytes_per_connection:
+        found["socket"] = cost.kernel.bytes_per_connection
+    known = [found[key] for key in ("own", "user", "socket")]
+    found["rest"] = known[0] - known[1] - known[2] if None not in known else None
+    return found
+
+
+def _slope(run: Run, samples: Sequence[Sample]) -> Cost | None:
+    """The line of samples that bear the name of the server's memory."""
+    return costs(run.plan, run.phases, run.ticks, samples, run.environment).server_user
+
+
+def _tcp_of_an_end(samples: Sequence[Sample]) -> list[Sample]:
+    """The TCP sockets of the host, of which a connection has one at either end."""
+    tcp = series(samples, "kernel.slab.TCP")
+    return [Sample(t_s, {"server.pss_bytes": value / 2}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]
+
+
+def _own(host: Cost | None, kernel: Cost | None, generator: Cost | None) -> dict[str, float | None]:
+    if host is None or kernel is None or generator is None:
+        return {"own": None, "own_half": None}
+    value = host.bytes_per_connection - kernel.bytes_per_connection - generator.bytes_per_connection
+    # Their errors may go together, so they are added as they are.
+    return {"own": value, "own_half": host.half_width + kernel.half_width + generator.half_width}
+
+
+def _ms(microseconds: float | None) -> float | None:
+    return None if microseconds is None else microseconds / 1e3
+
+
+def _beat_us(run: Run, samples: Sequence[Sample]) -> float | None:
+    """CPU of the server in the hold by the heartbeats that it answered there, microseconds."""
+    hold = phase(run.phases, "hold")
+    if hold is None or hold.end_s is None:
+        return None
+    spent = series(samples, "server.cpu_s").between(hold.start_s, hold.end_s)
+    answered = [(t_s, tick.answered) for t_s, tick in run.ticks]
+    if len(spent) < 2:
+        return None
+    beats = sum(count for t_s, count in answered if spent.t_s[0] < t_s <= spent.t_s[-1])
+    return 1e6 * (spent.values[-1] - spent.values[0]) / beats if beats else None
+
+
+class _Push(NoWatcher):
+    """Looks for the moment at which a server takes no more, and stops the soak there."""
+
+    def __init__(self, used: Callable[[], int]) -> None:
+        self.most = self.used_at_most = 0
+        self.lost = self.failed = 0
+        self.causes: dict[str, int] = {}
+        self.at_s: float | None = None
+        self.stop: Callable[[], None] = lambda: None
+        self._used = used
+        self._draining = False
+
+    def phase(self, phase: Phase) -> None:
+        self._draining |= phase.name == "drain"
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        if self._draining:
+            return
+        # A connection that waits in the listen queue is open at our end, and its first heartbeat unanswered.
+        served = tick.held - tick.awaiting
+        if served > self.most:
+            self.most, self.used_at_most = served, self._used()
+        self.lost += tick.lost
+        self.failed += sum(tick.failures.values())
+        for cause, count in (*((name, dead.count) for name, dead in tick.deaths.items()), *tick.failures.items()):
+            self.causes[cause] = self.causes.get(cause, 0) + count
+        if self.lost + self.failed >= max(_LOST, _LOST_SHARE * self.most):
+            if self.at_s is None:
+                self.at_s = t_s
+            else:
+                # One second more, for what comes of it.
+                self.stop()
+
+
+async def push(server: LabServer, plan: Plan, used: Callable[[], int], within_s: float) -> dict[str, Any]:
+    """Open connections by ``plan`` until the server takes no more, for ``within_s`` at most; what happened.
+
+    ``used``: bytes of the server's memory now.
+    """
+    watcher = _Push(used)
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def tell(soak: Soak) -> None:
+        nonlocal timer
+        watcher.stop = soak.stop
+        timer = loop.call_later(within_s, soak.stop)
+
+    try:
+        await _recorded(server, plan, watcher, tell)
+    finally:
+        if timer is not None:
+            timer.cancel()
+    return {
+        "most": watcher.most,
+        "used_at_most": watcher.used_at_most,
+        "lost": watcher.lost,
+        "failed": watcher.failed,
+        "causes": watcher.causes,
+        "stopped": watcher.at_s is not None,
+    }

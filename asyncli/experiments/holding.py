@@ -1,0 +1,545 @@
+"""The same soak against every server of the lab: what a held connection takes, how many fit, and what stops the next one."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import resource
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from asyncli.collect.kernel import read_counters
+from asyncli.errors import HostError, PlanError
+from asyncli.experiments import Experiment
+from asyncli.experiments.confined import MemoryGroup
+from asyncli.experiments.context import Context
+from asyncli.experiments.held import climb, figures_of, plan_of_soak, push
+from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Row, Table, Verdict, of_step, row_of, span
+from asyncli.lab import LabServer, choose
+from asyncli.lab.binary import descriptor_limit
+from asyncli.records import Finding
+from asyncli.units import format_bytes, format_count, parse_duration
+
+
+class Shape(NamedTuple):
+    """How a server holds: by events, a process or a thread for each connection; in ``pool``, made before the first one.
+
+    ``many``: its descriptors and memory maps are those of several processes. ``guess_bytes``: more than a connection takes on
+    a host with both ends, to keep a ladder within the memory there is.
+    """
+
+    holds: Literal["event", "process", "thread"]
+    guess_bytes: int
+    pool: bool = False
+    many: bool = False
+
+
+_MIB = 1 << 20
+_SHAPES = {
+    "nginx": Shape("event", 16_000, many=True),
+    "nginx-proxy": Shape("event", 16_000, many=True),
+    "haproxy": Shape("event", 20_000),
+    "apache-event": Shape("event", 24_000, many=True),
+    "builtin": Shape("event", 24_000, many=True),
+    "asyncio": Shape("event", 24_000),
+    "apache-prefork": Shape("process", 2 * _MIB, pool=True, many=True),
+    "fork": Shape("process", 400_000, many=True),
+    "prefork": Shape("process", 400_000, pool=True, many=True),
+    "thread": Shape("thread", 100_000),
+    "thread-pool": Shape("thread", 100_000, pool=True),
+    "thread-queue": Shape("thread", 100_000, pool=True),
+}
+#: Every server of the lab. The iterative one is a case of its own: it has no slope.
+SERVERS = ("iterative", *_SHAPES)
+# A third of the memory that is free, and never more: this is a host on which others work.
+_SHARE_OF_FREE = 1 / 3
+# The iterative server is asked for so many, to see that it serves one of them.
+_ASKED_OF_ONE = 8
+# A slope with a wider interval than this is no ground to divide by.
+_SURE = 0.5
+# A push opens so much more than is reckoned, in this share of its time: slowly, since what it holds is told once a second.
+_BEYOND, _OPENS_IN = 1.3, 0.85
+
+_COST = [
+    Column("user", "its processes", "B"), Column("user_half", "±", "B"), Column("socket", "socket", "B"),
+    Column("rest", "left over", "B"), Column("own", "one more", "B"), Column("own_half", "±", "B"),
+    Column("member", "place in pool", "B"), Column("each", "in all", "B"),
+]  # fmt: skip
+_STATE = [
+    Column("asked", "asked"), Column("held", "held"), Column("processes", "processes"), Column("threads", "threads"),
+    Column("start", "none held", "B"), Column("full_bytes", "all held", "B"), Column("p99_ms", "p99", "ms"),
+    Column("beat_us", "CPU a beat", "us"),
+]  # fmt: skip
+_STOPS = [
+    Column("memory", "memory"), Column("least", "at least"), Column("most", "at most"), Column("descriptors", "descriptors"),
+    Column("ids", "ids"), Column("cut", "cut for"), Column("held_most", "when pushed"),
+]  # fmt: skip
+
+
+# Measuring.
+
+
+async def _run(context: Context) -> None:
+    plan = context.plan
+    chosen = plan["only"] or plan["servers"]
+    if unknown := [name for name in [*chosen, *plan["push"]] if name not in SERVERS]:
+        raise PlanError(f"experiment holding: unknown server {unknown[0]!r}; write one of {', '.join(SERVERS)}")
+    unpushed: set[str] = set()
+    for number in range(plan["rounds"]):
+        for name in (one for one in SERVERS if one in chosen):
+            if context.wanted(name):
+                with context.step(name, name):
+                    await (_hold_one(context, number) if name == "iterative" else _hold(context, name, number))
+        for name in (one for one in plan["push"] if one in chosen and one in _SHAPES and one not in unpushed):
+            known = len(context.findings)
+            # Without a group that counts there is none that limits, and a finding has said so.
+            if context.wanted(name) and all(one.code != "no_group" for one in context.findings):
+                with context.step(f"{name}, pushed", f"{name} pushed into {_mib(plan['limit_mib'] * _MIB)}"):
+                    await _push(context, name, number)
+            if len(context.findings) > known:
+                unpushed.add(name)
+
+
+async def _hold_one(context: Context, number: int) -> None:
+    """Eight connections at the server that serves one at a time."""
+    plan = context.plan
+    async with choose("iterative", connections=1) as server:
+        soak = plan_of_soak(
+            server, connections=_ASKED_OF_ONE, keepalive=4, timeout="1s", hold="2s", baseline=plan["baseline"], reopen=False
+        )
+        found = figures_of(await climb(server, soak))
+        _met(context, server)
+    # All seconds of its one client: neither a slope nor a latency says anything of it.
+    context.add("iterative", number, **{key: found[key] for key in ("asked", "held", "processes", "threads", "full_bytes")})
+    context.say(_said(plan, number, f"iterative: {found['held']:,} of {found['asked']:,} served"))
+
+
+async def _hold(context: Context, name: str, number: int) -> None:
+    plan, shape = context.plan, _SHAPES[name]
+    many = fitting(name, plan, _free_bytes())
+    async with contextlib.AsyncExitStack() as stack:
+        group = await _group(context, stack)
+        server = _made(name, many, plan)
+        stack.push_async_callback(server.stop)
+        with group.inside() if group is not None else contextlib.nullcontext():
+            await server.start()
+        # Events cost a fraction of a fork, of which the quickest make two thousand a second.
+        rate = plan["rate"] if shape.holds == "event" else max(100, plan["rate"] // 4)
+        soak = plan_of_soak(
+            server, connections=many, ramp=f"{max(1, rate // 100)}/10ms", plateaus=plan["plateaus"], plateau_rest=plan["rest"],
+            keepalive=plan["keepalive"], hold=plan["hold"], baseline=plan["baseline"], reopen=False,
+        )  # fmt: skip
+        charged = None if group is None else lambda: group.held_bytes
+        sockets = group is None or group.charges_sockets
+        found = figures_of(await climb(server, soak, charged), sockets_charged=sockets)
+        workers = server.workers
+        _met(context, server)
+    idle, charge = found.pop("idle_bytes") or 0.0, found.pop("charged_bytes")
+    # Tasks, stacks and page tables are no part of a process's own memory; what is charged has them.
+    start = idle if charge is None else charge
+    if shape.holds == "process":
+        # The clock of proc(5) ticks each 10 ms, more than a process that serves one connection takes in all.
+        found["beat_us"] = None
+    context.add(
+        name, number, **found, **priced(shape, found, start, workers), start=start, workers=workers, cut=server.connections,
+        **_host_facts(),
+    )  # fmt: skip
+    cost = f"{found['own']:,.0f} B each on its side" if found["own"] is not None else "what one takes is not known"
+    context.say(_said(plan, number, f"{name}: {found['held']:,} of {found['asked']:,} held, {cost}"))
+
+
+async def _group(context: Context, stack: contextlib.AsyncExitStack) -> MemoryGroup | None:
+    """A control group that counts; where none can be made, a finding once, and None."""
+    try:
+        return await stack.enter_async_context(MemoryGroup())
+    except HostError as error:
+        evidence, _, remedy = str(error).partition("; ")
+        if all(one.code != "no_group" for one in context.findings):
+            evidence = f"{evidence}: what one more takes is reckoned from the whole host's memory, other programs' included"
+            context.findings.append(Finding("no_group", "warning", evidence, remedy))
+        return None
+
+
+async def _push(context: Context, name: str, number: int) -> None:
+    """Within its limit of memory, a third more connections than are reckoned to fit."""
+    plan, shape = context.plan, _SHAPES[name]
+    known = [one for one in context.rounds if one["step"] == name and one["round"] == number]
+    limit = plan["limit_mib"] * _MIB
+    # The limit is on what is charged, and so is what is reckoned: a TCP socket may be none of it.
+    memory = memory_stop(charged_alone(shape, known[0]), limit) if known else None
+    if memory is None:
+        return
+    first = stops(shape, charged_alone(shape, known[0]), limit)[0].number
+    free = _free_bytes() * _SHARE_OF_FREE
+    aim = math.ceil(min(_BEYOND * first, free / max(1.0, known[0]["host"] or shape.guess_bytes)))
+    within_s = parse_duration(plan["push_time"])
+    rate = max(100, math.ceil(aim / (_OPENS_IN * within_s)))
+    async with MemoryGroup(limit) as group:
+        with group.inside():
+            server = _made(name, aim, plan)
+            await server.start()
+        try:
+            soak = plan_of_soak(
+                server, connections=aim, ramp=f"{max(1, rate // 100)}/10ms", keepalive=plan["keepalive"], timeout="3s",
+                hold=plan["push_time"], baseline="1s", reopen=False, force=True,
+            )  # fmt: skip
+            found = await push(server, soak, lambda: group.used_bytes, within_s)
+            refused, killed = group.refused, group.killed
+        finally:
+            await server.stop()
+        complaints = getattr(server, "complaints", ())
+    complaint = next((line for line in complaints if "said once" in line), "")
+    reckoned = {"reckoned": memory.number, "reckoned_least": memory.least, "reckoned_most": memory.most}
+    context.add(
+        f"{name}, pushed", number, server=name, asked=aim, limit=limit, refused=refused, killed=killed, complaint=complaint,
+        **found, **reckoned,
+    )  # fmt: skip
+    context.say(_said(plan, number, f"{name} within {_mib(limit)}: {why_it_stopped(context.rounds[-1])}"))
+
+
+def _made(name: str, many: int, plan: dict[str, Any]) -> LabServer:
+    options: dict[str, Any] = {"workers": many} if _SHAPES[name].pool and name != "apache-prefork" else {}
+    return choose(name, connections=many, keepalive_s=parse_duration(plan["keepalive"]), **options)
+
+
+def _met(context: Context, server: LabServer) -> None:
+    if not context.environment:
+        context.environment = {"cpus": os.cpu_count(), "kernel": os.uname().release, "machine": os.uname().machine, "server": {}}
+    context.environment["server"][server.label] = {"version": server.version}
+
+
+def _said(plan: dict[str, Any], number: int, what: str) -> str:
+    return f"round {number + 1} of {plan['rounds']}, {what}"
+
+
+def _free_bytes() -> float:
+    return read_counters().values.get("host.available_bytes", 0.0)
+
+
+def _host_facts() -> dict[str, Any]:
+    """The limits of this host that end a server's growth; None where one cannot be read or is none."""
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return {
+        "nofile": descriptor_limit(),
+        "pid_max": _number("/proc/sys/kernel/pid_max"),
+        "threads_max": _number("/proc/sys/kernel/threads-max"),
+        "map_max": _number("/proc/sys/vm/max_map_count"),
+        # What glibc reserves for a thread where the limit is none (pthread_create(3), x86-64).
+        "stack_bytes": 2 * _MIB if stack == resource.RLIM_INFINITY else stack,
+    }
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+# Reckoning: pure.
+
+
+def fitting(name: str, plan: dict[str, Any], free_bytes: float) -> int:
+    """Connections for a server's ladder: as many as were asked for, within its kind and a third of the free memory.
+
+    Raises :class:`HostError` where that is fewer than a ladder has steps.
+    """
+    shape = _SHAPES[name]
+    asked = plan["connections"] if shape.holds == "event" else min(plan["connections"], plan["members"])
+    many = min(asked, int(free_bytes * _SHARE_OF_FREE / shape.guess_bytes))
+    if many < plan["plateaus"]:
+        raise HostError(f"{format_bytes(free_bytes)} of free memory are too few for a ladder on {name}; free some")
+    return int(many)
+
+
+def priced(shape: Shape, found: dict[str, Any], start_bytes: float, workers: int) -> dict[str, float | None]:
+    """``member``: what a process or thread of a pool took at the start; ``each``: with it, all that a connection takes."""
+    own = found["own"]
+    if not shape.pool:
+        return {"member": None, "each": own}
+    member = start_bytes / max(1, workers)
+    return {"member": member, "each": None if own is None else own + member}
+
+
+def _sure(one: Round) -> bool:
+    """Whether what a connection takes in all is known well enough to divide by it."""
+    each, half = one.get("each"), one.get("own_half")
+    return each is not None and half is not None and each > 0 and half <= _SURE * each
+
+
+class Stop(NamedTuple):
+    """So many connections, and what ends there, in words; with an interval where it has one."""
+
+    number: float
+    words: str
+    least: float | None = None
+    most: float | None = None
+
+
+def memory_stop(one: Round, limit_bytes: float) -> Stop | None:
+    """How many fit into ``limit_bytes`` on the server's side; None where its slope is not known to ± 50 %."""
+    if not _sure(one):
+        return None
+    each, half = one["each"], one["own_half"]
+    # The start of a pool is the memory of its members, which each counts already.
+    room = limit_bytes - (0.0 if one.get("member") is not None else one["start"])
+    if room <= 0:
+        return Stop(0.0, "memory, all of which its start takes", 0.0, 0.0)
+    return Stop(math.floor(room / each), "memory", math.floor(room / (each + half)), math.floor(room / (each - half)))
+
+
+def charged_alone(shape: Shape, one: Round) -> Round:
+    """A round with what its group is charged as what a connection takes; as it is where that was not read."""
+    if one.get("charge") is None:
+        return one
+    found = {**one, "own": one["charge"], "own_half": one["charge_half"]}
+    return found | priced(shape, found, one["start"], one["workers"])
+
+
+def stops(shape: Shape, one: Round, limit_bytes: float) -> list[Stop]:
+    """Every stop that is known of a server, the first one first."""
+    found = [memory_stop(one, limit_bytes)]
+    of_what = "of a pool that is to be as large" if shape.pool else ""
+    if found[0] is not None:
+        found[0] = found[0]._replace(words=f"{found[0].words}, {of_what}".rstrip(", "))
+    if shape.holds != "process" and one.get("nofile"):
+        count = one.get("workers") or 1 if shape.many else 1
+        words = (
+            "descriptors of its one process" if count == 1 else f"descriptors of its {count} processes (more of them hold more)"
+        )
+        found.append(Stop(one["nofile"] * count, words))
+    if shape.holds != "event":
+        ids = [number for number in (one.get("pid_max"), one.get("threads_max")) if number]
+        if ids:
+            found.append(Stop(min(ids), f"ids for {'processes' if shape.holds == 'process' else 'threads'} (kernel.pid_max)"))
+    if shape.holds == "thread" and one.get("map_max"):
+        # A stack and its guard page.
+        found.append(Stop(one["map_max"] // 2, "memory maps of one process (vm.max_map_count): two for each thread"))
+    return sorted((stop for stop in found if stop is not None), key=lambda stop: stop.number)
+
+
+def why_it_stopped(one: Round) -> str:
+    """What a push came to, in words."""
+    held = f"{one['most']:,} held at most, in {format_bytes(one['used_at_most'])}"
+    lost = ", ".join(
+        f"{count:,} {_CAUSES.get(cause, cause)}" for cause, count in sorted(one["causes"].items(), key=lambda pair: -pair[1])
+    )
+    then = f"; then {lost}" if lost else ""
+    if one["killed"]:
+        what = "a process" if one["killed"] == 1 else f"{one['killed']:,} processes"
+        return f"{held}{then}: the kernel killed {what} of it for want of memory"
+    if one["complaint"]:
+        return f"{held}{then}: it says {one['complaint'].removesuffix(' (said once)')!r}"
+    if one["stopped"]:
+        what = f"the kernel refused it memory {one['refused']:,} times" if one["refused"] else "its limit of memory was not met"
+        return f"{held}{then}: {what}"
+    of_all = (
+        "all that it was asked for" if one["most"] >= 0.999 * one["asked"] else f"of {one['asked']:,}, in the time it was given"
+    )
+    return f"{held}: nothing stopped it ({of_all})"
+
+
+_CAUSES = {
+    "closed_idle": "closed by the server", "closed_awaiting": "closed instead of an answer", "reset": "reset",
+    "refused": "refused", "heartbeat_timeout": "without an answer for 3 s", "connect_timeout": "not accepted",
+}  # fmt: skip
+
+
+# Concluding: pure.
+
+
+def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+    """Its tables, its picture, and what it says of what was expected."""
+    met = [name for name in _SHAPES if of_step(rounds, name, "asked")]
+    order = sorted(met, key=lambda name: _middle(rounds, name, "each") or math.inf)
+    cost = Table(
+        "What one more held connection takes, on the server's side",
+        _COST,
+        [row_of(rounds, name, _COST, label=name) for name in order],
+        "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more: what is charged for it "
+        "to the server's control group, and its TCP socket where cgroup v1 leaves that out: its processes' memory (PSS), the "
+        "kernel's objects for its socket, where they are known to ± 10 %, and what is left over: its task and stack in the "
+        "kernel, page tables, what processes share. Place in pool: what was charged at the start, by its processes or threads, "
+        "all there before the first connection; in all: with that.",
+    )
+    state = Table(
+        "What it was when it held them",
+        _STATE,
+        [row_of(rounds, name, _STATE, label=name) for name in ("iterative", *order) if of_step(rounds, name, "asked")],
+        "Memory with none held: what is charged to its control group then; with all: of its processes alone (PSS). p99: of a "
+        "heartbeat, from due to answered.",
+    )
+    bars = [name for name in order if _middle(rounds, name, "user") is not None]
+    charts = [_chart(rounds, bars)] if bars else []
+    tables = [one for one in (cost, state, _stops_table(plan, rounds, order)) if one.rows]
+    return Conclusions(tables, charts, [*_claims(rounds)])
+
+
+def _middle(rounds: list[Round], step: str, key: str) -> float | None:
+    values = of_step(rounds, step, key)
+    return statistics.median(values) if values else None
+
+
+def _chart(rounds: list[Round], names: list[str]) -> Chart:
+    def bar(label: str, key: str, times: int = 1) -> Line:
+        """One for each server of which it is known."""
+        known = [(float(at), value) for at, name in enumerate(names) if (value := _middle(rounds, name, key)) is not None]
+        return Line(label, [at for at, _ in known], [times * value for _, value in known])
+
+    parts = [
+        bar("its processes", "user"),
+        bar("kernel, both ends of the socket", "socket", 2),
+        bar("in all on the server's side, with its place in a pool", "each"),
+    ]
+    return Chart("bars", "Memory of a held connection", "", "bytes a connection", parts, names)
+
+
+def _stops_table(plan: dict[str, Any], rounds: list[Round], order: list[str]) -> Table:
+    limit = plan["limit_mib"] * _MIB
+    rows, reasons = [], []
+    for name in order:
+        of_it = [one for one in rounds if one["step"] == name]
+        ladders = [stops(_SHAPES[name], one, limit) for one in of_it]
+        memories = [stop for one in of_it if (stop := memory_stop(one, limit)) is not None]
+        # Where memory cannot be reckoned, it may be what ends first.
+        firsts = [ladder[0] for one, ladder in zip(of_it, ladders, strict=True) if _sure(one)]
+        values = {
+            "least": [stop.least for stop in memories if stop.least is not None],
+            "memory": [stop.number for stop in memories],
+            "most": [stop.most for stop in memories if stop.most is not None],
+            "cut": of_step(rounds, name, "cut"),
+            "held_most": of_step(rounds, f"{name}, pushed", "most"),
+        }
+        for key, word in (("descriptors", "descriptors"), ("ids", "ids")):
+            values[key] = [stop.number for ladder in ladders for stop in ladder if stop.words.startswith(word)]
+        if firsts:
+            reasons.append(f"{name} by {statistics.mode(stop.words for stop in firsts)}")
+        else:
+            reasons.append(f"{name} not known, its slope being too wide")
+        rows.append(Row(name, values))
+    return Table(
+        f"The most that each would hold in {_mib(limit)}, by each thing that would stop it",
+        _STOPS,
+        rows,
+        f"What stops each first: {'; '.join(reasons) or 'not known'}. Reckoned, not measured. Memory: the limit, less what is "
+        "there with none held, by what a connection takes in all, with its 95 % interval; a pool is taken to be as large as "
+        "then fits. Descriptors, and ids of processes or threads: of this host. Cut for: its slots or pool in this test, which "
+        "a setting changes. When pushed: measured, in a control group with that limit on what is charged to it.",
+    )
+
+
+def _mib(limit_bytes: float) -> str:
+    return f"{limit_bytes / _MIB:,.0f} MiB"
+
+
+def _claims(rounds: list[Round]) -> Iterator[Claim]:
+    yield from _tenth(rounds)
+    yield from _sockets(rounds)
+    yield from _touched(rounds)
+    yield from _more_than_a_thread(rounds)
+    if served := of_step(rounds, "iterative", "held"):
+        verdict: Verdict = "holds" if set(served) == {1.0} else "does not hold"
+        asked = max(of_step(rounds, "iterative", "asked"))
+        why = f"{span(served, '.0f')} of {asked:.0f} had answers to the end; it has no slope, and no row in the tables of cost."
+        yield Claim("The iterative server holds one connection, and all others wait for its end.", verdict, why)
+    for name in _SHAPES:
+        yield from _pushed(rounds, name)
+
+
+def _tenth(rounds: list[Round]) -> Iterator[Claim]:
+    known = {name: each for name in _SHAPES if (each := [one["each"] for one in rounds if one["step"] == name and _sure(one)])}
+    events = {name: each for name, each in known.items() if _SHAPES[name].holds == "event"}
+    for kind in ("process", "thread"):
+        others = {name: each for name, each in known.items() if _SHAPES[name].holds == kind}
+        if not events or not others:
+            continue
+        dearest, cheapest = max(events, key=lambda name: max(events[name])), min(others, key=lambda name: min(others[name]))
+        slim, dear = min(events, key=lambda name: min(events[name])), max(others, key=lambda name: max(others[name]))
+        worst, best = max(events[dearest]) / min(others[cheapest]), min(events[slim]) / max(others[dear])
+        verdict: Verdict = "holds" if worst < 0.1 else "holds in part" if best < 0.1 else "does not hold"
+        why = (
+            f"{dearest} takes {worst:.3f} of what {cheapest} does, the pair that is nearest; {slim} {best:.3f} of {dear}, the "
+            "farthest. Rule: all pairs below 0.1, or some."
+        )
+        yield Claim(f"A server of events holds a connection for less than a tenth of what a {kind} for each takes.", verdict, why)
+
+
+def _sockets(rounds: list[Round]) -> Iterator[Claim]:
+    ends = {name: (_middle(rounds, name, "kernel"), _middle(rounds, name, "kernel_half") or 0.0) for name in _SHAPES}
+    # With a wider interval it is of other programs' files as well.
+    known = {name: (end, half) for name, (end, half) in ends.items() if end is not None and half <= 0.1 * end}
+    if len(known) < 2:
+        return
+    low, high = min(known, key=lambda name: sum(known[name])), max(known, key=lambda name: known[name][0] - known[name][1])
+    least, most = sum(known[low]), known[high][0] - known[high][1]
+    apart = most / least if least > 0 else math.inf
+    verdict: Verdict = "holds" if apart <= 1.05 else "holds in part" if apart <= 1.25 else "does not hold"
+    why = (
+        f"an end takes {known[low][0]:,.0f} ± {known[low][1]:,.0f} B ({low}) to {known[high][0]:,.0f} ± {known[high][1]:,.0f} B "
+        f"({high}), the mean of both ends. Rule: what the intervals leave between them is within 5 %, or within 25 %."
+    )
+    yield Claim("What the kernel keeps for a socket does not depend on the server.", verdict, why)
+
+
+def _touched(rounds: list[Round]) -> Iterator[Claim]:
+    takes = [
+        (one["own"], one["stack_bytes"])
+        for one in rounds
+        if one["step"] == "thread" and one.get("own") and one.get("stack_bytes")
+    ]
+    if not takes:
+        return
+    shares = [own / reserved for own, reserved in takes]
+    verdict: Verdict = "holds" if max(shares) < 0.01 else "holds in part" if max(shares) < 0.1 else "does not hold"
+    why = (
+        f"{span([own for own, _ in takes], ',.0f')} B in all, {span([100 * share for share in shares])} % of the "
+        f"{format_bytes(takes[0][1])} that its stack reserves. Rule: below 1 %, or below 10 %."
+    )
+    yield Claim("A thread for each connection takes of its stack what it touched, not what is reserved.", verdict, why)
+
+
+def _more_than_a_thread(rounds: list[Round]) -> Iterator[Claim]:
+    process, thread = ([one["each"] for one in rounds if one["step"] == name and _sure(one)] for name in ("fork", "thread"))
+    if process and thread:
+        low, high = min(process) / max(thread), max(process) / min(thread)
+        verdict: Verdict = "holds" if low > 2 else "holds in part" if low > 1 else "does not hold" if high < 1 else "cannot say"
+        why = f"{low:.1f} to {high:.1f} times." if high - low >= 0.05 else f"{low:.1f} times."
+        yield Claim("A process for each connection takes more than twice what a thread takes.", verdict, why)
+
+
+def _pushed(rounds: list[Round], name: str) -> Iterator[Claim]:
+    of_it = [one for one in rounds if one["step"] == f"{name}, pushed"]
+    if not of_it:
+        return
+    shares = [one["most"] / one["reckoned"] for one in of_it if one["reckoned"]]
+    claim = f"Pushed in {_mib(of_it[0]['limit'])}, {name} holds what was reckoned, and no more."
+    if not shares or not any(one["stopped"] for one in of_it):
+        verdict: Verdict = "cannot say"
+    else:
+        verdict = "holds" if all(0.8 <= one <= 1.25 for one in shares) else "does not hold"
+    reckoned = ", ".join(f"{format_count(one['reckoned'])} reckoned" for one in of_it[-1:])
+    shown = f" ({span(shares)} of it)" if shares else ""
+    yield Claim(claim, verdict, f"{reckoned}{shown}; {why_it_stopped(of_it[-1])}. Rule: 0.8 to 1.25 of it.")
+
+
+EXPERIMENT = Experiment(
+    name="holding",
+    title="What each server takes to hold a connection",
+    question="The same soak against every server of the lab: what does one more held connection take, how many fit, and why "
+    "does it stop there?",
+    source="none: the same soak against all of them is ours, and the claims are what is commonly expected",
+    defaults={
+        "rounds": 2, "connections": 10_000, "members": 1_000, "rate": 2_000, "plateaus": 5, "rest": "3s", "keepalive": "10s",
+        "hold": "4s", "baseline": "3s", "limit_mib": 256, "push": ["nginx", "thread", "fork"], "push_time": "20s",
+        "servers": list(SERVERS), "only": [],
+    },
+    quick={
+        "rounds": 1, "connections": 5_000, "members": 1_000, "plateaus": 4, "rest": "2s", "hold": "2s", "baseline": "2s",
+        "limit_mib": 64, "push": ["thread"], "push_time": "10s", "servers": ["iterative", "nginx", "fork", "thread"],
+    },
+    run=_run,
+    conclude=conclude,
+)  # fmt: skip
