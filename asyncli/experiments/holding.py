@@ -449,21 +449,35 @@ def _claims(rounds: list[Round]) -> Iterator[Claim]:
         yield from _pushed(rounds, name)
 
 
+def _between(rounds: list[Round], name: str) -> tuple[float, float] | None:
+    """From where to where what a connection takes in all may lie, by the intervals of all rounds; None where it is not sure."""
+    known = [
+        (one["each"] - one["own_half"], one["each"] + one["own_half"]) for one in rounds if one["step"] == name and _sure(one)
+    ]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+
+
 def _tenth(rounds: list[Round]) -> Iterator[Claim]:
-    known = {name: each for name in _SHAPES if (each := [one["each"] for one in rounds if one["step"] == name and _sure(one)])}
-    events = {name: each for name, each in known.items() if _SHAPES[name].holds == "event"}
+    known = {name: both for name in _SHAPES if (both := _between(rounds, name)) is not None}
     for kind in ("process", "thread"):
-        others = {name: each for name, each in known.items() if _SHAPES[name].holds == kind}
-        if not events or not others:
+        pairs = {
+            (event, other): (known[event][0] / known[other][1], known[event][1] / known[other][0])
+            for event in known
+            for other in known
+            if _SHAPES[event].holds == "event" and _SHAPES[other].holds == kind
+        }
+        if not pairs:
             continue
-        dearest, cheapest = max(events, key=lambda name: max(events[name])), min(others, key=lambda name: min(others[name]))
-        slim, dear = min(events, key=lambda name: min(events[name])), max(others, key=lambda name: max(others[name]))
-        worst, best = max(events[dearest]) / min(others[cheapest]), min(events[slim]) / max(others[dear])
-        verdict: Verdict = "holds" if worst < 0.1 else "holds in part" if best < 0.1 else "does not hold"
-        why = (
-            f"{dearest} takes {worst:.3f} of what {cheapest} does, the pair that is nearest; {slim} {best:.3f} of {dear}, the "
-            "farthest. Rule: all pairs below 0.1, or some."
-        )
+        below, above = sum(high < 0.1 for _, high in pairs.values()), sum(low >= 0.1 for low, _ in pairs.values())
+        verdict: Verdict = "holds" if below == len(pairs) else "does not hold" if above == len(pairs) else "cannot say"
+        if verdict == "cannot say" and below:
+            verdict = "holds in part"
+        near, far = max(pairs, key=lambda pair: pairs[pair][1]), min(pairs, key=lambda pair: pairs[pair][0])
+        said = [
+            f"{event} takes {span([*pairs[event, other]], '.3f')} of what {other} does"
+            for event, other in dict.fromkeys((near, far))
+        ]
+        why = f"{'; at the other end '.join(said)}. Rule: all pairs below 0.1 with their intervals, or some."
         yield Claim(f"A server of events holds a connection for less than a tenth of what a {kind} for each takes.", verdict, why)
 
 
@@ -502,12 +516,15 @@ def _touched(rounds: list[Round]) -> Iterator[Claim]:
 
 
 def _more_than_a_thread(rounds: list[Round]) -> Iterator[Claim]:
-    process, thread = ([one["each"] for one in rounds if one["step"] == name and _sure(one)] for name in ("fork", "thread"))
+    process, thread = _between(rounds, "fork"), _between(rounds, "thread")
     if process and thread:
-        low, high = min(process) / max(thread), max(process) / min(thread)
+        low, high = process[0] / thread[1], process[1] / thread[0]
         verdict: Verdict = "holds" if low > 2 else "holds in part" if low > 1 else "does not hold" if high < 1 else "cannot say"
-        why = f"{low:.1f} to {high:.1f} times." if high - low >= 0.05 else f"{low:.1f} times."
-        yield Claim("A process for each connection takes more than twice what a thread takes.", verdict, why)
+        yield Claim(
+            "A process for each connection takes more than twice what a thread takes.",
+            verdict,
+            f"{low:.1f} to {high:.1f} times, by their intervals.",
+        )
 
 
 def _pushed(rounds: list[Round], name: str) -> Iterator[Claim]:

@@ -246,7 +246,7 @@ def conclusions(rounds: list[Round]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("event", "other", "verdict"), [(5_000.0, 60_000.0, "holds"), (5_000.0, 40_000.0, "does not hold"), (5_000.0, 50_000.0, "does not hold")]
+    ("event", "other", "verdict"), [(5_000.0, 60_000.0, "holds"), (5_000.0, 40_000.0, "does not hold"), (5_000.0, 50_000.0, "cannot say")]
 )
 def test_a_tenth_of_a_thread(event: float, other: float, verdict: str) -> None:
     rounds = [made("nginx", own=event), made("thread", own=other)]
@@ -257,7 +257,7 @@ def test_a_tenth_holds_in_part_where_one_pair_misses_it() -> None:
     rounds = [made("nginx", own=5_000.0), made("builtin", own=9_000.0), made("fork", own=80_000.0)]
     found = claim(rounds, "tenth of what a process")
     assert found.verdict == "holds in part"
-    assert "builtin takes 0.113 of what fork does" in found.why
+    assert "builtin takes 0.111 to 0.114 of what fork does" in found.why
 
 
 @pytest.mark.parametrize(("end", "verdict"), [(4_100.0, "holds"), (4_800.0, "holds in part"), (5_200.0, "does not hold")])
