@@ -32,7 +32,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "asyncli", "benchplan", "core.histogram", "errors", "units", "plan", "records", "samples", "engine.spread", "store.reader",
         "analysis", "experiments.record",
     },
-    "experiments": {"errors", "plan", "records", "bench", "benchplan", "analysis.benched", "collect.processes", "lab"},
+    "experiments": {
+        "asyncli", "errors", "plan", "records", "bench", "benchplan", "analysis.benched", "collect.processes", "collect.kernel",
+        "collect.procfs", "lab",
+    },
     "experiments.record": {"records"},
     "environment": {"asyncli", "records", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},

@@ -31,6 +31,7 @@ class Experiment(NamedTuple):
 #: name -> the module with its EXPERIMENT.
 NAMES = {
     "upstream-keepalive": "upstream_keepalive",
+    "pipelining": "pipelining",
 }
 
 
