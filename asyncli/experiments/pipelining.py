@@ -152,7 +152,7 @@ def _connections(plan: dict[str, Any], way: str) -> int:
 def _depth(plan: dict[str, Any], way: str) -> int:
     if way not in (_MANY, _TEN, _ONE):
         return 1
-    return min(_MOST_DEEP, math.ceil(plan["responses"] / _connections(plan, way)))
+    return min(_MOST_DEEP, -(-int(plan["responses"]) // _connections(plan, way)))
 
 
 def _too_long(plan: dict[str, Any], page: str, way: str) -> bool:

@@ -30,6 +30,8 @@ def amount(value: float, unit: Unit) -> str:
         return format_bytes(value)
     if unit == "share":
         return f"{value:.0%}"
+    if not unit and float(value).is_integer():
+        return f"{value:,.0f}"
     if unit == "/s" or abs(value) >= 1000:
         return format_count(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"

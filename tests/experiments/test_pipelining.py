@@ -14,6 +14,8 @@ import pytest
 
 from asyncli import experiments
 from asyncli.errors import PlanError
+from asyncli.experiments import pipelining
+from asyncli.experiments.context import Context
 from asyncli.experiments.counters import counting
 from asyncli.experiments.distant import Distant
 from asyncli.experiments.inorder import behind_slow, unread
@@ -26,8 +28,11 @@ from asyncli.report.experiment_page import page
 
 TINY = {"rounds": 1, "responses": 600, "connections": 4, "round_trip_ms": 5, "service_ms": 1, "slow_ms": 60}
 PLAN = EXPERIMENT.defaults
-PAGES = ("near", "large", "far", "work")
-WAYS = ("pipelines", "ten pipelines", "one pipeline", "one at a time", "threads", "tasks")
+# Of four connections ten pipelines are all of them, and the large page differs in its size alone.
+PAGES = ("near", "far")
+WAYS = ("pipelines", "one pipeline", "one at a time", "threads", "tasks")
+# A timer may ring before its time, by the clock's grain and the loop's.
+GRAIN_MS = 2.0
 
 
 def children() -> set[str]:
@@ -46,7 +51,9 @@ def steps(record: Record) -> dict[str, Round]:
 
 
 @pytest.mark.nginx
-async def test_a_tiny_run_counts_exactly() -> None:
+async def test_a_tiny_run_counts_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelining, "_PAGES", PAGES)
+    monkeypatch.setattr(pipelining, "_WAYS", WAYS)
     record = await tiny()
     found = steps(record)
     assert record.complete
@@ -59,21 +66,19 @@ async def test_a_tiny_run_counts_exactly() -> None:
         assert (one["total"], one["failed"]) == (600, 0), name
         assert one["cpu_s"] > 0
         assert 0 < one["p50_ms"] <= one["p99_ms"]
-        size = 32_600 if name.startswith("large") else 6_000
         # A bench counts heads as well, the others bodies alone.
-        assert 600 * size <= one["bytes"] < 600 * (size + 400), name
-    # One at a time on a line of 5 ms, each connection waits 150 times; an exact least, whatever this machine does.
-    assert found["far: one at a time"]["duration_s"] >= 150 * 0.005
-    assert found["work: one pipeline"]["duration_s"] >= 600 * 0.001
+        assert 600 * 6_000 <= one["bytes"] < 600 * 6_400, name
+    # One at a time on a line of 5 ms, each connection waits 150 times: a least, whatever this machine does.
+    assert found["far: one at a time"]["duration_s"] >= 150 * (5 - GRAIN_MS) / 1000
     assert found["near: one at a time"]["segments_each"] >= 2
-    # Pipelines of 150 on a limit of 100: four, each of which loses 50, and two more for these.
+    # Pipelines of 150 on a limit of 100: four, each of which loses 50, and two to four more for these.
     cut = found["cut"]
-    assert (cut["total"], cut["failed"], cut["resent"], cut["opened"]) == (600, 0, 200, 6)
+    assert (cut["total"], cut["failed"], cut["resent"]) == (600, 0, 200)
+    assert 6 <= cut["opened"] <= 8
     assert (found["no limit"]["resent"], found["fitting"]["resent"]) == (0, 0)
-    assert found["pipelined"]["first_behind_ms"] >= 60 > found["apart"]["first_behind_ms"]
+    assert found["pipelined"]["first_behind_ms"] >= 60 - GRAIN_MS > found["apart"]["first_behind_ms"]
     assert found["unread"]["window_closed"] >= 1
     assert (found["unread"]["answered"], found["unread"]["before_bytes"] < 100 * 32_600) == (100, True)
-    assert "Left out" not in page(record)
     verdicts = {one.claim: one.verdict for one in record.conclusions.claims}
     assert verdicts["Pipelining cures head-of-line blocking."] == "does not hold"
     assert verdicts["Servers' limits of requests a connection cut pipelines midway."] == "holds"
@@ -81,7 +86,9 @@ async def test_a_tiny_run_counts_exactly() -> None:
 
 async def test_without_nginx_one_line_says_so_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncli.lab.nginx.find_nginx", lambda: None)
-    record = await tiny(responses=40, only=[])
+    monkeypatch.setattr(pipelining, "_WAYS", ("one pipeline",))
+    record = await tiny(service_ms=2)
+    assert steps(record)["work: one pipeline"]["duration_s"] >= 600 * 0.001
     assert [one.code for one in record.findings] == ["left_out", "quick"]
     assert "no nginx on this host" in record.findings[0].evidence
     assert {name.partition(":")[0] for name in steps(record)} == {"far", "work", "pipelined", "apart"}
@@ -90,9 +97,9 @@ async def test_without_nginx_one_line_says_so_and_the_rest_goes_on(monkeypatch: 
 async def test_stopped_in_the_midst_it_leaves_no_process_and_keeps_what_was_measured() -> None:
     before = children()
     said: list[str] = []
-    plan = experiments.plan_of(EXPERIMENT, True, TINY | {"only": ["distant"], "responses": 4000, "round_trip_ms": 1000})
+    plan = experiments.plan_of(EXPERIMENT, True, TINY | {"only": ["distant"], "responses": 4000, "round_trip_ms": 300})
     task = asyncio.create_task(run(EXPERIMENT, plan, say=said.append))
-    while not any("one pipeline of" in one or "1 pipeline of" in one for one in said):  # the next one takes 1,000 s
+    while not any("one pipeline of" in one or "1 pipeline of" in one for one in said):  # the next one takes 300 s
         await asyncio.sleep(0.01)
         assert not task.done()
     task.cancel()
@@ -133,8 +140,8 @@ async def test_answers_come_in_order_and_wait_for_a_slow_one_of_their_own_connec
         in_line = await behind_slow(server.url, 80, 5, pipelined=True)
         apart = await behind_slow(server.url, 80, 5, pipelined=False)
     assert in_line == sorted(in_line)
-    assert min(in_line) >= 80
-    assert apart[0] >= 80 > min(apart[1:])
+    assert min(in_line) >= 80 - GRAIN_MS
+    assert apart[0] >= 80 - GRAIN_MS > min(apart[1:])
 
 
 async def test_an_unread_pipeline_closes_the_window_and_loses_nothing() -> None:
@@ -143,6 +150,17 @@ async def test_an_unread_pipeline_closes_the_window_and_loses_nothing() -> None:
     assert stalled.window_closed
     assert stalled.answered == 300
     assert 0 < stalled.before_bytes < 300 * 32_600
+
+
+@pytest.mark.nginx
+async def test_no_answer_of_pipelines_that_are_cut_goes_uncounted() -> None:
+    # An answer that was learnt from a connection's last read was counted nowhere where the next to bring it ended as well:
+    # seen in a third of all such runs.
+    context = Context({})
+    for _ in range(6):
+        async with LabNginx(164, workers=1, keepalive_requests=100) as server:
+            found = await context.bench(server, connections=100, requests=10_000, pipeline=150, workers=1)
+        assert (found.requests.total, found.requests.failed, found.requests.resent) == (10_000, 0, 3_300)
 
 
 @pytest.mark.nginx
