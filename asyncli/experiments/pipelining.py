@@ -452,7 +452,7 @@ def _a_few_do(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
         why = f"{ten} take so many times as long: {_listed(plan, found[_TEN])}"
         if found[_ONE]:
             why += f"; {one}: {_listed(plan, found[_ONE])}"
-        why += ". It holds on a page with 1.25 or less for the former."
+        why += f". It holds on a page where {ten} take 1.25 times as long or less."
         yield Claim(f"A few pipelines do nearly as well as {plan['connections']}.", verdict, why)
 
 
