@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "analysis", "experiments.record",
     },
     "experiments": {
-        "errors", "units", "plan", "records", "core.histogram", "bench", "benchplan", "session", "store.reader", "analysis.benched",
+        "asyncli", "errors", "units", "plan", "records", "core.histogram", "bench", "benchplan", "session", "store.reader", "analysis.benched",
         "analysis.cost", "analysis.series", "analysis.totals", "collect.kernel", "collect.processes", "collect.procfs", "lab",
     },
     "experiments.server_models": {

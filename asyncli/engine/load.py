@@ -525,7 +525,9 @@ class Load:
             self._last.append(self._replies[0].known)
         self._pending[handle] = self._served[handle] = 0
         self._slot[handle] = slot
-        self._last[handle] = self._replies[slot % len(self._asks)].known
+        known = self._replies[slot % len(self._asks)].known
+        # In use from now on: what a connection that ended learnt last may be counted by here first.
+        self._last[handle] = self._in_use[id(known)] = known
         self._odd.add(handle)
         if self._shard.local:
             # There the handshake is mostly over when connect() returns, and nothing need be awaited.

@@ -35,6 +35,7 @@ class Experiment(NamedTuple):
 NAMES = {
     "short-vs-keepalive": "short_vs_keepalive",
     "upstream-keepalive": "upstream_keepalive",
+    "pipelining": "pipelining",
     "server-models": "server_models",
     "holding": "holding",
 }

@@ -18,13 +18,17 @@ from asyncli.lab.program import LabProgram, ask, backlog
 __all__ = ["LabNginx", "NginxBinary", "find_nginx"]
 
 
+# Characters: of ASCII one takes two bytes where it is escaped, of others one takes up to four.
+_LONGEST_PART, _LONGEST_PART_BEYOND_ASCII = 1_900, 950
+
+
 class LabNginx(LabProgram):
     """An nginx of our own on ``address``, cut for ``connections`` that beat every ``keepalive_s`` seconds or oftener.
 
     ``async with LabNginx(connections=100_000) as server`` starts it and, at the end, stops it and removes its files. It
     is a child in the foreground that dies with us. Raises :class:`HostError` if there is no nginx or it does not start.
-    It answers every path with ``body`` (nginx fills in its variables there); ``least_workers`` are started even where
-    fewer would do (one a CPU).
+    It answers every path with ``body``, however long (nginx fills in its variables there); ``least_workers`` are started
+    even where fewer would do (one a CPU).
 
     The other keyword arguments after ``workers`` are for provoking what kills connections; leave them out for a soak.
     """
@@ -123,6 +127,7 @@ class LabNginx(LabProgram):
         assert self.sizes is not None
         assert self._binary is not None
         modern = self._binary.version >= (1, 19, 10)
+        parts, body = _in_parts(self._body)
         return {
             "error_log": _quoted(str(self.error_log)),
             "user_line": _user_line(),
@@ -139,7 +144,8 @@ class LabNginx(LabProgram):
             "listen": ports.host_port(self.address, self.port),
             "backlog": backlog(),
             "content_type": self._content_type,
-            "body": _quoted(self._body),
+            "body_parts": parts,
+            "body": body,
             "status_port": self.status_port,
         }
 
@@ -154,6 +160,25 @@ def _is_worker(pid: str) -> bool:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
+
+
+def _in_parts(text: str) -> tuple[str, str]:
+    """Directives that set what is too long for one word of a configuration, and the word that stands for all of it.
+
+    nginx reads its files by 4,096 bytes and refuses a longer word (ngx_conf_file.c, NGX_CONF_BUFFER: "too long parameter").
+    """
+    parts, at = [], 0
+    most = _LONGEST_PART if text.isascii() else _LONGEST_PART_BEYOND_ASCII
+    while len(text) - at > most:
+        # Never in the midst of a variable, which is evaluated in its part.
+        whole = re.sub(r"\$\{?\w*\Z", "", text[at : at + most]) or text[at : at + most]
+        parts.append(whole)
+        at += len(whole)
+    if not parts:
+        return "", _quoted(text)
+    parts.append(text[at:])
+    lines = [f"set $body_{number} {_quoted(part)};" for number, part in enumerate(parts)]
+    return "\n            ".join(lines), '"' + "".join(f"${{body_{number}}}" for number in range(len(parts))) + '"'
 
 
 def _user_line() -> str:
