@@ -59,7 +59,7 @@ _SOURCE: dict[tuple[str, str], dict[str, float]] = {
     (_LARGE, _MANY): {"duration_s": 30.0},
 }
 _COLUMNS = [
-    Column("duration_s", "time", "s"), Column("per_s", "answers/s", "/s"), Column("cpu_s", "client CPU", "s"),
+    Column("duration_s", "time", "s"), Column("cpu_s", "client CPU", "s"),
     Column("cores", "busy", "cores"), Column("p50_ms", "p50", "ms"), Column("p99_ms", "p99", "ms"),
 ]  # fmt: skip
 _WIRE_COLUMNS = [
@@ -523,7 +523,7 @@ def _on_the_wire(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
         why = f"{span(again[_MANY], ',.0f')} retransmitted segments a run"
         if again[_KEPT]:
             why += f", {span(again[_KEPT], ',.0f')} one at a time"
-        why += "; loopback loses nothing, so a line that does is needed to tell." if verdict == "cannot say" else "."
+        why += "; loopback drops nothing by itself, so a line that does is needed to tell." if verdict == "cannot say" else "."
         yield Claim("Bursts of pipelines bring duplicate ACKs and retransmissions.", verdict, why)
 
 
