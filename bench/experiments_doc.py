@@ -55,6 +55,7 @@ def section(path: str) -> list[str]:
     if concluded.tables[0].caption:
         lines += [concluded.tables[0].caption, ""]
     lines += [f"- **{one.verdict}**: {one.claim} {one.why}" for one in concluded.claims]
+    lines += [f"- (left out: {one.evidence})" for one in record.findings if one.severity != "info"]
     return [*lines, ""]
 
 
