@@ -17,13 +17,11 @@ from asyncli import preflight
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
-from asyncli.engine.resolve import lay_out
 from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread
-from asyncli.environment import read_environment
-from asyncli.errors import PreflightError
+from asyncli.environment import look_around, read_environment
 from asyncli.preflight.checks import host_checks
-from asyncli.preflight.limits import Limits, raise_nofile, read_limits
+from asyncli.preflight.limits import Limits
 from asyncli.records import Asked, Finding, Sample, Tick
 
 _LEAD_S = 0.1
@@ -36,7 +34,7 @@ _PATIENCE_S = 10.0
 class Bench:
     """One run of ``plan``. ``stop()`` ends it and reports; ``on_tick`` hears (seconds since the start, tick) once a second.
 
-    ``label`` names the server where the lab started it; ``server_pid`` is its main process then.
+    ``label`` names the server where the lab started it.
     """
 
     def __init__(
@@ -72,24 +70,16 @@ class Bench:
         )
         try:
             await collector.open()
-            refusals = preflight.refusals(host_checks(self.plan.held, spread, limits))
-            if refusals and not self.plan.force:
-                lines = [f"{one.evidence}; mend: {one.remedy}" for one in preflight.checks_to_findings(refusals)]
-                raise PreflightError("\n".join([*lines, "(--force goes on all the same)"]))
+            if not self.plan.force:
+                preflight.refuse(host_checks(self.plan.held, spread, limits))
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             shard = build_load_shard(self.plan, spread)
             await self._measure(shard, collector)
             # On the clock of the ticks: seconds since the first connect.
             lead_s = self._t0 - self._zero
             self._samples = [Sample(one.t_s - lead_s, one.values) for one in self._samples]
-            server = collector.server
             environment = read_environment(limits, spread)
-            environment["server"] = {
-                "label": self._label or server.version or server.name or "the server",
-                "version": server.version,
-                "pid": server.pid,
-                "exe": server.exe,
-            }
+            environment["server"] = collector.server.document(self._label)
             return self._result(started, environment, shard)
         finally:
             await collector.close()
@@ -192,13 +182,9 @@ class Bench:
 
 
 async def _look_around(plan: BenchPlan) -> tuple[Limits, Spread]:
-    raise_nofile()
-    limits = read_limits()
-    # 28,232 ports is what Linux grants by default: the guess where the range cannot be read.
-    ports = limits.ports if limits.ports is not None else 28_232
-    nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
-    spread = await asyncio.to_thread(lay_out, plan.held, ports=ports, nofile=nofile, cpus=cpus)
+    limits, spread = await look_around(plan.held)
     if plan.workers is None:
+        nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
         # A server on this host needs CPUs as well.
         wanted = min(max(1, cpus // 2 if spread.local else cpus), -(-plan.connections // _CONNECTIONS_WORTH_A_PROCESS))
         forced = -(-plan.connections // max(1, nofile - OWN_DESCRIPTORS))

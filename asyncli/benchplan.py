@@ -10,9 +10,9 @@ import msgspec
 
 from asyncli import plan as soaks
 from asyncli.errors import PlanError
-from asyncli.plan import Layer, Plan, read_layers
+from asyncli.plan import Layer, Plan, above_zero, count_to, read_layers
 from asyncli.records import Environment, Finding, Sample, Tick
-from asyncli.units import parse_count, parse_duration
+from asyncli.units import parse_count
 
 # Methods whose answers this program can tell the end of; CONNECT and UPGRADE leave HTTP.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -110,24 +110,11 @@ def _body(value: object) -> bytes:
 
 
 def _rate(value: object) -> float:
-    number = parse_count(value.removesuffix("/s") if isinstance(value, str) else value)
-    if number > MOST_RATE:
-        raise ValueError(f"{value!r} is more than any server answers; write requests a second up to 10M, for example 500")
-    return float(number)
+    return float(_whole_rate(value.removesuffix("/s") if isinstance(value, str) else value))
 
 
-def _pipeline(value: object) -> int:
-    number = parse_count(value)
-    if number > MOST_PIPELINE:
-        raise ValueError(f"{value!r} is too deep; write how many requests to send at once, up to {MOST_PIPELINE:,}")
-    return number
-
-
-def _duration(value: object) -> float:
-    seconds = parse_duration(value)
-    if seconds <= 0:
-        raise ValueError(f"{value!r} is zero; write a time above it, for example 10s")
-    return seconds
+_whole_rate = count_to(MOST_RATE, "more than any server answers; write requests a second up to 10M, for example 500")
+_pipeline = count_to(MOST_PIPELINE, f"too deep; write how many requests to send at once, up to {MOST_PIPELINE:,}")
 
 
 #: key of a plan (and, with dashes, the flag) -> (field of BenchPlan, parser).
@@ -140,7 +127,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
         )
     },
     "requests": ("requests", parse_count),
-    "duration": ("duration_s", _duration),
+    "duration": ("duration_s", above_zero("10s")),
     "rate": ("rate", _rate),
     "pipeline": ("pipeline", _pipeline),
     "short": ("short", bool),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import msgspec
 
 from asyncli import __version__
+from asyncli.engine.resolve import lay_out
 from asyncli.engine.spread import Spread, show
-from asyncli.preflight.limits import Limits
+from asyncli.plan import Plan
+from asyncli.preflight.limits import Limits, raise_nofile, read_limits
 from asyncli.records import Environment
 
 #: The sysctls that decide what a connection costs or whether it can be had.
@@ -20,6 +23,19 @@ SYSCTLS = (
     "net.ipv4.tcp_max_tw_buckets", "net.ipv4.tcp_max_syn_backlog", "net.core.somaxconn", "fs.file-max", "fs.nr_open",
     "fs.epoll.max_user_watches", "vm.overcommit_memory",
 )  # fmt: skip
+
+
+async def look_around(plan: Plan) -> tuple[Limits, Spread]:
+    """This host's limits, our own descriptor limit raised to its end, and the plan laid over them.
+
+    Raises :class:`~asyncli.errors.PlanError` and :class:`~asyncli.errors.HostError` as :func:`~asyncli.engine.resolve.lay_out`.
+    """
+    raise_nofile()
+    limits = read_limits()
+    # 28,232 ports is what Linux grants by default (32768-60999): the guess where the range cannot be read.
+    ports = limits.ports if limits.ports is not None else 28_232
+    spread = await asyncio.to_thread(lay_out, plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1)
+    return limits, spread
 
 
 def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> Environment:

@@ -166,18 +166,34 @@ def _keepalive(value: object) -> float:
     return seconds
 
 
-def _connections(value: object) -> int:
-    number = parse_count(value)
-    if number > MOST_CONNECTIONS:
-        raise ValueError(f"{value!r} is more than one run is built for; write at most 10M")
-    return number
+def count_to(most: int, otherwise: str) -> Callable[[object], int]:
+    """A parser of counts from 1 to ``most``; of more the error says ``otherwise``."""
+
+    def parse(value: object) -> int:
+        number = parse_count(value)
+        if number > most:
+            raise ValueError(f"{value!r} is {otherwise}")
+        return number
+
+    return parse
 
 
-def _positive(value: object) -> float:
-    seconds = parse_duration(value)
-    if seconds <= 0:
-        raise ValueError(f"{value!r} is zero; write a time above it, for example 10ms")
-    return seconds
+_connections = count_to(MOST_CONNECTIONS, "more than one run is built for; write at most 10M")
+
+
+def above_zero(example: str) -> Callable[[object], float]:
+    """A parser of times above zero; ``example`` stands in the error."""
+
+    def parse(value: object) -> float:
+        seconds = parse_duration(value)
+        if seconds <= 0:
+            raise ValueError(f"{value!r} is zero; write a time above it, for example {example}")
+        return seconds
+
+    return parse
+
+
+_positive = above_zero("10ms")
 
 
 def _hold(value: object) -> float | None:

@@ -5,7 +5,7 @@ These types cross every border (worker -> host -> session -> run file -> report)
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -55,6 +55,14 @@ class Deaths(msgspec.Struct, array_like=True):
         self.requests.merge(other.requests)
 
 
+_Key = TypeVar("_Key")
+
+
+def _add(counts: dict[_Key, int], others: dict[_Key, int]) -> None:
+    for key, count in others.items():
+        counts[key] = counts.get(key, 0) + count
+
+
 class Asked(msgspec.Struct):
     """What a second of ``asyncli bench`` counts beyond a :class:`Tick`'s. Times in microseconds. Mergeable.
 
@@ -89,8 +97,7 @@ class Asked(msgspec.Struct):
     def merge(self, other: Asked) -> None:
         for name in ("keepalive", "resent", "body_bytes", "other_length", "in_flight", "left", "queued"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for cause, count in other.failed.items():
-            self.failed[cause] = self.failed.get(cause, 0) + count
+        _add(self.failed, other.failed)
         self.waiting_us.merge(other.waiting_us)
         self.processing_us.merge(other.processing_us)
         self.per_connection.merge(other.per_connection)
@@ -152,12 +159,9 @@ class Tick(msgspec.Struct):
         """Add the counts of ``other`` (not its gauges)."""
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for cause, count in other.failures.items():
-            self.failures[cause] = self.failures.get(cause, 0) + count
-        for status, count in other.by_status.items():
-            self.by_status[status] = self.by_status.get(status, 0) + count
-        for destination, count in other.dropped.items():
-            self.dropped[destination] = self.dropped.get(destination, 0) + count
+        _add(self.failures, other.failures)
+        _add(self.by_status, other.by_status)
+        _add(self.dropped, other.dropped)
         for cause, deaths in other.deaths.items():
             self.deaths.setdefault(cause, Deaths()).merge(deaths)
         for name in HISTOGRAMS:

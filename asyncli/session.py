@@ -19,13 +19,11 @@ import msgspec
 from asyncli import preflight
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
-from asyncli.engine.resolve import lay_out
 from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
 from asyncli.engine.spread import Destination, Spread, show
-from asyncli.environment import read_environment
-from asyncli.errors import PreflightError
+from asyncli.environment import look_around, read_environment
 from asyncli.plan import Plan, plan_document
-from asyncli.preflight.limits import Limits, raise_nofile, read_limits
+from asyncli.preflight.limits import Limits
 from asyncli.records import CUT, STOPPED, Check, Deaths, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.store.writer import RunWriter
 from asyncli.units import format_duration
@@ -106,7 +104,7 @@ class Soak:
 
     async def run(self) -> Path:
         """Do all of it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
-        limits, spread = await _look_around(self.plan)
+        limits, spread = await look_around(self.plan)
         self._destinations = spread.destinations
         collector = Collector(
             self.plan,
@@ -119,7 +117,8 @@ class Soak:
         try:
             await collector.open()
             checks = await asyncio.to_thread(_examine, self.plan, spread, collector)
-            self._refuse(checks)
+            if not self.plan.force:
+                preflight.refuse(checks)
             self._open_run_file(limits, spread, collector, checks)
             completed = False
             try:
@@ -192,22 +191,12 @@ class Soak:
 
     # -- before the first connect
 
-    def _refuse(self, checks: list[Check]) -> None:
-        """Raises :class:`PreflightError` where the run could only fail."""
-        refusals = preflight.refusals(checks)
-        if refusals and not self.plan.force:
-            lines = [f"{finding.evidence}; mend: {finding.remedy}" for finding in preflight.checks_to_findings(refusals)]
-            raise PreflightError("\n".join([*lines, "(--force goes on all the same)"]))
-
     def _open_run_file(self, limits: Limits, spread: Spread, collector: Collector, checks: list[Check]) -> None:
         wall = datetime.datetime.now(datetime.UTC)
         server = collector.server
         environment = read_environment(limits, spread)
         environment["server"] = {
-            "label": self._target.label if self._target else server.version or server.name or "the server",
-            "version": server.version,
-            "pid": server.pid,
-            "exe": server.exe,
+            **server.document(self._target.label if self._target else None),
             "config_hash": _config_hash(server.config_path),
         }
         environment["wall_start"] = wall.isoformat()
@@ -425,7 +414,7 @@ async def look_at(plan: Plan) -> tuple[Spread, list[Check], list[Finding]]:
     Sends nothing to the target.
     """
     findings: list[Finding] = []
-    _, spread = await _look_around(plan)
+    _, spread = await look_around(plan)
     collector = Collector(
         plan,
         clock=time.monotonic,
@@ -439,15 +428,6 @@ async def look_at(plan: Plan) -> tuple[Spread, list[Check], list[Finding]]:
         return spread, await asyncio.to_thread(_examine, plan, spread, collector), findings
     finally:
         await collector.close()
-
-
-async def _look_around(plan: Plan) -> tuple[Limits, Spread]:
-    raise_nofile()
-    limits = read_limits()
-    # 28,232 ports is what Linux grants by default (32768-60999): the guess where the range cannot be read.
-    ports = limits.ports if limits.ports is not None else 28_232
-    spread = await asyncio.to_thread(lay_out, plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1)
-    return limits, spread
 
 
 def _examine(plan: Plan, spread: Spread, collector: Collector) -> list[Check]:

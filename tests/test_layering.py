@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"asyncli", "benchplan", "core", "plan", "records", "errors"},
     "engine.spread": set(),
     "collect": {"errors", "units", "plan", "records"},
-    "preflight": {"units", "plan", "records", "engine.spread"},
+    "preflight": {"errors", "units", "plan", "records", "engine.spread"},
     "store": {"core.histogram", "errors", "plan", "records", "samples"},
     "analysis": {"benchplan", "core.histogram", "core.ramp", "units", "plan", "records", "samples"},
     "report": {
@@ -34,19 +34,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "experiments": {
         "asyncli", "errors", "units", "plan", "records", "core.histogram", "bench", "benchplan", "session", "store.reader", "analysis.benched",
-        "analysis.cost", "analysis.series", "analysis.totals", "collect.kernel", "collect.processes", "collect.procfs", "lab",
+        "analysis.cost", "analysis.series", "analysis.totals", "collect.kernel", "collect.pages", "collect.processes", "collect.procfs", "lab",
     },
     "experiments.server_models": {
-        "asyncli", "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
+        "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
     },
     "experiments.models_compared": {"errors", "experiments.record", "lab.models"},
     "experiments.cputime": {"collect.processes", "collect.procfs"},
     "experiments.bytes_client": {"engine.spread"},
     "experiments.record": {"records"},
-    "environment": {"asyncli", "records", "engine.spread", "preflight.limits"},
+    "environment": {"asyncli", "plan", "records", "engine.resolve", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},
-    "session": {"errors", "units", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
-    "bench": {"benchplan", "errors", "records", "engine", "collect", "preflight", "environment"},
+    "session": {"units", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
+    "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
         "asyncli", "errors", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
         "store.head", "store.writer", "report", "analysis.compare", "analysis.benched", "experiments",

@@ -62,6 +62,11 @@ class ServerFacts(msgspec.Struct, frozen=True):
     config_path: str | None = None
     found_by: str | None = None
 
+    def document(self, label: str | None = None) -> dict[str, object]:
+        """What a record keeps of it, as plain data; ``label``: what to call it, where somebody knows better."""
+        called = label or self.version or self.name or "the server"
+        return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe}
+
 
 def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
     """The server's root processes.

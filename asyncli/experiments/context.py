@@ -65,28 +65,21 @@ class Context:
 
 
 class Spending:
-    """CPU seconds of processes and all their descendants, those that ended and were waited for too, since it was made."""
+    """Seconds of CPU; 0 until they are known."""
 
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._tree, self._ledger = ServerTree(pids), CpuLedger()
-        self._begun_s = self._ledger.update(self._tree())
-        self.spent_s = 0.0
-
-    def update(self) -> float:
-        """Read again: what was spent so far."""
-        with contextlib.suppress(ProcessesGoneError):
-            self.spent_s = self._ledger.update(self._tree()) - self._begun_s
-        return self.spent_s
+    spent_s = 0.0
 
 
 @contextlib.contextmanager
 def spending(pids: Sequence[int]) -> Iterator[Spending]:
-    """What ``pids`` and their descendants spend inside: ``spent_s`` of it, after its end."""
-    found = Spending(pids)
+    """What ``pids`` and all their descendants spend inside, those that ended and were waited for too: known at its end."""
+    tree, ledger, found = ServerTree(pids), CpuLedger(), Spending()
+    begun_s = ledger.update(tree())
     try:
         yield found
     finally:
-        found.update()
+        with contextlib.suppress(ProcessesGoneError):
+            found.spent_s = ledger.update(tree()) - begun_s
 
 
 def figures(found: Benched) -> dict[str, Any]:

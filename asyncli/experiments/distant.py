@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import os
 import re
 import signal
 import socket
@@ -19,13 +18,13 @@ import subprocess
 import sys
 from collections import deque
 from pathlib import Path
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 import asyncli
 from asyncli.errors import HostError
 from asyncli.lab import child, ports
 from asyncli.lab.serve import new_loop
+from asyncli.lab.server import OwnServer
 
 _START_S = 30.0
 _BACKLOG = 4096
@@ -115,32 +114,20 @@ class Conversation(asyncio.Protocol):
             self._go_on()
 
 
-class Distant:
+class Distant(OwnServer):
     """The server as a process of its own on 127.0.0.1, with what a bench needs of a lab server; its answers' bodies have
     ``size_bytes``.
     """
 
+    called = "the distant server"
     status_url: str | None = None
     error_log: Path | None = None
     workers = 1
 
     def __init__(self, size_bytes: int, round_trip_ms: float = 0.0) -> None:
+        super().__init__("127.0.0.1", 0)
         self.connections = _BACKLOG
         self.size_bytes, self.round_trip_ms = size_bytes, round_trip_ms
-        self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        """The URL of the page that takes no time to work on."""
-        return f"http://127.0.0.1:{self.port}/"
-
-    @property
-    def pid(self) -> int:
-        """Its one process."""
-        if self._process is None:
-            raise HostError("the distant server is not running; start it first")
-        return self._process.pid
 
     @property
     def label(self) -> str:
@@ -151,13 +138,6 @@ class Distant:
     def version(self) -> str:
         """asyncli's."""
         return asyncli.__version__
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Start it and return when it listens; :class:`HostError` where it does not."""
@@ -189,9 +169,7 @@ class Distant:
 
 def spawn_module(module: str, arguments: list[str]) -> subprocess.Popen[bytes]:
     """``python -m module`` as a child that cannot outlive us, its stdout a pipe; it finds this very package, installed or not."""
-    home = str(Path(asyncli.__file__).resolve().parent.parent)
-    path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
-    return child.spawn([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
+    return child.spawn([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, env=child.finds_us())
 
 
 def answer(size_bytes: int) -> bytes:

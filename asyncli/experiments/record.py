@@ -44,6 +44,11 @@ class Table(msgspec.Struct):
     rows: list[Row]
     caption: str = ""
 
+    @property
+    def told(self) -> list[Column]:
+        """The columns of which something was measured, or is known of the source."""
+        return [one for one in self.columns if any(row.values.get(one.key) or one.key in row.source for row in self.rows)]
+
 
 class Line(msgspec.Struct):
     """A named series of a chart."""

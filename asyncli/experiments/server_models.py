@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any, cast
 
-import asyncli
 from asyncli.engine.spread import Spread
 from asyncli.environment import read_environment
 from asyncli.errors import HostError, PeerError, PlanError
@@ -96,14 +93,12 @@ async def _load(
 
 async def _client(host: str, port: int, processes: int, loops: int, size: int) -> dict[str, Any]:
     """The classic client's findings. Raises :class:`PeerError` where not every connection brought its bytes."""
-    home = str(Path(asyncli.__file__).resolve().parent.parent)
-    path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
     arguments = map(str, (host, port, processes, loops, size))
     with tempfile.TemporaryFile() as complaints:
         try:
             client = child.spawn(
                 [sys.executable, "-m", "asyncli.experiments.bytes_client", *arguments],
-                stdout=subprocess.PIPE, stderr=complaints, env={**os.environ, "PYTHONPATH": path},
+                stdout=subprocess.PIPE, stderr=complaints, env=child.finds_us(),
             )  # fmt: skip
         except OSError as error:
             raise HostError(f"the client could not be started ({error.strerror}); look at the host's load") from None

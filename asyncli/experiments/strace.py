@@ -15,7 +15,9 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from asyncli.collect.procfs import read_text
 from asyncli.errors import HostError
+from asyncli.experiments.usage import parse_fields
 from asyncli.lab import child
 
 # To attach takes about a millisecond a process, and the table is written within a few more.
@@ -84,9 +86,7 @@ def _attached(tracer: int, pids: Sequence[int]) -> bool:
 def _tracer(pid: int) -> int:
     """Who traces a process (proc(5), TracerPid); 0 for nobody, and for one that has ended."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("TracerPid:"):
-                return int(line.split()[1])
+        return parse_fields(read_text(f"/proc/{pid}/status"), {"TracerPid": "tracer"}).get("tracer", 0)
     return 0
 
 

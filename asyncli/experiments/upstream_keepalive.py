@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+from asyncli.collect.pages import NotStatusPage, parse_page
+from asyncli.errors import HostError
 from asyncli.experiments import Experiment
 from asyncli.experiments.context import Context, figures, spending
 from asyncli.experiments.record import (
@@ -23,6 +23,8 @@ from asyncli.experiments.record import (
     row_of,
     span,
 )
+from asyncli.lab.nginx import LabNginx
+from asyncli.lab.program import ask
 from asyncli.lab.proxy import LabNginxProxy
 
 #: step -> (keep-alive to the backends, requests that a backend allows a connection, idle connections that the proxy keeps)
@@ -61,10 +63,10 @@ async def _measure(context: Context, step: str, number: int) -> None:
     async with LabNginxProxy(
         many + 64, upstream_keepalive=keepalive, backend_keepalive_requests=most, upstream_idle=idle
     ) as proxy:
-        before = [_counts(url) for url in proxy.backend_status_urls]
+        before = [await _counts(backend) for backend in proxy.backends]
         with spending(proxy.backend_pids) as backends:
             found = await context.bench(proxy, connections=many, duration=plan["duration"])
-        after = [_counts(url) for url in proxy.backend_status_urls]
+        after = [await _counts(backend) for backend in proxy.backends]
     # Each look is a request on a connection of its own, and counts itself.
     accepts, requests = (sum(b[at] - a[at] - 1 for a, b in zip(before, after, strict=True)) for at in (0, 1))
     mine = figures(found)
@@ -76,11 +78,14 @@ async def _measure(context: Context, step: str, number: int) -> None:
     context.say(f"round {number + 1} of {plan['rounds']}, keep-alive {step}: {what}")
 
 
-def _counts(url: str) -> tuple[int, int]:
+async def _counts(backend: LabNginx) -> tuple[int, int]:
     """Accepts and requests of a backend."""
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        numbers = re.findall(rb"\d+", answer.read())
-    return int(numbers[1]), int(numbers[3])
+    _, _, body = (await ask(backend.status_port, backend.status_path)).decode("latin-1").partition("\r\n\r\n")
+    try:
+        counts = parse_page(body).values
+    except NotStatusPage as error:
+        raise HostError(f"a backend's status page cannot be read ({error}); look at the host's load") from None
+    return int(counts["status.accepts"]), int(counts["status.requests"])
 
 
 def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:

@@ -8,7 +8,6 @@ import os
 import pwd
 import re
 import shutil
-import subprocess
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import ClassVar, NamedTuple
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.binary import descriptor_limit, says
 from asyncli.lab.program import LabProgram, ask, backlog
+from asyncli.lab.server import outlast
 
 #: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
 PAGE_BYTES = 1_456
@@ -73,20 +73,12 @@ def find_apache() -> ApacheBinary | None:
     places = os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES))
     for name in ("apache2", "httpd"):
         path = shutil.which(name, path=places)
-        version = parse_version(_says(path, "-v")) if path else None
+        version = parse_version(says(path, "-v")[0]) if path else None
         if path and version:
             folder = next((Path(one) for one in _MODULE_FOLDERS if Path(one, "mod_status.so").is_file()), None)
-            built_in = frozenset(re.findall(r"^\s*(\w+)\.c$", _says(path, "-l"), re.MULTILINE))
+            built_in = frozenset(re.findall(r"^\s*(\w+)\.c$", says(path, "-l")[0], re.MULTILINE))
             return ApacheBinary(os.path.abspath(path), version, folder, built_in)
     return None
-
-
-def _says(path: str, flag: str) -> str:
-    try:
-        answer = subprocess.run([path, flag], capture_output=True, text=True, errors="replace", timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout
 
 
 def event_sizes(connections: int, nofile: int, processes: int | None = None) -> EventSizes:
@@ -140,7 +132,7 @@ class LabApache(LabProgram):
         binary: ApacheBinary | None,
     ) -> None:
         super().__init__(connections, port, address)
-        self._timeout_s = max(3600, math.ceil(10 * keepalive_s)) if keepalive_timeout_s is None else keepalive_timeout_s
+        self._timeout_s = outlast(keepalive_s) if keepalive_timeout_s is None else keepalive_timeout_s
         self._requests = keepalive_requests
         self.page_bytes = page_bytes
         self._binary = binary

@@ -51,6 +51,15 @@ def parse_version(text: str) -> NginxBinary | None:
     )
 
 
+def says(path: str, flag: str) -> tuple[str, str]:
+    """What a program prints of itself to standard output and to standard error; nothing where it cannot be run."""
+    try:
+        answer = subprocess.run([path, flag], capture_output=True, text=True, errors="replace", timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "", ""
+    return answer.stdout, answer.stderr
+
+
 def find_nginx() -> NginxBinary | None:
     """The nginx of this host, one with stub_status before one without, or None. Asks ``nginx -V``: a few ms."""
     places = os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES))
@@ -59,11 +68,8 @@ def find_nginx() -> NginxBinary | None:
         path = shutil.which("nginx", path=place) if place else None
         if path is None:
             continue
-        try:
-            answer = subprocess.run([path, "-V"], capture_output=True, text=True, errors="replace", timeout=10, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        binary = parse_version(answer.stderr + answer.stdout)
+        out, err = says(path, "-V")
+        binary = parse_version(err + out)
         if binary is None:
             continue
         binary = binary._replace(path=os.path.abspath(path))

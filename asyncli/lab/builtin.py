@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import asyncli
 from asyncli.errors import HostError
-from asyncli.lab import child, ports
+from asyncli.lab import child
+from asyncli.lab.server import OwnServer, outlast
 
 _START_S = 30.0
 
 
-class LabBuiltin:
+class LabBuiltin(OwnServer):
     """asyncli's own asyncio server, with the interface of :class:`~asyncli.lab.nginx.LabNginx`.
 
     Its processes end when their owner does: by the pipe to it, and by the parent-death signal. Its memory and CPU are
@@ -27,6 +25,7 @@ class LabBuiltin:
     """
 
     label = "built-in server"
+    called = f"the {label}"
 
     def __init__(
         self,
@@ -41,14 +40,11 @@ class LabBuiltin:
         keepalive_time_s: float = 3_600_000.0,
         worker_connections: int | None = None,
     ) -> None:
-        ports.family_of(address)
+        super().__init__(address, port)
         self.connections = connections
-        self.address = address
-        self.port = port
         self.status_port = 0
         self._workers = workers or 0
-        # As in the lab's nginx: ten heartbeats of head room, and never below an hour.
-        timeout_s = max(3600, math.ceil(10 * keepalive_s)) if keepalive_timeout_s is None else keepalive_timeout_s
+        timeout_s = outlast(keepalive_s) if keepalive_timeout_s is None else keepalive_timeout_s
         self._flags = {
             "--address": address,
             "--port": port,
@@ -60,25 +56,12 @@ class LabBuiltin:
             "--keepalive-time": keepalive_time_s,
             "--worker-connections": worker_connections or 0,
         }
-        self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        """The URL to aim at."""
-        return f"http://{ports.host_port(ports.reachable(self.address), self.port)}/"
 
     @property
     def status_url(self) -> str:
         """The URL of its stub_status page, on 127.0.0.1 and a port of its own."""
         return f"http://127.0.0.1:{self.status_port}/nginx_status"
-
-    @property
-    def pid(self) -> int:
-        """The parent's process id; its workers are its children."""
-        if self._process is None:
-            raise HostError("the built-in server is not running; start it first")
-        return self._process.pid
 
     @property
     def version(self) -> str:
@@ -95,13 +78,6 @@ class LabBuiltin:
         """It keeps none."""
         return None
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.stop()
-
     async def start(self) -> None:
         """Start it and return when all its workers accept; at most 30 s, else :class:`HostError`."""
         if self._process is not None:
@@ -109,9 +85,6 @@ class LabBuiltin:
         try:
             # No file to clean up after a kill: it has no name.
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the server)
-            # The child must find this very package, installed or not.
-            home = str(Path(asyncli.__file__).resolve().parent.parent)
-            path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
             self._process = child.spawn(
                 [
                     sys.executable,
@@ -122,7 +95,7 @@ class LabBuiltin:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
-                env={**os.environ, "PYTHONPATH": path},
+                env=child.finds_us(),
             )
             said = await self._first_line()
         except OSError as error:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+import asyncli
+
 # How the child is tied to us: this interpreter asks the kernel for SIGTERM at our death (PR_SET_PDEATHSIG = 1), checks
 # that we did not die before it asked, and becomes the server. Why not otherwise: `setpriv --pdeathsig` is missing on
 # some systems and leaves that gap open, and a preexec_fn runs Python between fork and exec, which can deadlock in a
@@ -70,6 +72,13 @@ def spawn(
         pass_fds=keep,
         start_new_session=True,
     )
+
+
+def finds_us() -> dict[str, str]:
+    """Our environment, for a child that is Python and must find this very package, installed or not."""
+    home = str(Path(asyncli.__file__).resolve().parent.parent)
+    path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def group_alive(group: int) -> bool:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.binary import descriptor_limit, says
 from asyncli.lab.program import LabProgram, ask, backlog
+from asyncli.lab.server import outlast
 
 CONNECTIONS = 10_000
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin")
@@ -44,11 +43,7 @@ def find_haproxy() -> HaproxyBinary | None:
     path = shutil.which("haproxy", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES)))
     if path is None:
         return None
-    try:
-        answer = subprocess.run([path, "-v"], capture_output=True, text=True, errors="replace", timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    version = parse_version(answer.stdout)
+    version = parse_version(says(path, "-v")[0])
     return HaproxyBinary(os.path.abspath(path), version) if version else None
 
 
@@ -85,7 +80,7 @@ class LabHaproxy(LabProgram):
         binary: HaproxyBinary | None = None,
     ) -> None:
         super().__init__(connections, port, address)
-        self._timeout_s = max(3600, math.ceil(10 * keepalive_s)) if keepalive_timeout_s is None else keepalive_timeout_s
+        self._timeout_s = outlast(keepalive_s) if keepalive_timeout_s is None else keepalive_timeout_s
         self._threads = workers or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
         self._binary = binary
 

@@ -10,12 +10,12 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import IO, NamedTuple, Self
+from typing import IO, NamedTuple
 
 import asyncli
 from asyncli.errors import HostError, PlanError
 from asyncli.lab import child, compiler, ports
+from asyncli.lab.server import OwnServer
 
 _START_S = 30.0
 _START_TRIES = 5
@@ -45,7 +45,7 @@ _KNOWN = {
 MODELS: tuple[str, ...] = tuple(_KNOWN)
 
 
-class LabModel:
+class LabModel(OwnServer):
     """A server of one model, on ``address`` and ``port`` (0: a free one). ``async with`` starts it and ends it.
 
     Its one port speaks two protocols, told apart by the first byte of a connection: a decimal number of bytes and a line
@@ -76,35 +76,25 @@ class LabModel:
             raise PlanError(f"unknown server model {model!r}; write {', '.join(MODELS[:-1])} or {MODELS[-1]}")
         if workers is not None and workers < 1:
             raise PlanError(f"{workers} workers are no pool; write 1 or more")
-        ports.family_of(address)
+        super().__init__(address, port)
         self.model = model
-        self.address = address
-        self.port = port
         self._asked_port = port
         self._pool = workers or max(1, min(connections, _MOST_MEMBERS))
         self._stack_bytes = stack_bytes
         self._connections = connections
         self._program: list[str] = []
-        self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
         self._complaints: tuple[str, ...] = ()
 
     @property
-    def url(self) -> str:
-        """The URL to aim at, for HTTP."""
-        return f"http://{ports.host_port(ports.reachable(self.address), self.port)}/"
+    def called(self) -> str:
+        """In messages."""
+        return f"the {self.model} server"
 
     @property
     def address_port(self) -> tuple[str, int]:
         """Where to connect to, for either protocol."""
         return ports.reachable(self.address), self.port
-
-    @property
-    def pid(self) -> int:
-        """Its main process; the processes it started are the children of that."""
-        if self._process is None:
-            raise HostError(f"the {self.model} server is not running; start it first")
-        return self._process.pid
 
     @property
     def exe(self) -> str:
@@ -145,13 +135,6 @@ class LabModel:
         # Its writes move the offset that we share with it, so leave that alone.
         text = os.pread(self._stderr.fileno(), 65_536, 0)
         return tuple(text.decode(errors="replace").splitlines())
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Build it where this is its first use, start it, and return when it listens with its pool ready.
@@ -198,9 +181,6 @@ class LabModel:
             flags["pool"] = self._pool
         if self._stack_bytes is not None and self.model != "asyncio":
             flags["stack"] = self._stack_bytes
-        # asyncio's child must find this very package, installed or not.
-        home = str(Path(asyncli.__file__).resolve().parent.parent)
-        path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
         try:
             # No file to clean up after a kill: it has no name.
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the server)
@@ -208,17 +188,17 @@ class LabModel:
                 [*self._program, *(f"--{name}={value}" for name, value in flags.items())],
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
-                env={**os.environ, "PYTHONPATH": path},
+                env=child.finds_us(),
             )
             line = await child.first_line(self._process, _START_S)
             if line is None:
-                raise HostError(f"the {self.model} server is not ready after {_START_S:.0f} s; look at the host's load")
+                raise HostError(f"{self.called} is not ready after {_START_S:.0f} s; look at the host's load")
             if not line.isdigit():
                 said = self.complaints
-                raise HostError(f"the {self.model} server did not start: {said[-1] if said else 'it said nothing'}")
+                raise HostError(f"{self.called} did not start: {said[-1] if said else 'it said nothing'}")
         except OSError as error:
             await self.stop()
-            raise HostError(f"the {self.model} server could not be started ({error}); TMPDIR must be writable") from None
+            raise HostError(f"{self.called} could not be started ({error}); TMPDIR must be writable") from None
         except BaseException:
             await self.stop()
             raise

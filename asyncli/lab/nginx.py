@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import grp
-import math
 import os
 import pwd
 import re
@@ -14,6 +13,7 @@ from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.binary import NginxBinary, Sizes, descriptor_limit, find_nginx, size
 from asyncli.lab.program import LabProgram, ask, backlog
+from asyncli.lab.server import outlast
 
 __all__ = ["LabNginx", "NginxBinary", "find_nginx"]
 
@@ -61,8 +61,7 @@ class LabNginx(LabProgram):
         super().__init__(connections, port, address)
         self._asked_workers = workers
         self._least_workers = least_workers or len(os.sched_getaffinity(0))
-        # Ten heartbeats of head room, and never below an hour: a paused client must not lose its connections here.
-        self._timeout_s = max(3600, math.ceil(10 * keepalive_s)) if keepalive_timeout_s is None else keepalive_timeout_s
+        self._timeout_s = outlast(keepalive_s) if keepalive_timeout_s is None else keepalive_timeout_s
         self._requests = keepalive_requests
         self._time_s = keepalive_time_s
         self._slots = worker_connections

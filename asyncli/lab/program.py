@@ -8,18 +8,17 @@ import os
 import re
 import shutil
 import string
-import subprocess
 import tempfile
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from asyncli.errors import HostError
 from asyncli.lab import child, ports
 from asyncli.lab.configs import config_file
+from asyncli.lab.server import OwnServer
 
 _LOCK = "lock"
 # A directory younger than this may be one that its owner has not locked yet.
@@ -31,7 +30,7 @@ _QUESTION_S = 5.0
 _LONGEST_ANSWER = 1 << 20
 
 
-class LabProgram(ABC):
+class LabProgram(OwnServer):
     """A server program of our own: a configuration rendered into a temporary folder, and a child in the foreground.
 
     It listens on ``address`` and ``port`` (0: a free one), and shows its status on 127.0.0.1 and a port of its own. It
@@ -52,32 +51,22 @@ class LabProgram(ABC):
     complains_in: ClassVar[tuple[str, ...]] = ("stderr", "error.log")
 
     def __init__(self, connections: int, port: int, address: str) -> None:
-        ports.family_of(address)
+        super().__init__(address, port)
         self.connections = connections
-        self.address = address
-        self.port = port
         self.status_port = 0
         self._asked_port = port
-        self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._lock = -1
 
     @property
-    def url(self) -> str:
-        """The URL to aim at."""
-        return f"http://{ports.host_port(ports.reachable(self.address), self.port)}/"
+    def called(self) -> str:
+        """In messages."""
+        return f"the lab {self.name}"
 
     @property
     def status_url(self) -> str:
         """The URL of its status page, on 127.0.0.1 and a port of its own."""
         return f"http://127.0.0.1:{self.status_port}{self.status_path}"
-
-    @property
-    def pid(self) -> int:
-        """The main process's id; its workers are its children, or its threads."""
-        if self._process is None:
-            raise HostError(f"the lab {self.name} is not running; start it first")
-        return self._process.pid
 
     @property
     @abstractmethod
@@ -108,13 +97,6 @@ class LabProgram(ABC):
     @abstractmethod
     def workers(self) -> int:
         """Worker processes, or threads where it is one process; 0 before the start."""
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Start it and return when it answers with all its workers ready; at most 30 s, else :class:`HostError`."""
@@ -252,7 +234,7 @@ class LabProgram(ABC):
 
     def _file(self, name: str) -> Path:
         if self._folder is None:
-            raise HostError(f"the lab {self.name} is not running; start it first")
+            raise HostError(f"{self.called} is not running; start it first")
         return self._folder / name
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from asyncli.engine.spread import Spread
+from asyncli.errors import PreflightError
 from asyncli.plan import Plan
 from asyncli.preflight.checks import host_checks
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits, read_rlimit
@@ -41,6 +42,14 @@ def examine(
 def refusals(checks: Iterable[Check]) -> list[Check]:
     """The checks that make the run fail for certain."""
     return [check for check in checks if check.verdict == "short"]
+
+
+def refuse(checks: Iterable[Check]) -> None:
+    """Raise :class:`~asyncli.errors.PreflightError` where a run could only fail; it says all that stands in the way."""
+    short = refusals(checks)
+    if short:
+        lines = [f"{finding.evidence}; mend: {finding.remedy}" for finding in checks_to_findings(short)]
+        raise PreflightError("\n".join([*lines, "(--force goes on all the same)"]))
 
 
 def checks_to_findings(checks: Iterable[Check]) -> list[Finding]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from asyncli.experiments.record import Record, Row, Table, Unit
 from asyncli.records import Finding
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
-from asyncli.report.words import oneline
+from asyncli.report.words import digits, oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def amount(value: float, unit: Unit) -> str:
         return f"{value:.0%}"
     if unit == "/s" or abs(value) >= 1000 or (not unit and value == int(value)):
         return format_count(value)
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
+    return digits(value)
 
 
 def heading(label: str, unit: Unit) -> str:
@@ -104,7 +104,7 @@ def _table(table: Table) -> RenderableType:
 
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     grid.add_column("")
-    columns = [one for one in table.columns if any(row.values.get(one.key) or one.key in row.source for row in table.rows)]
+    columns = table.told
     for column in columns:
         grid.add_column(heading(column.label, column.unit), justify="right")
     for row in table.rows:

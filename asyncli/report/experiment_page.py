@@ -53,7 +53,7 @@ def _plain(value: Any) -> str:
 
 
 def _table(table: Figures) -> Table:
-    columns = [one for one in table.columns if any(row.values.get(one.key) or one.key in row.source for row in table.rows)]
+    columns = table.told
     rows = []
     for row in table.rows:
         cells = []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from asyncli.experiments.record import Chart
 from asyncli.report.charts import PALETTE, WIDE, NothingToDraw, Style, drawing
+from asyncli.report.words import digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +79,7 @@ def _bars(chart: Chart, style: Style) -> Figure:
         colour = _C[_ROLES[number % 7]]
         ax.barh(places, line.ys, height=11, color=colour, label=line.label)
         for place, value in zip(places, line.ys, strict=True):
-            ax.text(value + most * 0.01, place, _short(value), color=_C["ink"], size=11, va="center")
+            ax.text(value + most * 0.01, place, digits(value), color=_C["ink"], size=11, va="center")
     ax.set_yticks(
         [at * step + (many - 1) * 7.5 for at in range(len(chart.categories))], [_cut(one, left) for one in chart.categories]
     )
@@ -105,10 +106,6 @@ def _bars(chart: Chart, style: Style) -> Figure:
 def _cut(words: str, width: float) -> str:
     most = int(width / 6.2) - 1
     return words if len(words) <= most else words[: most - 1] + "…"
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
 
 
 def _thousands(ax: Axes) -> None:

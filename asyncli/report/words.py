@@ -86,6 +86,11 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
 
 
+def digits(value: float) -> str:
+    """A number with the digits that matter: ``"0.42"``, ``"12.3"``, ``"1,234"``."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
+
+
 def cores(share: float | None) -> str:
     """CPU use in percent of one core, as top(1) counts: 250 % is two and a half cores."""
     return "-" if share is None else f"{share * 100:.0f} % of a core" if share < 1 else f"{share:.1f} cores"
