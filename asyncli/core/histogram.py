@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 
 import msgspec
@@ -52,12 +52,18 @@ class Histogram(msgspec.Struct, array_like=True):
         if whole < self.least or self.least < 0:
             self.least = whole
 
-    def add_many(self, value: int, count: int) -> None:
-        """``count`` records of the same whole number from 0."""
-        key = bucket(value)
-        self.counts[key] = self.counts.get(key, 0) + count
-        self.greatest = max(self.greatest, value)
-        self.least = value if self.least < 0 else min(self.least, value)
+    def add_counts(self, values: Mapping[int, int]) -> None:
+        """Records of whole numbers from 0, given as value -> how many."""
+        if not values:
+            return
+        counts = self.counts
+        for value, count in values.items():
+            shift = value.bit_length() - _BITS  # bucket(value), written out: a bench folds ten thousands of values a second
+            key = value if shift <= 0 else ((shift + 1) << (_BITS - 1)) + ((value >> shift) - (1 << (_BITS - 1)))
+            counts[key] = counts.get(key, 0) + count
+        self.greatest = max(self.greatest, *values)
+        least = min(values)
+        self.least = least if self.least < 0 else min(self.least, least)
 
     def opened(self) -> Histogram:
         """Itself; one that lies packed in a run file gives what it packs."""

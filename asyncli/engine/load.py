@@ -20,6 +20,7 @@ from collections import deque
 from heapq import heappop, heappush
 
 from asyncli.core.heartbeat import backoff_s
+from asyncli.core.histogram import Histogram
 from asyncli.core.http1 import ProtocolError, Response
 from asyncli.core.life import ANNOUNCED, AWAITING, CONNECTING, DEADLINE, EOF, GARBAGE, IDLE, cause, event_of
 from asyncli.core.replies import Known, Replies, State
@@ -33,6 +34,10 @@ MOST_PENDING = 256
 # One answer mostly fits the first; a train of them is read in larger pieces. Past 128 KiB the allocator maps and unmaps the
 # buffer at each read, which costs more than the read does.
 SHORT_READ, LONG_READ = 8192, 65_536
+# A pipeline's answers come one by one, and to read each by itself costs more than all else. So the driver may pause after each
+# turn, for this part of what a train of answers takes from first to last (1/128 of its median latency, which is what the
+# histograms can tell), and no longer than LONGEST_PAUSE_S.
+_PAUSE, LONGEST_PAUSE_S = 1 / 256, 200e-6
 # More than anything: a bench by time, and a server that sets no limit.
 UNBOUNDED = 1 << 62
 _NEVER = float("inf")
@@ -77,6 +82,8 @@ class Load:
         self._again: deque[float] = deque()  # ... and the instants of those that must be asked again
         # What the server is seen to allow a connection: two in turn that were ended, announced, after as many.
         self._limit, self._last_limit = UNBOUNDED, 0
+        #: How long the driver may let answers gather before the next turn.
+        self.pause_s = 0.0
         self._first_length: int | None = None
         self._in_use: dict[int, Known] = {}
         # Since the tick before, folded into it once a second: what the fast path sent, and by whole microseconds (or requests)
@@ -85,6 +92,7 @@ class Load:
         self._whole_us: dict[int, int] = {}
         self._processing_us: dict[int, int] = {}
         self._waiting_us: dict[int, int] = {}
+        self._answering_us: dict[int, int] = {}  # of short connections: processing and waiting in one, and one request each
         self._connect_us: dict[int, int] = {}
         self._each: dict[int, int] = {}
         self._t0 = self._stop_at = _NEVER
@@ -92,7 +100,7 @@ class Load:
         self._sweep_s = min(1.0, shard.timeout_s / 20, shard.connect_timeout_s / 20)
         self._next_sweep = 0.0
         self._last_answer = self._last_standing = 0.0
-        self._connects = 0
+        self._connects = self._told = 0  # begun in all, and of them what ticks have said
         self.over = False
         self.held = 0
         self._tick = Tick()
@@ -165,7 +173,7 @@ class Load:
         now = self._last_answer
         for handle, what in events:
             if handle in odd:
-                if not (short and what & PEER_CLOSED and self._finish_short(handle, what)):
+                if not (short and what & PEER_CLOSED and self._go_round(handle)):
                     self._think(handle, what)
                 continue
             try:
@@ -213,44 +221,75 @@ class Load:
         self._last_answer = max(self._last_answer, now)
         self._close_doomed()
 
-    def _finish_short(self, handle: int, what: int) -> bool:
-        """The one answer of a short connection and its end, together, as nearly all come: count it, and go on to the next one.
+    def _go_round(self, handle: int) -> bool:
+        """The one answer of a short connection and its end, together, as nearly all come: count it, and ask anew in its place.
 
-        False for anything else, before anything was read. The handle may be closed at once: its event is this one.
+        False for anything else, before anything was read. The handle may be closed at once: its event is this one. Written out,
+        since every request of a short bench comes by here: what the next connection's row shares with this one's is left alone.
         """
         fresh = self._fresh.get(handle)
         if fresh is None or handle in self._unsent or handle in self._state:
             return False
         net, slot = self._net, self._slot[handle]
-        last = self._replies[slot % len(self._asks)].last
+        clock, place = net.clock, slot % len(self._asks)
+        last = self._replies[place].last
         try:
             data = net.recv(handle, self._read)
         except OSError as error:
             self._end(handle, event_of(error.errno))
             return True
-        now = net.clock()
-        if not data or data != last.answer:
-            self._take(handle, data, now, what)
+        now = clock()
+        if data != last.answer or not data:
+            self._take(handle, data, now, PEER_CLOSED)
             return True
-        began, connected = fresh
         if not last.answered:
             self._in_use[id(last)] = last
         last.answered += 1
-        whole, us = int((now - began) * 1e6), int((now - connected) * 1e6)
-        self._whole_us[whole] = self._whole_us.get(whole, 0) + 1
-        self._processing_us[us] = self._processing_us.get(us, 0) + 1
-        self._waiting_us[us] = self._waiting_us.get(us, 0) + 1
-        self._each[1] = self._each.get(1, 0) + 1
-        self._last_answer = self._last_standing = now
-        self._outstanding -= 1
-        self.held -= 1
+        began, connected = fresh
+        us = int((now - began) * 1e6)
+        counts = self._whole_us
+        counts[us] = counts.get(us, 0) + 1
+        us = int((now - connected) * 1e6)
+        counts = self._answering_us
+        counts[us] = counts.get(us, 0) + 1
+        self._last_answer = now
         self._retries[slot] = 0
-        self._slot[handle], self._pending[handle] = -1, 0
-        del self._fresh[handle]
-        self._odd.discard(handle)
-        net.close(handle, False)
-        if self._todo:
-            self._connect(slot)
+        if not self._todo or not self._shard.local:
+            self._vacate(handle)
+            net.close(handle, False)
+            if self._todo:
+                self._connect(slot)
+            return True
+        self._connects = number = self._connects + 1
+        began = clock()
+        try:
+            other = net.replace(handle, place, number * self._shard.workers + self._worker)
+        except OSError as error:
+            self._vacate(handle)
+            self._failed(slot, event_of(error.errno), began)
+            return True
+        if other != handle:
+            self._vacate(handle)
+            self._seat(other, slot)
+            self._connected(other, began, 0)
+            return True
+        now, ask = clock(), self._asks[place]
+        try:
+            taken = net.send(handle, ask)
+        except OSError as error:
+            self._vacate(handle)
+            self._seat(handle, slot)
+            self._not_connected(handle, began, _WATCH, error)
+            return True
+        self._fresh[handle] = began, now
+        self._since[handle] = began
+        us = int((now - began) * 1e6)
+        counts = self._connect_us
+        counts[us] = counts.get(us, 0) + 1
+        self._todo -= 1
+        self._sent += 1
+        if taken != len(ask):
+            self._keep_unsent(handle, ask[taken:])
         return True
 
     def _fold(self) -> None:
@@ -260,16 +299,14 @@ class Load:
         tick.sent += self._sent
         tick.bytes_sent += self._sent * len(self._asks[0])
         self._sent = 0
+        # All of it came at once, on a connection that stood: whole, processing and waiting are one.
+        at_once = Histogram()
         for known in self._in_use.values():
             count, response = sum(known.counts.values()) + known.answered, known.response
             if not count:
                 continue
             known.answered = 0
-            for us, times in known.counts.items():
-                # All of it came at once, on a connection that stood: the three are one.
-                _count(self._whole_us, us, times)
-                _count(self._waiting_us, us, times)
-                _count(self._processing_us, us, times)
+            at_once.add_counts(known.counts)
             known.counts.clear()
             tick.bytes_received += count * len(known.answer)
             self._count(response, count)
@@ -280,9 +317,17 @@ class Load:
             (self._connect_us, tick.connect_us),
             (self._each, asked.per_connection),
         ):
-            for value, times in counts.items():
-                histogram.add_many(value, times)
+            histogram.add_counts(counts)
             counts.clear()
+        for histogram in (tick.latency_us, asked.processing_us, asked.waiting_us):
+            histogram.merge(at_once)
+        if self._answering_us:
+            asked.processing_us.add_counts(self._answering_us)
+            asked.waiting_us.add_counts(self._answering_us)
+            asked.per_connection.add_counts({1: sum(self._answering_us.values())})
+            self._answering_us.clear()
+        tick.opened = sum(tick.connect_us.counts.values())
+        tick.started, self._told = self._connects - self._told, self._connects
         self._in_use = {id(one.known): one.known for one in self._replies}
         self._in_use |= {id(known): known for known in self._last}
 
@@ -303,7 +348,7 @@ class Load:
     def _think(self, handle: int, what: int) -> None:
         """An event of an odd handle."""
         if (began := self._connecting.get(handle)) is not None:
-            self._connected(handle, began, again=True)
+            self._connected(handle, began, _WATCH | WRITABLE)
         elif handle in self._closing:
             if what & HUNG_UP or not self._lives(handle):
                 self._let_go(handle)
@@ -389,6 +434,8 @@ class Load:
 
     def _next(self, handle: int, now: float) -> None:
         """The connection is free: ask again on it, or let it rest."""
+        if self._shard.pipeline > 1:
+            self.pause_s += (min(LONGEST_PAUSE_S, _PAUSE * (now - self._since[handle])) - self.pause_s) / 8
         if self._shard.short:
             self._end(handle, ANNOUNCED)
         elif not self._closed_loop:
@@ -509,13 +556,22 @@ class Load:
     def _connect(self, slot: int) -> None:
         net = self._net
         began = net.clock()
-        self._tick.started += 1
         self._connects += 1
         try:
             handle = net.connect(slot % len(self._asks), self._connects * self._shard.workers + self._worker)
         except OSError as error:
             self._failed(slot, event_of(error.errno), began)
             return
+        self._seat(handle, slot)
+        if self._shard.local:
+            # There the handshake is mostly over when connect() returns, and nothing need be awaited.
+            self._connected(handle, began, 0)
+        else:
+            self._connecting[handle] = began
+            net.watch(handle, _WATCH | WRITABLE)
+
+    def _seat(self, handle: int, slot: int) -> None:
+        """A row for a handle."""
         while handle >= len(self._slot):
             self._pending.append(0)
             self._since.append(0.0)
@@ -529,16 +585,11 @@ class Load:
         # In use from now on: what a connection that ended learnt last may be counted by here first.
         self._last[handle] = self._in_use[id(known)] = known
         self._odd.add(handle)
-        if self._shard.local:
-            # There the handshake is mostly over when connect() returns, and nothing need be awaited.
-            self._connected(handle, began, again=False)
-        else:
-            self._connecting[handle] = began
-            net.watch(handle, _WATCH | WRITABLE)
 
-    def _connected(self, handle: int, began: float, *, again: bool) -> None:
-        """A connect that may have ended: the first request is written, and the write tells. ``again``: it is watched already."""
-        net, now = self._net, self._net.clock()
+    def _connected(self, handle: int, began: float, watched: int) -> None:
+        """A connect that may have ended: the first request is written, and the write tells. ``watched``: for these events."""
+        net = self._net
+        now = net.clock()
         if self._closed_loop:
             since, count = began, self._share(handle)
         else:
@@ -547,22 +598,14 @@ class Load:
         data = self._bytes(self._destination(handle), count) if count else b""
         try:
             taken = net.send(handle, data)
-        except BlockingIOError:
-            if not again:
-                self._connecting[handle] = began
-                net.watch(handle, _WATCH | WRITABLE)
-            return
         except OSError as error:
-            self._connecting[handle] = began
-            self._end(handle, event_of(error.errno))
+            self._not_connected(handle, began, watched, error)
             return
-        if again:
-            del self._connecting[handle]
+        self._connecting.pop(handle, None)
         self._fresh[handle] = began, now
-        self._tick.opened += 1
         _count(self._connect_us, int((now - began) * 1e6), 1)
         self.held += 1
-        net.watch(handle, _WATCH if taken == len(data) else _WATCH | WRITABLE, again=again)
+        net.watch(handle, _WATCH if taken == len(data) else _WATCH | WRITABLE, again=watched != 0)
         if taken < len(data):
             self._unsent[handle] = data[taken:]
         if not count:
@@ -574,6 +617,14 @@ class Load:
             self._take_instant()
             self._note_lateness(since, now, queued=True)
         self._note_asked(handle, since, count, len(data), now)
+
+    def _not_connected(self, handle: int, began: float, watched: int, error: OSError) -> None:
+        """What a write says of a connect: not yet, or never."""
+        self._connecting[handle] = began
+        if not isinstance(error, BlockingIOError):
+            self._end(handle, event_of(error.errno))
+        elif not watched & WRITABLE:
+            self._net.watch(handle, _WATCH | WRITABLE, again=watched != 0)
 
     def _failed(self, slot: int, event: str, now: float) -> None:
         """A connect that never established; tried again after a while."""
@@ -639,6 +690,14 @@ class Load:
         if served == self._last_limit:
             self._limit = served
         self._last_limit = served
+
+    def _vacate(self, handle: int) -> None:
+        """The row of a short connection that has had its answer becomes nobody's, at once."""
+        self.held -= 1
+        self._outstanding -= 1
+        self._slot[handle], self._pending[handle] = -1, 0
+        del self._fresh[handle]
+        self._odd.discard(handle)
 
     def _forget(self, handle: int, abort: bool) -> None:
         self._slot[handle], self._pending[handle] = -1, 0

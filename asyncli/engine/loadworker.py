@@ -23,6 +23,8 @@ from asyncli.records import Tick
 # How often it looks whether the host has something to say.
 _LOOK_S = 0.05
 _MOST_MESSAGE = 1 << 16
+# Less is not worth the system call.
+_LEAST_PAUSE_S = 10e-6
 # Up to so many connections that live for one request each poll(2) is cheaper than epoll.
 _MOST_POLLED = 256
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
@@ -39,8 +41,8 @@ def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
     order = _receive(link)
     if not isinstance(order, Start):
         return
-    if shard.rate is not None:
-        # The kernel lets a timer come 50 us late, to save wake-ups; an instant is an instant here (prctl(2)).
+    if shard.rate is not None or shard.pipeline > 1:
+        # The kernel lets a timer come 50 us late, to save wake-ups; a moment is a moment here (prctl(2)).
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     t0 = order.t0
     time.sleep(max(0.0, t0 - time.monotonic()))
@@ -55,6 +57,8 @@ def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
             select.select([net.fileno()], [], [], wait_s)
             wait_s = 0.0
         load.turn(net.poll(MOST_EVENTS, wait_s))
+        if load.pause_s > _LEAST_PAUSE_S:
+            time.sleep(load.pause_s)
         now = time.monotonic()
         ended = load.over and not told
         if now < next_look and not ended:

@@ -68,6 +68,14 @@ class Net(Protocol):
         """Close; with ``abort`` by RST, which spares TIME_WAIT."""
         ...
 
+    def replace(self, handle: int, destination: int, source: int) -> int:
+        """Close a watched handle and connect in its place; the new handle, which is mostly the same number.
+
+        One that is the same number is watched as before, any other not at all. Where connecting fails, the old one is closed
+        all the same.
+        """
+        ...
+
 
 class RealNet:
     """Sockets of the kernel as bare descriptors in one epoll set, whose own ``fileno()`` an event loop watches."""
@@ -118,6 +126,13 @@ class RealNet:
         else:
             os.close(handle)
 
+    def replace(self, handle: int, destination: int, source: int) -> int:
+        self.close(handle, abort=False)
+        other = self.connect(destination, source)
+        if other == handle:
+            self._epoll.register(other, READABLE | PEER_CLOSED)
+        return other
+
 
 class PollNet(RealNet):
     """The same, watched by poll(2): its set lives in this process, so a connection enters and leaves it without a system call.
@@ -139,7 +154,22 @@ class PollNet(RealNet):
         return self._set.poll(math.ceil(wait_s * 1000))[:most]
 
     def close(self, handle: int, abort: bool) -> None:
+        self._forget(handle)
+        super().close(handle, abort)
+
+    def replace(self, handle: int, destination: int, source: int) -> int:
+        os.close(handle)
+        try:
+            # The kernel gives the lowest free number, which is the one just closed; then the set stays as it is.
+            other = self.connect(destination, source)
+        except OSError:
+            self._forget(handle)
+            raise
+        if other != handle:
+            self._forget(handle)
+        return other
+
+    def _forget(self, handle: int) -> None:
         if handle in self._watched:
             self._watched.discard(handle)
             self._set.unregister(handle)
-        super().close(handle, abort)

@@ -33,7 +33,8 @@ class SimServer(msgspec.Struct, frozen=True):
     middle box does), ``cut_share`` by closing in the middle of the answer. ``refuse_after`` connections are accepted,
     further ones refused. ``resets_all_at_s`` resets every connection at that instant of the clock. ``stalls_s``: between
     these two instants it answers nothing, and all of it at the second. Several requests written at once are each answered, in
-    order; one that asks for ``Connection: close`` is obeyed. ``fin_after_s``: from a last answer to the end of the stream.
+    order; one that asks for ``Connection: close`` is obeyed. With a ``connect_s`` of 0 a connect is over when the call
+    returns, as on loopback. ``fin_after_s``: from a last answer to the end of the stream.
     """
 
     latency_s: float = 0.000_2
@@ -100,7 +101,10 @@ class SimNet:
             handle = self._highest
         self._order += 1
         self._connections[handle] = _Connection(self._order, self.now)
-        self._at(self.now + self.server.connect_s, handle, "accept")
+        if self.server.connect_s:
+            self._at(self.now + self.server.connect_s, handle, "accept")
+            return handle
+        self._happen(self._order, handle, "accept", b"")
         return handle
 
     def watch(self, handle: int, events: int, again: bool = False) -> None:
@@ -147,6 +151,14 @@ class SimNet:
         del self._connections[handle]
         self._ready.pop(handle, None)
         heappush(self._free, handle)
+
+    def replace(self, handle: int, destination: int, source: int) -> int:
+        watched = self._connections[handle].watched
+        self.close(handle, abort=False)
+        other = self.connect(destination, source)
+        if other == handle:
+            self.watch(other, watched)
+        return other
 
     # -- time
 

@@ -68,14 +68,16 @@ def test_a_time_is_kept_and_what_is_outstanding_then_is_said() -> None:
 
 
 @pytest.mark.parametrize("fin_after_s", [0.0, 1e-6, 0.01])
+@pytest.mark.parametrize("connect_s", [0.0, 0.000_1])
 @pytest.mark.parametrize("local", [True, False])
-def test_a_connection_a_request(fin_after_s: float, local: bool) -> None:
-    total, asked, net = bench(SimServer(fin_after_s=fin_after_s), requests=1000, short=True, local=local)
+def test_a_connection_a_request(fin_after_s: float, connect_s: float, local: bool) -> None:
+    total, asked, net = bench(SimServer(fin_after_s=fin_after_s, connect_s=connect_s), requests=1000, short=True, local=local)
     assert (total.answered, total.opened, net.accepted, asked.keepalive) == (1000, 1000, 1000, 0)
     assert (total.deaths, asked.resent) == ({}, 0)
     assert asked.per_connection.counts == {1: 1000}
     is_whole(total, asked, 1000)
-    assert total.latency_us.least >= 299  # the connect is part of each
+    assert total.latency_us.least >= 199 + connect_s * 1e6  # the connect is part of each
+    assert (total.started, total.sent, total.connect_us.count) == (1000, 1000, 1000)
 
 
 @pytest.mark.parametrize("most", [1, 7, 100])
@@ -245,6 +247,7 @@ def test_an_answer_longer_than_is_remembered_and_then_the_end() -> None:
         resets_all_at_s=st.sampled_from([None, 0.05]),
         stalls_s=st.sampled_from([None, (0.02, 0.4)]),
         fin_after_s=st.sampled_from([0.0, 1e-6]),
+        connect_s=st.sampled_from([0.0, 0.000_1]),
         refuse_after=st.sampled_from([None, 3]),
         seed=st.integers(0, 99),
     ),

@@ -74,8 +74,7 @@ async def test_a_taste_on_nginx_and_a_host_without_strace(monkeypatch: pytest.Mo
 
 def test_the_slow_ones_are_counted_by_the_median() -> None:
     histogram = Histogram()
-    histogram.add_many(10, 98)
-    histogram.add_many(120, 2)
+    histogram.add_counts({10: 98, 120: 2})
     assert slower(histogram, 10) == (0.02, 120.0)
     assert slower(histogram, 20) == (0.0, None)
     assert slower(Histogram(), 10) == (None, None)

@@ -1,0 +1,74 @@
+"""The kernel's own sockets behind the seam: a connection in the place of another."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from asyncli.engine.net import PEER_CLOSED, READABLE, PollNet, RealNet
+from asyncli.engine.spread import Destination
+
+# TEST-NET-1 of RFC 5737: no address of this host.
+NOT_OURS = "192.0.2.1"
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture(params=[RealNet, PollNet])
+def net(request: pytest.FixtureRequest, listener: socket.socket) -> RealNet:
+    kind: type[RealNet] = request.param
+    return kind((Destination(socket.AF_INET, "127.0.0.1", listener.getsockname()[1]),), ("127.0.0.1", NOT_OURS))
+
+
+def connected(net: RealNet, listener: socket.socket) -> tuple[int, socket.socket]:
+    handle = net.connect(0, 0)
+    net.watch(handle, READABLE | PEER_CLOSED)
+    return handle, listener.accept()[0]
+
+
+def test_one_in_the_place_of_another_is_watched_as_it_was(net: RealNet, listener: socket.socket) -> None:
+    handle, first = connected(net, listener)
+    other = net.replace(handle, 0, 0)
+    assert other == handle
+    assert first.recv(1) == b""  # the old one is closed
+    second = listener.accept()[0]
+    assert net.poll(8) == []
+    second.sendall(b"x")
+    assert net.poll(8, 1.0) == [(handle, READABLE)]
+    net.close(handle, abort=False)
+    assert net.poll(8) == []
+    first.close()
+    second.close()
+
+
+def test_one_with_another_number_is_not_watched(net: RealNet, listener: socket.socket) -> None:
+    lower = os.open(os.devnull, os.O_RDONLY)
+    handle, first = connected(net, listener)
+    os.close(lower)
+    other = net.replace(handle, 0, 0)
+    assert other == lower != handle
+    second = listener.accept()[0]
+    second.sendall(b"x")
+    assert net.poll(8) == []
+    net.watch(other, READABLE)
+    assert net.poll(8, 1.0) == [(other, READABLE)]
+    net.close(other, abort=False)
+    first.close()
+    second.close()
+
+
+def test_where_connecting_fails_the_old_one_is_closed_all_the_same(net: RealNet, listener: socket.socket) -> None:
+    handle, first = connected(net, listener)
+    with pytest.raises(OSError, match="Cannot assign requested address"):
+        net.replace(handle, 0, 1)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
+    assert net.poll(8) == []
+    first.close()
