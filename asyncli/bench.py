@@ -19,10 +19,10 @@ from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread
-from asyncli.environment import look_around, read_environment
+from asyncli.environment import given_up, look_around, read_environment
 from asyncli.preflight.checks import host_checks
 from asyncli.preflight.limits import Limits
-from asyncli.records import Asked, Finding, Sample, Tick
+from asyncli.records import Asked, Ended, Finding, Sample, Tick
 
 _LEAD_S = 0.1
 # A second process halves what each connection gets to do; below this many for each it brings nothing.
@@ -51,6 +51,8 @@ class Bench:
         self._samples: list[Sample] = []
         self._findings: list[Finding] = []
         self._failed = False
+        self._shard: LoadShard | None = None
+        self._given_up: set[int] = set()
         self._generator: Generator | None = None
 
     def stop(self) -> None:
@@ -87,9 +89,12 @@ class Bench:
     async def _measure(self, shard: LoadShard, collector: Collector) -> None:
         generator = self._generator = Generator(shard)
         tasks: list[asyncio.Task[None]] = []
+        self._shard = shard
         try:
             await generator.start()
             await collector.sample_now()
+            if self._stopped.is_set():
+                return
             self._t0 = time.monotonic() + _LEAD_S
             generator.begin(self._t0)
             listening = asyncio.create_task(self._listen(generator), name="the reader of ticks")
@@ -131,20 +136,22 @@ class Bench:
     def _hear(self, message: Up) -> None:
         match message:
             case Ticked(tick=tick):
+                assert self._shard is not None
                 t_s = float(tick.second)
                 self._ticks.append((t_s, tick))
                 self._on_tick(t_s, tick)
-                if tick.drained >= tick.workers:
+                for number in tick.dropped.keys() - self._given_up:
+                    self._given_up.add(number)
+                    self._findings.append(given_up(self._shard.destinations[number]))
+                if tick.drained >= self._shard.workers:
                     self._over.set()
             case WorkerLost():
-                self._fail(
-                    "worker_lost", f"worker {message.worker} (pid {message.pid}) of the generator was {message.how}", False
-                )
+                name = f"worker {message.worker} (pid {message.pid}) of the generator"
+                self._fail("worker_lost", f"{name} was {message.how}: what it asked since its last word is not counted", False)
             case WorkerSilent():
-                evidence = (
-                    f"worker {message.worker} (pid {message.pid}) of the generator has said nothing for {message.silent_s:.0f} s"
-                )
-                self._findings.append(Finding("worker_silent", "error", evidence, "leave more CPU to asyncli"))
+                # Its share of a number of requests would be waited for without end.
+                name = f"worker {message.worker} (pid {message.pid}) of the generator"
+                self._fail("worker_silent", f"{name} has said nothing for {message.silent_s:.0f} s: its share is missing")
             case Failed():
                 self._fail("generator_failed", message.why)
 
@@ -162,17 +169,26 @@ class Bench:
             last = tick
         assert total.asked is not None
         asked, plan = total.asked, self.plan
-        all_asked = plan.requests is not None and not asked.left and not asked.in_flight
+        ended: Ended = "asked"
+        for reason in ("time", "stopped", "gave up"):
+            if reason in asked.ended or (reason == "stopped" and self._stopped.is_set()):
+                ended = reason
         elapsed_s = asked.last_s
-        if plan.duration_s is not None and not all_asked and not self._stopped.is_set():
+        if ended == "time" and plan.duration_s is not None:
             elapsed_s = max(elapsed_s, plan.duration_s)
+        elif ended == "stopped":
+            elapsed_s = max(elapsed_s, asked.ended_s)
+        accounted = total.answered + sum(asked.failed.values()) + asked.in_flight + asked.left
+        if plan.requests is not None and asked.ended and not self._failed and accounted != plan.requests:
+            self._fail("requests_unaccounted", f"{accounted:,} of {plan.requests:,} requests are accounted for")
         return BenchRun(
             plan=plan,
             started=started,
             elapsed_s=elapsed_s,
             workers=shard.workers,
             cpu_s=(last.cpu_user_s, last.cpu_system_s),
-            complete=not self._failed and (all_asked or not self._stopped.is_set()),
+            ended=ended,
+            complete=not self._failed and ended in ("asked", "time") and bool(asked.ended),
             total=total,
             ticks=self._ticks,
             samples=self._samples,
@@ -189,4 +205,5 @@ async def _look_around(plan: BenchPlan) -> tuple[Limits, Spread]:
         wanted = min(max(1, cpus // 2 if spread.local else cpus), -(-plan.connections // _CONNECTIONS_WORTH_A_PROCESS))
         forced = -(-plan.connections // max(1, nofile - OWN_DESCRIPTORS))
         spread = msgspec.structs.replace(spread, workers=max(wanted, forced))
-    return limits, spread
+    # One without a connection would have a share of the requests all the same.
+    return limits, msgspec.structs.replace(spread, workers=min(spread.workers, plan.connections))

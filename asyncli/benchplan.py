@@ -11,7 +11,7 @@ import msgspec
 from asyncli import plan as soaks
 from asyncli.errors import PlanError
 from asyncli.plan import Layer, Plan, above_zero, count_to, read_layers
-from asyncli.records import Environment, Finding, Sample, Tick
+from asyncli.records import Ended, Environment, Finding, Sample, Tick
 from asyncli.units import parse_count
 
 # Methods whose answers this program can tell the end of; CONNECT and UPGRADE leave HTTP.
@@ -69,7 +69,8 @@ class BenchRun(msgspec.Struct):
     """What came of a bench. ``elapsed_s``: from the first connect's instant to the last answer, or the end of its time.
 
     ``total`` is the sum of ``ticks``, (seconds since the start, tick); ``cpu_s`` user and system seconds of asyncli's workers;
-    ``complete``: its requests were all asked, or its time was over, and nobody stopped it before.
+    ``ended``: why, of several reasons the worst; ``complete``: its requests were all asked, or its time was over, and nothing
+    ended it before.
     """
 
     plan: BenchPlan
@@ -77,6 +78,7 @@ class BenchRun(msgspec.Struct):
     elapsed_s: float
     workers: int
     cpu_s: tuple[float, float]
+    ended: Ended
     complete: bool
     total: Tick
     ticks: list[tuple[float, Tick]]

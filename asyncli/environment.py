@@ -12,10 +12,10 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.engine.resolve import lay_out
-from asyncli.engine.spread import Spread, show
+from asyncli.engine.spread import Destination, Spread, show
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits
-from asyncli.records import Environment
+from asyncli.records import Environment, Finding
 
 #: The sysctls that decide what a connection costs or whether it can be had.
 SYSCTLS = (
@@ -36,6 +36,13 @@ async def look_around(plan: Plan) -> tuple[Limits, Spread]:
     ports = limits.ports if limits.ports is not None else 28_232
     spread = await asyncio.to_thread(lay_out, plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1)
     return limits, spread
+
+
+def given_up(destination: Destination) -> Finding:
+    """What is said of an address that refused while another of the same name answered."""
+    name = show(destination)
+    evidence = f"{name} refused every connect while another address answered: it was given up, and its share went to the others"
+    return Finding("address_dropped", "warning", evidence, f"see that the server listens at {name}, or leave it out")
 
 
 def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> Environment:

@@ -63,6 +63,10 @@ def _add(counts: dict[_Key, int], others: dict[_Key, int]) -> None:
         counts[key] = counts.get(key, 0) + count
 
 
+#: Why a bench's worker ended: all was asked and answered or failed, its time was over, it was told to, or no connection stood.
+Ended = Literal["asked", "time", "stopped", "gave up"]
+
+
 class Asked(msgspec.Struct):
     """What a second of ``asyncli bench`` counts beyond a :class:`Tick`'s. Times in microseconds. Mergeable.
 
@@ -78,15 +82,23 @@ class Asked(msgspec.Struct):
     body_bytes: int = 0
     #: Answers whose body is not as long as the first one's.
     other_length: int = 0
-    #: Asked and neither answered nor failed when the time was over.
+    #: Asked and neither answered nor failed when the bench ended.
     in_flight: int = 0
-    #: Of a given number: not asked when the bench was stopped, or given up because nobody let us connect.
+    #: Of an open loop: due by then, and not asked.
+    overdue: int = 0
+    #: How long those in flight, and of an open loop the overdue ones, had waited by then.
+    outstanding_us: Histogram = msgspec.field(default_factory=Histogram)
+    #: Of a given number: not asked when the bench ended.
     left: int = 0
+    #: Why workers ended -> how many of them.
+    ended: dict[Ended, int] = msgspec.field(default_factory=dict)
+    #: When, in seconds since T0: the last of all workers'.
+    ended_s: float = 0.0
     #: Of an open loop: no connection was free when they were due.
     queued: int = 0
     #: Requests that nobody will ask again, by cause.
     failed: dict[str, int] = msgspec.field(default_factory=dict)
-    #: From the connection (or the write, where it stood already) to the first byte, and to the last.
+    #: From the write of the request, on a connection that stood, to the first byte of its answer, and to the last.
     waiting_us: Histogram = msgspec.field(default_factory=Histogram)
     processing_us: Histogram = msgspec.field(default_factory=Histogram)
     #: Connections by the requests that they answered, as they end.
@@ -95,13 +107,14 @@ class Asked(msgspec.Struct):
     last_s: float = 0.0
 
     def merge(self, other: Asked) -> None:
-        for name in ("keepalive", "resent", "body_bytes", "other_length", "in_flight", "left", "queued"):
+        for name in ("keepalive", "resent", "body_bytes", "other_length", "in_flight", "overdue", "left", "queued"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         _add(self.failed, other.failed)
-        self.waiting_us.merge(other.waiting_us)
-        self.processing_us.merge(other.processing_us)
-        self.per_connection.merge(other.per_connection)
+        _add(self.ended, other.ended)
+        for name in ("waiting_us", "processing_us", "per_connection", "outstanding_us"):
+            getattr(self, name).merge(getattr(other, name))
         self.last_s = max(self.last_s, other.last_s)
+        self.ended_s = max(self.ended_s, other.ended_s)
 
 
 class Tick(msgspec.Struct):

@@ -20,8 +20,8 @@ from asyncli import preflight
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
-from asyncli.engine.spread import Destination, Spread, show
-from asyncli.environment import look_around, read_environment
+from asyncli.engine.spread import Destination, Spread
+from asyncli.environment import given_up, look_around, read_environment
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
 from asyncli.records import CUT, STOPPED, Check, Deaths, Finding, Phase, PhaseName, Sample, Tick
@@ -334,11 +334,7 @@ class Soak:
         if number in self._given_up:
             return
         self._given_up.add(number)
-        name = show(self._destinations[number])
-        evidence = (
-            f"{name} refused every connect while another address answered: it was given up, and its share went to the others"
-        )
-        self._found(Finding("address_dropped", "warning", evidence, f"see that the server listens at {name}, or leave it out"))
+        self._found(given_up(self._destinations[number]))
 
     def _sampled(self, sample: Sample) -> None:
         if self._writer is not None:

@@ -11,7 +11,7 @@ import msgspec
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
-from asyncli.records import Asked, Environment, Finding
+from asyncli.records import Asked, Environment, Finding, Severity
 from asyncli.units import format_count, format_duration
 
 # A server that fills as much of a core as this is a limit as well, and the two share the blame.
@@ -22,14 +22,22 @@ MOST_LATENESS_MS = 10.0
 LEAST_RATE_SHARE = 0.99
 # The kernel's CPU clocks tick every 10 ms: over less time than this, shares are too rough.
 _SHORTEST_SPAN_S = 0.5
+# In flight at the end for as much longer than the slowest answer took, and for as long, a request is unanswered.
+_FAR_SLOWER, _LONG_S = 2.0, 1.0
+# More requests asked again than this part are no longer the race of a request with the server's closing of an idle connection.
+_MANY_RESENT = 0.01
 #: Of the percentiles that are printed, in percent.
 PERCENTILES = (50, 66, 75, 80, 90, 95, 98, 99, 99.9, 100)
 
 RULE = (
-    "passed: everything that was asked was answered below status 400, and asyncli was not the limit; failed: something was not; "
+    "passed: everything that was asked was answered below status 400, or was in flight at the end for not much longer than "
+    "answers took, and asyncli was not the limit; failed: something was not; "
     f"invalid: asyncli asked late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than {MOST_CPU_SHARE:.0%} of the "
     f"time while the server filled less than {BUSY_SERVER_CORES:.0%} of a core; untested: nothing was answered"
 )
+
+# RFC 9110, 15.4: answers that name another address.
+_REDIRECTS = (301, 302, 303, 307, 308)
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
@@ -65,7 +73,8 @@ class Lateness(msgspec.Struct):
 class Requests(msgspec.Struct):
     """``total`` answered, ``per_s`` of them; ``failed``: never answered, by cause in ``failures``. ``keepalive``: answered on
     a connection that stayed open. ``resent``: asked again after their connection ended. ``queued``: no connection was free
-    when they were due. ``in_flight``: outstanding at the end of the time. ``left``: of a given number, never asked.
+    when they were due. ``in_flight``: outstanding at the end; ``overdue``: of an open loop, due and not asked by then. ``left``:
+    of a given number, never asked.
     """
 
     total: int
@@ -78,6 +87,7 @@ class Requests(msgspec.Struct):
     resent: int
     queued: int
     in_flight: int
+    overdue: int
     left: int
 
 
@@ -162,6 +172,7 @@ def benched(run: BenchRun) -> Benched:
             resent=asked.resent,
             queued=asked.queued,
             in_flight=asked.in_flight,
+            overdue=asked.overdue,
             left=asked.left,
         ),
         latency_ms=Quantiles(*_ms(total.latency_us, (0.5, 0.9, 0.99, 0.999, 1.0))),
@@ -234,20 +245,17 @@ def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Ite
     total, plan = run.total, run.plan
     if (busy := _busy(run, generator, server)) is not None:
         yield busy
-    if plan.rate is not None:
-        yield from _of_open_loop(run, asked)
     errors = {status: count for status, count in total.by_status.items() if status >= 400}
     if errors:
         listed = ", ".join(f"HTTP {status}: {format_count(count)}" for status, count in sorted(errors.items()))
         evidence = f"{format_count(sum(errors.values()))} of {format_count(total.answered)} answers were errors ({listed})"
         yield Finding("error_answers", "error", evidence, "aim at a path that the server answers with 200, or see its error log")
     if failed := sum(asked.failed.values()):
-        evidence = f"{format_count(failed)} requests were never answered ({_by_cause(asked.failed)})"
+        evidence = f"{_many(failed, 'request was', 'requests were')} never answered whole ({_by_cause(asked.failed)})"
         yield Finding("requests_failed", "error", evidence, "see the server's error log, and its load")
-    if asked.left:
-        why = f"no connection stood for {format_duration(plan.connect_timeout_s)}" if run.complete else "it was stopped"
-        evidence = f"{format_count(asked.left)} of {format_count(plan.requests or 0)} requests were never asked: {why}"
-        yield Finding("requests_left", "error", evidence, "see that the server runs and has room for the connections")
+    yield from _of_the_end(run, asked)
+    if plan.rate is not None:
+        yield from _of_open_loop(run, asked)
     if refused := sum(total.failures.values()):
         evidence = f"{format_count(refused)} of {format_count(total.started)} connects failed ({_by_cause(total.failures)})"
         yield Finding(
@@ -256,11 +264,51 @@ def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Ite
     if (limit := _limit(run, asked)) is not None:
         yield limit
     if asked.resent:
-        evidence = f"{format_count(asked.resent)} requests were asked again: their connection ended before they were answered"
-        yield Finding("requests_resent", "info", evidence)
+        evidence = (
+            f"{_many(asked.resent, 'request was', 'requests were')} asked again: their connection ended before they were answered"
+        )
+        many = plan.pipeline == 1 and asked.resent > _MANY_RESENT * total.answered
+        yield Finding("requests_resent", "warning" if many else "info", evidence, "see the server's error log" if many else "")
     if asked.other_length:
-        evidence = f"{format_count(asked.other_length)} answers had a body of another length than the first one's"
+        evidence = f"{_many(asked.other_length, 'answer', 'answers')} had a body of another length than the first one's"
         yield Finding("lengths_differ", "info", evidence)
+    elsewhere = {status: count for status, count in total.by_status.items() if status in _REDIRECTS}
+    if elsewhere:
+        listed = ", ".join(f"HTTP {status}: {format_count(count)}" for status, count in sorted(elsewhere.items()))
+        evidence = f"{format_count(sum(elsewhere.values()))} of {format_count(total.answered)} answers sent elsewhere ({listed})"
+        yield Finding("redirected", "warning", f"{evidence}, and nobody went there", "aim at the address that they name")
+    if plan.short and asked.keepalive:
+        evidence = (
+            f"asked to close, the server kept {_many(asked.keepalive, 'connection', 'connections')} open: asyncli closed them"
+        )
+        yield Finding("close_ignored", "info", evidence)
+
+
+def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
+    """What was not answered, and not asked, when it ended."""
+    plan, total = run.plan, run.total
+    of_all = f"{format_count(asked.left)} of {format_count(plan.requests or 0)} requests"
+    if run.ended == "gave up":
+        left = f" with {of_all} not asked" if asked.left else ""
+        evidence = f"no connection stood for {format_duration(plan.connect_timeout_s)}: asyncli gave up{left}"
+        yield Finding("gave_up", "error", evidence, "see that the server runs and has room for the connections")
+    elif run.ended == "stopped" and asked.left:
+        yield Finding("requests_left", "error", f"it was stopped before {of_all} were asked")
+    elif asked.left:
+        yield Finding("requests_left", "info", f"the time was over before {of_all} were asked")
+    waited, slowest_us = asked.outstanding_us, total.latency_us.greatest
+    late = sum(count for key, count in waited.items() if bounds(key)[0] > _FAR_SLOWER * slowest_us)
+    if late and run.ended != "gave up":
+        longest_s = waited.greatest / 1e6
+        what = f"{format_count(late)} of {_many(asked.in_flight + asked.overdue, 'request', 'requests')} in flight at the end"
+        than = f"the slowest answer took {format_duration(slowest_us / 1e6)}" if total.answered else "nothing was answered"
+        evidence = f"{what} had waited for up to {format_duration(longest_s)}, and {than}: the latencies leave them out"
+        severity: Severity = "error" if longest_s >= _LONG_S else "warning"
+        yield Finding("unanswered_at_end", severity, evidence, "see whether the server stands still")
+
+
+def _many(count: int, one: str, several: str) -> str:
+    return f"{format_count(count)} {one if count == 1 else several}"
 
 
 def _by_cause(counts: dict[str, int]) -> str:
@@ -294,7 +342,7 @@ def _of_open_loop(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     due = run.plan.rate * run.elapsed_s
     if run.plan.requests is not None:
         due = min(due, float(run.plan.requests))
-    if sent < LEAST_RATE_SHARE * due - run.plan.connections:
+    if sent < LEAST_RATE_SHARE * due - 1:
         achieved = f"{sent / run.elapsed_s:,.0f} requests a second were asked in place of {run.plan.rate:,.0f}"
         evidence = f"{achieved}: no connection was free"
         yield Finding("rate_missed", "error", evidence, "use more connections (-c), or a lower --rate: the server cannot keep up")
@@ -309,6 +357,11 @@ def _limit(run: BenchRun, asked: Asked) -> Finding | None:
     if ended is None or run.plan.short:
         return None
     median = ended.requests.quantile(0.5) or 0.0
+    if ended.requests.greatest <= 1:
+        evidence = f"the server closes after each answer: it ended {_many(ended.count, 'connection', 'connections')} so"
+        return Finding(
+            "connections_ended", "warning", evidence, "it keeps none alive: --short asks it so, and counts the connects"
+        )
     evidence = f"the server ended {format_count(ended.count)} connections with notice, after {median:,.0f} answers each (median)"
     remedy = (
         "its limit of requests a connection (nginx: keepalive_requests, Apache: MaxKeepAliveRequests); each cost a new connect"
@@ -318,11 +371,12 @@ def _limit(run: BenchRun, asked: Asked) -> Finding | None:
 
 def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verdict, str]:
     total = run.total
-    if not total.answered:
-        return "untested", f"nothing was answered ({_by_cause(total.failures) or _by_cause(asked.failed) or 'nothing was asked'})"
-    ours = [one for one in findings if one.code in _OURS or one.code.startswith("generator_")]
+    ours = [one for one in findings if one.code in _OURS and one.severity == "error"]
     if ours:
         return "invalid", ours[0].evidence
+    if not total.answered:
+        why = _by_cause(total.failures) or _by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was asked")
+        return "untested", f"nothing was answered ({why})"
     errors = [one for one in findings if one.severity == "error"]
     if errors:
         return "failed", errors[0].evidence
@@ -330,4 +384,9 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     return "passed", f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}: {rate}, none failed"
 
 
-_OURS = frozenset({"worker_lost", "worker_silent", "asyncli_failed"})
+_OURS = frozenset(
+    {
+        "asyncli_failed", "generator_failed", "generator_saturated_cpu", "generator_saturated_late", "generator_silent",
+        "requests_unaccounted", "worker_lost", "worker_silent",
+    }
+)  # fmt: skip

@@ -8,8 +8,10 @@ its own: a driver waits and calls :meth:`Load.turn` (loadworker.py on the real c
 - A closed loop asks again when it has been answered: latency counts from the write, or from the connect that came before.
 - An open loop asks at instants that stand beforehand, whoever is free: latency counts from that instant, so neither a slow
   server nor a stalled generator can hide in it.
-- A request is answered, failed, or still to be asked. What a connection leaves unanswered as it ends is asked again on
-  another, and counted; one that ends before it answered anything fails one request, so every bench ends.
+- A request is answered, failed, in flight at the end, or still to be asked. What a connection leaves unanswered as it ends is
+  asked again on another, and counted, its latency from the first time on. But the request that stood first has failed where
+  its answer had begun, where it waited too long, where it may not be repeated (RFC 9110, 9.2.2), and where the connection
+  never answered anything: so every bench ends.
 - A row is a handle's: what is asked on it and not answered, since when and written when, what it has served. Handles that
   need more thought than "read, compare, write" are in ``_odd``.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
+from math import ceil
 
 from asyncli.core.heartbeat import backoff_s
 from asyncli.core.histogram import Histogram
@@ -26,7 +29,7 @@ from asyncli.core.life import ANNOUNCED, AWAITING, CONNECTING, DEADLINE, EOF, GA
 from asyncli.core.replies import Known, Replies, State
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, READABLE, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
-from asyncli.records import Asked, Deaths, Tick
+from asyncli.records import Asked, Deaths, Ended, Tick
 
 MOST_EVENTS = 256
 # Half of a listen backlog of nginx's default, 511.
@@ -51,13 +54,26 @@ class Load:
         self._shard, self._worker, self._net = shard, worker, net
         self._read = SHORT_READ if shard.pipeline == 1 else LONG_READ
         self._closed_loop = shard.rate is None
+        # A connection for each instant is made at that instant, and not kept ready: the connect is part of what is asked for.
+        self._kept = not shard.short or self._closed_loop
+        self._may_repeat = shard.method not in ("POST", "PATCH")
         slots = len(range(worker, shard.connections, shard.workers))
         # Requests to hand out yet; of an open loop, what stands in its schedule and has not come due.
         self._todo = UNBOUNDED if shard.requests is None else len(range(worker, shard.requests, shard.workers))
         self._outstanding = 0
-        self._replies = [Replies(shard.method, self._read) for _ in shard.destinations]
+        self._replies = [Replies(shard.method, self._read, place) for place in range(len(shard.destinations))]
         self._asks = [shard.asks[one.target] for one in shard.destinations]
         self._trains: dict[tuple[int, int], bytes] = {}
+        # By destination: whether it ever let one connect, and the others of the same name.
+        self._stood = [False for _ in shard.destinations]
+        self._refusing: set[int] = set()
+        self._mates = [
+            [number for number, other in enumerate(shard.destinations) if other.target == one.target]
+            for one in shard.destinations
+        ]
+        # ... what it is seen to allow a connection: two in turn that were ended, announced, after as many; and a body's length.
+        self._limits, self._last_limits = [UNBOUNDED for _ in shard.destinations], [0 for _ in shard.destinations]
+        self._lengths: list[int | None] = [None for _ in shard.destinations]
         # By handle, grown on demand.
         self._pending: list[int] = []
         self._since: list[float] = []
@@ -68,23 +84,24 @@ class Load:
         self._odd: set[int] = set()
         # Of odd handles alone.
         self._connecting: dict[int, float] = {}
+        self._claimed: dict[int, tuple[float, int]] = {}  # while connecting: what is to be asked then, and since when
         self._fresh: dict[int, tuple[float, float]] = {}  # no answer yet: connecting since, connected at
         self._state: dict[int, tuple[State, float]] = {}  # in the midst of an answer, whose first bytes came then
         self._unsent: dict[int, bytes] = {}
         self._closing: dict[int, float] = {}  # whole, and the server is to close: since when
         self._doomed: list[tuple[int, bool]] = []
-        # Connections with nothing to do, the longest rested first (a handle may stand here that has ended since), and slots
-        # without a connection, by when to connect.
+        # Connections with nothing to do, the longest rested first (a handle may stand here that has ended since); slots
+        # without a connection, by when to connect; and slots that connect when an instant is due.
         self._free: deque[int] = deque()
-        self._to_open: list[tuple[float, int]] = [(0.0, slot) for slot in range(slots)]
+        self._to_open: list[tuple[float, int]] = [(0.0, slot) for slot in range(slots)] if self._kept else []
+        self._idle: deque[int] = deque(() if self._kept else range(slots))
+        # By slot: its destination, and how often in turn it could not connect, or came to nothing.
+        self._place = [(slot * shard.workers + worker) % len(shard.destinations) for slot in range(slots)]
         self._retries = bytearray(slots)
         self._due = 0  # of an open loop: how many of its instants have been served
-        self._again: deque[float] = deque()  # ... and the instants of those that must be asked again
-        # What the server is seen to allow a connection: two in turn that were ended, announced, after as many.
-        self._limit, self._last_limit = UNBOUNDED, 0
+        self._again: deque[tuple[float, int]] = deque()  # to be asked again: since when, and how many
         #: How long the driver may let answers gather before the next turn.
         self.pause_s = 0.0
-        self._first_length: int | None = None
         self._in_use: dict[int, Known] = {}
         # Since the tick before, folded into it once a second: what the fast path sent, and by whole microseconds (or requests)
         # how many took as long (or were served by a connection).
@@ -92,7 +109,8 @@ class Load:
         self._whole_us: dict[int, int] = {}
         self._processing_us: dict[int, int] = {}
         self._waiting_us: dict[int, int] = {}
-        self._answering_us: dict[int, int] = {}  # of short connections: processing and waiting in one, and one request each
+        self._answering_us: dict[int, int] = {}  # processing and waiting in one
+        self._rounds = 0  # short connections that had their one answer
         self._connect_us: dict[int, int] = {}
         self._each: dict[int, int] = {}
         self._t0 = self._stop_at = _NEVER
@@ -114,13 +132,27 @@ class Load:
         if self._shard.duration_s is not None:
             self._stop_at = t0 + self._shard.duration_s
 
-    def stop(self) -> None:
+    def stop(self, why: Ended = "stopped") -> None:
         """Ask no more; what is outstanding is left in flight, and what was not asked yet is left."""
-        if not self.over:
-            self.over = True
-            self._asked.in_flight += self._outstanding
-            if self._shard.requests is not None:
-                self._asked.left += self._todo + len(self._again)
+        if self.over:
+            return
+        self.over = True
+        asked, now = self._asked, self._net.clock()
+        asked.ended[why] = 1
+        asked.ended_s = now - self._t0
+        asked.in_flight += self._outstanding
+        waited: dict[int, int] = {}
+        for handle, slot in enumerate(self._slot):
+            if slot >= 0 and self._pending[handle]:
+                _count(waited, max(0, int((now - self._since[handle]) * 1e6)), self._pending[handle])
+        again = [*self._again, *(one for one in self._claimed.values() if one[1])]
+        if self._shard.requests is not None:
+            asked.left += self._todo + sum(count for _, count in again)
+        if not self._closed_loop:
+            for since, count in again:
+                _count(waited, max(0, int((now - since) * 1e6)), count)
+            asked.overdue += sum(count for _, count in again) + self._miss_instants(now, waited)
+        asked.outstanding_us.add_counts(waited)
 
     def wait_s(self) -> float:
         """How long the driver may wait for the network."""
@@ -129,7 +161,7 @@ class Load:
         until = min(self._next_sweep, self._stop_at)
         if self._to_open and len(self._connecting) < MOST_PENDING:
             until = min(until, self._to_open[0][0])
-        if self._free and not self._closed_loop:
+        if (self._free or self._idle) and not self._closed_loop:
             until = min(until, self._instant())
         return max(0.0, until - self._net.clock())
 
@@ -140,17 +172,17 @@ class Load:
         self._serve(events)
         now = self._net.clock()
         if now >= self._stop_at:
-            self.stop()
+            self.stop("time")
             return
-        if not self._closed_loop and self._free:
+        if not self._closed_loop and (self._free or self._idle):
             self._ask_what_is_due(now, queued=False)
         if self._to_open and self._to_open[0][0] <= now:
             self._open(now)
         if now >= self._next_sweep:
             self._sweep(now)
         self._close_doomed()
-        if not self._outstanding and not self._todo and not self._again:
-            self.over = True
+        if not self._outstanding and not self._todo and not self._again and not any(one[1] for one in self._claimed.values()):
+            self.stop("asked")
 
     def take_tick(self, second: int) -> Tick:
         """The counts since the last call, with the gauges of now."""
@@ -170,7 +202,7 @@ class Load:
         closed_loop, asks, sent = self._closed_loop, self._asks, 0
         deep, short = self._shard.pipeline > 1, self._shard.short and closed_loop
         only = asks[0] if len(asks) == 1 and not deep else b""
-        now = self._last_answer
+        answered_at = self._last_answer
         for handle, what in events:
             if handle in odd:
                 if not (short and what & PEER_CLOSED and self._go_round(handle)):
@@ -197,10 +229,13 @@ class Load:
                 self._take(handle, data, now, what)
                 continue
             # Whole answers, the same bytes as the last: nearly all of a bench on kept connections comes by here.
+            answered_at = now
             us = int((now - since[handle]) * 1e6)
             counts = known.counts
             counts[us] = counts.get(us, 0) + count
             served[handle] += count
+            if not closed_loop:
+                _count(self._answering_us, int((now - self._written[handle]) * 1e6), count)
             if only and closed_loop and self._todo:
                 self._todo -= 1
                 since[handle] = now
@@ -218,7 +253,7 @@ class Load:
             if not left:
                 self._next(handle, now)
         self._sent += sent
-        self._last_answer = max(self._last_answer, now)
+        self._last_answer = max(self._last_answer, answered_at)
         self._close_doomed()
 
     def _go_round(self, handle: int) -> bool:
@@ -231,7 +266,7 @@ class Load:
         if fresh is None or handle in self._unsent or handle in self._state:
             return False
         net, slot = self._net, self._slot[handle]
-        clock, place = net.clock, slot % len(self._asks)
+        clock, place = net.clock, self._place[slot]
         last = self._replies[place].last
         try:
             data = net.recv(handle, self._read)
@@ -252,12 +287,13 @@ class Load:
         us = int((now - connected) * 1e6)
         counts = self._answering_us
         counts[us] = counts.get(us, 0) + 1
+        self._rounds += 1
         self._last_answer = now
         self._retries[slot] = 0
-        if not self._todo or not self._shard.local:
+        if not self._todo or self._again or not self._shard.local:
             self._vacate(handle)
             net.close(handle, False)
-            if self._todo:
+            if self._todo or self._again:
                 self._connect(slot)
             return True
         self._connects = number = self._connects + 1
@@ -268,10 +304,11 @@ class Load:
             self._vacate(handle)
             self._failed(slot, event_of(error.errno), began)
             return True
+        self._todo -= 1
         if other != handle:
             self._vacate(handle)
             self._seat(other, slot)
-            self._connected(other, began, 0)
+            self._connected(other, began, (began, 1), 0)
             return True
         now, ask = clock(), self._asks[place]
         try:
@@ -279,14 +316,13 @@ class Load:
         except OSError as error:
             self._vacate(handle)
             self._seat(handle, slot)
-            self._not_connected(handle, began, _WATCH, error)
+            self._not_connected(handle, began, (began, 1), _WATCH, error)
             return True
         self._fresh[handle] = began, now
         self._since[handle] = began
         us = int((now - began) * 1e6)
         counts = self._connect_us
         counts[us] = counts.get(us, 0) + 1
-        self._todo -= 1
         self._sent += 1
         if taken != len(ask):
             self._keep_unsent(handle, ask[taken:])
@@ -299,7 +335,7 @@ class Load:
         tick.sent += self._sent
         tick.bytes_sent += self._sent * len(self._asks[0])
         self._sent = 0
-        # All of it came at once, on a connection that stood: whole, processing and waiting are one.
+        # Each came at once, on a connection that stood: in a closed loop whole, processing and waiting are one.
         at_once = Histogram()
         for known in self._in_use.values():
             count, response = sum(known.counts.values()) + known.answered, known.response
@@ -309,7 +345,7 @@ class Load:
             at_once.add_counts(known.counts)
             known.counts.clear()
             tick.bytes_received += count * len(known.answer)
-            self._count(response, count)
+            self._count(response, count, known.place)
         for counts, histogram in (
             (self._whole_us, tick.latency_us),
             (self._processing_us, asked.processing_us),
@@ -319,26 +355,31 @@ class Load:
         ):
             histogram.add_counts(counts)
             counts.clear()
-        for histogram in (tick.latency_us, asked.processing_us, asked.waiting_us):
-            histogram.merge(at_once)
-        if self._answering_us:
-            asked.processing_us.add_counts(self._answering_us)
-            asked.waiting_us.add_counts(self._answering_us)
-            asked.per_connection.add_counts({1: sum(self._answering_us.values())})
-            self._answering_us.clear()
+        tick.latency_us.merge(at_once)
+        for histogram in (asked.processing_us, asked.waiting_us):
+            if self._closed_loop:
+                histogram.merge(at_once)
+            histogram.add_counts(self._answering_us)
+        self._answering_us.clear()
+        if self._rounds:
+            asked.per_connection.add_counts({1: self._rounds})
+            self._rounds = 0
         tick.opened = sum(tick.connect_us.counts.values())
+        for place in self._refusing:
+            if not self._stood[place] and any(self._stood[one] for one in self._mates[place]):
+                tick.dropped[place] = 1
         tick.started, self._told = self._connects - self._told, self._connects
         self._in_use = {id(one.known): one.known for one in self._replies}
         self._in_use |= {id(known): known for known in self._last}
 
-    def _count(self, response: Response, count: int) -> None:
+    def _count(self, response: Response, count: int, place: int) -> None:
         tick, asked = self._tick, self._asked
         tick.answered += count
         tick.by_status[response.status] = tick.by_status.get(response.status, 0) + count
         asked.body_bytes += count * response.body_bytes
-        if self._first_length is None:
-            self._first_length = response.body_bytes
-        if response.body_bytes != self._first_length:
+        if self._lengths[place] is None:
+            self._lengths[place] = response.body_bytes
+        if response.body_bytes != self._lengths[place]:
             asked.other_length += count
         if response.keep_alive:
             asked.keepalive += count
@@ -348,7 +389,7 @@ class Load:
     def _think(self, handle: int, what: int) -> None:
         """An event of an odd handle."""
         if (began := self._connecting.get(handle)) is not None:
-            self._connected(handle, began, _WATCH | WRITABLE)
+            self._connected(handle, began, self._claimed.pop(handle), _WATCH | WRITABLE)
         elif handle in self._closing:
             if what & HUNG_UP or not self._lives(handle):
                 self._let_go(handle)
@@ -385,22 +426,24 @@ class Load:
             last = replies.end(state)
             if last is not None and self._pending[handle]:
                 self._answered(handle, last, 1, first_byte, now)
-            self._end(handle, EOF if last is None else ANNOUNCED, what | HUNG_UP)
+            self._end(handle, EOF if last is None else ANNOUNCED, what | HUNG_UP, begun=state is not None)
             return
         tick.bytes_received += len(data)
         try:
-            if not self._pending[handle]:
-                raise ProtocolError("an answer that nobody asked for")
             runs, state, over = replies.take(state, data)
-            if sum(count for _, count in runs) + (state is not None) > self._pending[handle]:
-                raise ProtocolError("more answers than were asked for")
         except ProtocolError:
             self._end(handle, GARBAGE)
             return
+        unasked = False
         for response, count in runs:
-            self._answered(handle, response, count, first_byte, now)
+            wanted = min(count, self._pending[handle])
+            if wanted:
+                self._answered(handle, response, wanted, first_byte, now)
+            unasked = unasked or wanted < count
             first_byte = now
-        if over:
+        if unasked or (state is not None and not self._pending[handle]):
+            self._end(handle, GARBAGE)
+        elif over:
             self._end(handle, ANNOUNCED, what)
         elif state is not None:
             self._state[handle] = state, first_byte
@@ -410,7 +453,9 @@ class Load:
             if self._last[handle] is not known:
                 self._last[handle] = self._in_use[id(known)] = known
             # What is too long to be remembered is as empty as the end of a stream, which only thought tells from an answer.
-            if known.answer and handle not in self._unsent:
+            if handle in self._unsent:
+                return  # an answer before the request was whole: the rest of it is still owed
+            if known.answer:
                 self._odd.discard(handle)
             if not self._pending[handle]:
                 self._next(handle, now)
@@ -419,10 +464,11 @@ class Load:
         self._pending[handle] -= count
         self._outstanding -= count
         self._served[handle] += count
-        self._count(response, count)
+        self._count(response, count, self._destination(handle))
         since = self._since[handle]
         _count(self._whole_us, max(0, int((now - since) * 1e6)), count)
-        # A connect is part of the whole, but nothing of the server's work on the request.
+        # A connect is part of the whole, but nothing of the server's work on the request; nor is the time before it was written.
+        since = self._written[handle] if not self._closed_loop else since
         if (fresh := self._fresh.pop(handle, None)) is not None:
             since = max(since, fresh[1])
         _count(self._processing_us, max(0, int((now - since) * 1e6)), count)
@@ -437,52 +483,101 @@ class Load:
         if self._shard.pipeline > 1:
             self.pause_s += (min(LONGEST_PAUSE_S, _PAUSE * (now - self._since[handle])) - self.pause_s) / 8
         if self._shard.short:
-            self._end(handle, ANNOUNCED)
+            # Asked to close it, the server has not said that it will: nobody waits for it.
+            self._end(handle, ANNOUNCED, HUNG_UP)
         elif not self._closed_loop:
-            queued = not self._free
+            queued = self._none_is_free()
             self._free.append(handle)
             self._ask_what_is_due(now, queued)
-        elif self._todo:
-            count = self._share(handle)
-            self._todo -= count
-            self._write(handle, now, count, now)
+        elif self._todo or self._again:
+            since, count = self._claim(self._room(handle), now)
+            self._write(handle, since, count, now)
         else:
             self._free.append(handle)
 
-    def _share(self, handle: int) -> int:
-        """How many requests to write at once: as the pipeline is deep, or are left, or the server lets a connection have."""
-        return min(self._shard.pipeline, self._todo, max(1, self._limit - self._served[handle]))
+    def _room(self, handle: int) -> int:
+        """How many requests to write at once: as the pipeline is deep, or the server lets a connection have."""
+        place, served = self._destination(handle), self._served[handle]
+        if served > self._limits[place]:
+            self._limits[place] = UNBOUNDED
+        return min(self._shard.pipeline, max(1, self._limits[place] - served))
+
+    def _claim(self, room: int, now: float) -> tuple[float, int]:
+        """Up to ``room`` requests to ask: since when their latency counts, and how many."""
+        if not self._closed_loop:
+            since = self._instant()
+            if self._again:
+                self._again.popleft()
+            else:
+                self._due += 1
+                self._todo -= 1
+            return since, 1
+        if self._again:
+            since, count = self._again.popleft()
+            if count > room:
+                self._again.appendleft((since, count - room))
+            return since, min(count, room)
+        count = min(room, self._todo)
+        self._todo -= count
+        return now, count
+
+    def _give_back(self, claimed: tuple[float, int], began: float) -> None:
+        """What was to be asked on a connection that never stood."""
+        since, count = claimed
+        if self._closed_loop and since == began:
+            self._todo += count
+        elif count:
+            self._again.appendleft(claimed)
 
     def _is_free(self, handle: int) -> bool:
         return (
             self._slot[handle] >= 0 and not self._pending[handle] and not (handle in self._closing or handle in self._connecting)
         )
 
+    def _none_is_free(self) -> bool:
+        while self._free and not self._is_free(self._free[0]):
+            self._free.popleft()
+        return not self._free
+
     def _instant(self) -> float:
         """When the open loop asks next."""
         if self._again:
-            return self._again[0]
+            return self._again[0][0]
         if not self._todo:
             return _NEVER
         assert self._shard.rate is not None
         return self._t0 + (self._due * self._shard.workers + self._worker) / self._shard.rate
 
-    def _take_instant(self) -> None:
-        if self._again:
-            self._again.popleft()
-        else:
-            self._due += 1
-            self._todo -= 1
+    def _miss_instants(self, now: float, waited: dict[int, int]) -> int:
+        """How many instants have passed that nobody served, added to ``waited`` by how long ago."""
+        assert self._shard.rate is not None
+        step_s = self._shard.workers / self._shard.rate
+        since = self._t0 + (self._due + self._worker / self._shard.workers) * step_s
+        many = min(self._todo, max(0, ceil((now - since) / step_s - 1e-6)))
+        # A long night's worth of them is told by a thousand.
+        at_once = many // 1000 + 1
+        for first in range(0, many, at_once):
+            _count(waited, max(0, int((now - since - first * step_s) * 1e6)), min(at_once, many - first))
+        return many
 
     def _ask_what_is_due(self, now: float, queued: bool) -> None:
-        """Ask what is due on the connections that are free. ``queued``: none was, until now."""
-        while self._free and (due := self._instant()) <= now:
-            handle = self._free.popleft()
-            if not self._is_free(handle):
-                continue
-            self._take_instant()
-            self._note_lateness(due, now, queued)
-            self._write(handle, due, 1, now)
+        """Ask what is due, on the connections that are free or on new ones. ``queued``: none was free until now."""
+        while (due := self._instant()) <= now:
+            late = not self._again  # what is asked again was asked in time before
+            if not self._kept:
+                if not self._idle:
+                    return
+                if late:
+                    self._note_lateness(due, now, queued)
+                self._connect(self._idle.popleft())
+                now = self._net.clock()
+            elif self._none_is_free():
+                return
+            else:
+                since, count = self._claim(1, now)
+                if late:
+                    self._note_lateness(due, now, queued)
+                self._write(self._free.popleft(), since, count, now)
 
     def _note_lateness(self, due: float, now: float, queued: bool) -> None:
         # For want of a free connection the server is to blame, or --connections; else we are.
@@ -538,36 +633,46 @@ class Load:
         self._net.watch(handle, _WATCH, again=True)
         if handle not in self._fresh and handle not in self._state and self._last[handle].answer:
             self._odd.discard(handle)
+        if not self._pending[handle]:
+            self._next(handle, self._net.clock())  # it was answered before it was whole
 
     # -- connections
 
     def _destination(self, handle: int) -> int:
-        return self._slot[handle] % len(self._asks)
+        return self._place[self._slot[handle]]
 
     def _open(self, now: float) -> None:
         """Connect the slots whose time has come, as far as what is pending allows."""
         while self._to_open and self._to_open[0][0] <= now and len(self._connecting) < MOST_PENDING:
             _, slot = heappop(self._to_open)
+            if not self._kept:
+                queued = not self._idle
+                self._idle.append(slot)
+                self._ask_what_is_due(now, queued)
             # A connection for which nothing is left to ask would only cost the server.
-            if not self._closed_loop or self._todo:
+            elif not self._closed_loop or self._todo or self._again:
                 self._connect(slot)
                 now = self._net.clock()
 
     def _connect(self, slot: int) -> None:
-        net = self._net
+        net, place = self._net, self._place[slot]
         began = net.clock()
         self._connects += 1
+        # An open loop's connections stand before they are asked on.
+        asks = self._closed_loop or not self._kept
+        claimed = self._claim(min(self._shard.pipeline, self._limits[place]), began) if asks else (began, 0)
         try:
-            handle = net.connect(slot % len(self._asks), self._connects * self._shard.workers + self._worker)
+            handle = net.connect(place, self._connects * self._shard.workers + self._worker)
         except OSError as error:
+            self._give_back(claimed, began)
             self._failed(slot, event_of(error.errno), began)
             return
         self._seat(handle, slot)
         if self._shard.local:
             # There the handshake is mostly over when connect() returns, and nothing need be awaited.
-            self._connected(handle, began, 0)
+            self._connected(handle, began, claimed, 0)
         else:
-            self._connecting[handle] = began
+            self._connecting[handle], self._claimed[handle] = began, claimed
             net.watch(handle, _WATCH | WRITABLE)
 
     def _seat(self, handle: int, slot: int) -> None:
@@ -581,65 +686,77 @@ class Load:
             self._last.append(self._replies[0].known)
         self._pending[handle] = self._served[handle] = 0
         self._slot[handle] = slot
-        known = self._replies[slot % len(self._asks)].known
+        known = self._replies[self._place[slot]].known
         # In use from now on: what a connection that ended learnt last may be counted by here first.
         self._last[handle] = self._in_use[id(known)] = known
         self._odd.add(handle)
 
-    def _connected(self, handle: int, began: float, watched: int) -> None:
-        """A connect that may have ended: the first request is written, and the write tells. ``watched``: for these events."""
+    def _connected(self, handle: int, began: float, claimed: tuple[float, int], watched: int) -> None:
+        """A connect that may have ended: what is ``claimed`` is written, and the write tells. ``watched``: for these events."""
         net = self._net
         now = net.clock()
-        if self._closed_loop:
-            since, count = began, self._share(handle)
-        else:
-            since = self._instant()
-            count = 1 if since <= now else 0
+        since, count = claimed
         data = self._bytes(self._destination(handle), count) if count else b""
         try:
             taken = net.send(handle, data)
         except OSError as error:
-            self._not_connected(handle, began, watched, error)
+            self._not_connected(handle, began, claimed, watched, error)
             return
         self._connecting.pop(handle, None)
+        self._stood[self._destination(handle)] = True
         self._fresh[handle] = began, now
         _count(self._connect_us, int((now - began) * 1e6), 1)
         self.held += 1
         net.watch(handle, _WATCH if taken == len(data) else _WATCH | WRITABLE, again=watched != 0)
         if taken < len(data):
             self._unsent[handle] = data[taken:]
-        if not count:
-            self._free.append(handle)
-            return
-        if self._closed_loop:
-            self._todo -= count
+        if count:
+            self._note_asked(handle, since, count, len(data), now)
         else:
-            self._take_instant()
-            self._note_lateness(since, now, queued=True)
-        self._note_asked(handle, since, count, len(data), now)
+            queued = self._none_is_free()
+            self._free.append(handle)
+            self._ask_what_is_due(now, queued)
 
-    def _not_connected(self, handle: int, began: float, watched: int, error: OSError) -> None:
+    def _not_connected(self, handle: int, began: float, claimed: tuple[float, int], watched: int, error: OSError) -> None:
         """What a write says of a connect: not yet, or never."""
-        self._connecting[handle] = began
+        self._connecting[handle], self._claimed[handle] = began, claimed
         if not isinstance(error, BlockingIOError):
             self._end(handle, event_of(error.errno))
         elif not watched & WRITABLE:
             self._net.watch(handle, _WATCH | WRITABLE, again=watched != 0)
 
     def _failed(self, slot: int, event: str, now: float) -> None:
-        """A connect that never established; tried again after a while."""
+        """A connect that never established; tried again after a while, or at once at another address of the same name."""
         why = cause(CONNECTING, event)
         self._tick.failures[why] = self._tick.failures.get(why, 0) + 1
-        self._reopen_later(slot, now)
+        place = self._place[slot]
+        mates = self._mates[place]
+        if self._stood[place] or len(mates) == 1:
+            self._reopen_later(slot, now)
+            return
+        self._refusing.add(place)
+        answering = [one for one in mates if self._stood[one]]
+        self._place[slot] = answering[slot % len(answering)] if answering else mates[(mates.index(place) + 1) % len(mates)]
+        if answering or self._retries[slot] + 1 < len(mates):
+            self._retries[slot] = min(255, self._retries[slot] + 1)
+            heappush(self._to_open, (now, slot))
+        else:
+            self._reopen_later(slot, now)
 
     def _reopen_later(self, slot: int, now: float) -> None:
         self._retries[slot] = min(255, self._retries[slot] + 1)
-        heappush(self._to_open, (now + backoff_s(self._shard.seed, slot, self._connects, self._retries[slot]), slot))
+        wait_s = backoff_s(self._shard.seed, slot, self._connects, self._retries[slot])
+        # Shorter than the time after which nobody standing ends the bench: who does not try cannot know.
+        heappush(self._to_open, (now + min(wait_s, self._shard.connect_timeout_s / 4), slot))
 
-    def _end(self, handle: int, event: str, what: int = 0) -> None:
-        """The one way a connection, or an attempt at one, ends. What it leaves unanswered is asked again elsewhere."""
+    def _end(self, handle: int, event: str, what: int = 0, *, begun: bool = False) -> None:
+        """The one way a connection, or an attempt at one, ends. What it leaves unanswered is asked again elsewhere.
+
+        ``begun``: bytes of the first unanswered one's answer had come.
+        """
         slot, now = self._slot[handle], self._net.clock()
-        if self._connecting.pop(handle, None) is not None:
+        if (began := self._connecting.pop(handle, None)) is not None:
+            self._give_back(self._claimed.pop(handle), began)
             self._forget(handle, abort=event == DEADLINE)
             self._failed(slot, event, now)
             return
@@ -652,7 +769,7 @@ class Load:
             # As it should be. The peer closes first, so that the port waits (TIME_WAIT) on its side and not on ours.
             self._closing[handle] = now
             self._odd.add(handle)
-            if what & HUNG_UP:
+            if what & HUNG_UP or handle in self._unsent:
                 self._let_go(handle)
             return
         why = cause(AWAITING if pending else IDLE, event)
@@ -660,36 +777,32 @@ class Load:
         deaths.count += 1
         deaths.requests.add(served)
         if event == ANNOUNCED and served:
-            self._learn_limit(served)
-        if pending and (not served or event in (DEADLINE, GARBAGE)):
-            # Asked again for ever, a request that is never answered, or answered with nonsense, would never end.
+            self._learn_limit(self._place[slot], served)
+        begun = begun or handle in self._state
+        if pending and (begun or not served or event in (DEADLINE, GARBAGE) or not self._may_repeat):
             asked.failed[why] = asked.failed.get(why, 0) + 1
             pending -= 1
         if pending:
             asked.resent += pending
-            if self._closed_loop:
-                self._todo += pending
-            else:
-                self._again.extend([self._since[handle]] * pending)
+            self._again.append((self._since[handle], pending))
         self._forget(handle, abort=event in (DEADLINE, GARBAGE))
         if served:
             heappush(self._to_open, (now, slot))
         else:
             self._reopen_later(slot, now)
-        while self._closed_loop and self._todo and self._free:
-            if self._is_free(other := self._free.popleft()):
-                self._next(other, now)
+        while self._closed_loop and (self._todo or self._again) and not self._none_is_free():
+            self._next(self._free.popleft(), now)
 
     def _let_go(self, handle: int) -> None:
-        """Of a connection that was to end: the peer has closed too."""
+        """Of a connection that was to end: the peer has closed too, or nobody waits for it."""
         heappush(self._to_open, (0.0, self._slot[handle]))
         self._forget(handle, abort=False)
 
-    def _learn_limit(self, served: int) -> None:
+    def _learn_limit(self, place: int, served: int) -> None:
         """Two connections that the server ended after as many answers tell its limit; a pipeline then asks no more of one."""
-        if served == self._last_limit:
-            self._limit = served
-        self._last_limit = served
+        if served == self._last_limits[place]:
+            self._limits[place] = served
+        self._last_limits[place] = served
 
     def _vacate(self, handle: int) -> None:
         """The row of a short connection that has had its answer becomes nobody's, at once."""
@@ -727,16 +840,17 @@ class Load:
                 break
             self._let_go(handle)
         if late > self._t0:
-            # A closed loop's fast path keeps one instant only: there it is that of the write.
-            written = self._since if self._closed_loop else self._written
             for handle, slot in enumerate(self._slot):
-                if slot >= 0 and self._pending[handle] and written[handle] < late and handle not in self._connecting:
+                waits = slot >= 0 and (self._pending[handle] or handle in self._unsent) and handle not in self._closing
+                # A closed loop's fast path notes one instant only; what is asked again has waited since the second write.
+                written = max(self._since[handle], self._written[handle])
+                if waits and written < late and handle not in self._connecting:
                     self._end(handle, DEADLINE)
         if self.held:
             self._last_standing = now
         elif now - self._last_standing > self._shard.connect_timeout_s and not self._closing:
             self._close_doomed()
-            self.stop()
+            self.stop("gave up")
 
 
 def _count(counts: dict[int, int], value: int, times: int) -> None:

@@ -48,9 +48,39 @@ def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
     time.sleep(max(0.0, t0 - time.monotonic()))
     load.start(t0)
     link.setblocking(False)
+    before = spent = _cpu_s()
     second, next_look, told = 0, t0, False
     unsent: Tick | None = None
     while True:
+        now = time.monotonic()
+        ended = load.over and not told
+        if now >= next_look or ended:
+            next_look = now + _LOOK_S
+            if not told:
+                # What it spends on waiting for the others to end is no part of the load.
+                spent = _cpu_s()
+            if ended or now >= t0 + second + 1:
+                # What comes to its end within a second says so at once, and then every second, as the others do.
+                second = second + 1 if ended else max(second + 1, int(now - t0))
+                told = load.over
+                tick = load.take_tick(second)
+                tick.cpu_user_s, tick.cpu_system_s = spent[0] - before[0], spent[1] - before[1]
+                if unsent is not None:
+                    tick.merge_counts(unsent)
+                unsent = tick
+                with contextlib.suppress(BlockingIOError, OSError):
+                    link.send(_encode(tick))
+                    unsent = None
+            with contextlib.suppress(BlockingIOError):
+                order = _receive(link)
+                if order is None or isinstance(order, Stop):
+                    return
+                if isinstance(order, Drain):
+                    load.stop()
+                    continue
+        if load.over:
+            select.select([link], [], [], _LOOK_S)
+            continue
         wait_s = min(load.wait_s(), _LOOK_S)
         if shard.rate is not None and wait_s > 0.0:
             # epoll waits in whole milliseconds; an open loop's instants are finer.
@@ -59,30 +89,12 @@ def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
         load.turn(net.poll(MOST_EVENTS, wait_s))
         if load.pause_s > _LEAST_PAUSE_S:
             time.sleep(load.pause_s)
-        now = time.monotonic()
-        ended = load.over and not told
-        if now < next_look and not ended:
-            continue
-        next_look = now + _LOOK_S
-        if ended or now >= t0 + second + 1:
-            # What comes to its end within a second says so at once, and then every second, as the others do.
-            second = second + 1 if ended else max(second + 1, int(now - t0))
-            told = load.over
-            tick = load.take_tick(second)
-            usage = resource.getrusage(resource.RUSAGE_SELF)
-            tick.cpu_user_s, tick.cpu_system_s = usage.ru_utime, usage.ru_stime
-            if unsent is not None:
-                tick.merge_counts(unsent)
-            unsent = tick
-            with contextlib.suppress(BlockingIOError, OSError):
-                link.send(_encode(tick))
-                unsent = None
-        with contextlib.suppress(BlockingIOError):
-            order = _receive(link)
-            if order is None or isinstance(order, Stop):
-                return
-            if isinstance(order, Drain):
-                load.stop()
+
+
+def _cpu_s() -> tuple[float, float]:
+    """User and system seconds of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime, usage.ru_stime
 
 
 def _receive(link: socket.socket) -> Down | None:

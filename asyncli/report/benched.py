@@ -88,13 +88,18 @@ def _rows(found: Benched) -> Iterable[tuple[str, str]]:
     parts = [f"{format_count(requests.total)} answered in {format_duration(found.duration_s)}, {requests.per_s:,.0f} a second"]
     parts.append(f"{format_count(requests.keepalive)} on a connection that stayed open")
     parts.append(f"{format_count(requests.failed)} failed")
-    odd = {"asked again": requests.resent, "in flight at the end": requests.in_flight, "never asked": requests.left}
+    odd = {
+        "asked again": requests.resent,
+        "in flight at the end": requests.in_flight,
+        "overdue then": requests.overdue,
+        "never asked": requests.left,
+    }
     parts += [f"{format_count(count)} {what}" for what, count in odd.items() if count]
     yield "requests", "; ".join(parts)
     if requests.by_status and set(requests.by_status) != {200}:
         yield "statuses", ", ".join(f"{status}: {format_count(count)}" for status, count in requests.by_status.items())
     each = connections.requests_each
-    ended = f"; those that ended served {_count(each['min'])} to {_count(each['max'])} requests" if each else ""
+    ended = f"; those that ended served {_range(each['min'], each['max'])}" if each else ""
     yield "connections", f"{format_count(connections.opened)} opened, {format_count(connections.failed)} failed{ended}"
     of_bytes, seconds = found.bytes, found.duration_s or math.inf
     yield (
@@ -119,8 +124,11 @@ def asked(plan: BenchPlan, workers: int) -> str:
     return f"{plan.method}{body} on {format_count(plan.connections)} {many}, {how}{pace}, from {workers} {processes}"
 
 
-def _count(number: float) -> str:
-    return format_count(round(number))
+def _range(least: float, most: float) -> str:
+    least, most = round(least), round(most)
+    if least == most:
+        return f"{format_count(most)} request{'' if most == 1 else 's'} each"
+    return f"{format_count(least)} to {format_count(most)} requests"
 
 
 def _spent(spent: Spent) -> str:
@@ -158,8 +166,10 @@ def _times(found: Benched) -> Iterable[RenderableType]:
         "connect": "each connection's connect",
         "waiting": "from the request to the first byte",
         "processing": "to the last byte",
-        "total": "with the connect, from the instant it was due" if found.plan.rate is not None else "with the connect",
+        "total": "with the connect" if found.plan.rate is None else "from the instant it was due",
     }
+    if found.plan.rate is not None and found.plan.short:
+        meaning["total"] += ", with the connect"
     yield Indented(Text("; ".join(f"{name}: {words}" for name, words in meaning.items()), "dim"), 4, 4)
     yield ""
 

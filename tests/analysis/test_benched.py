@@ -13,7 +13,7 @@ from asyncli.benchplan import BenchPlan, BenchRun, build_bench_plan
 from asyncli.core.histogram import Histogram
 from asyncli.errors import PlanError
 from asyncli.plan import Layer
-from asyncli.records import Asked, Deaths, Sample, Tick
+from asyncli.records import Asked, Deaths, Ended, Finding, Sample, Tick
 from asyncli.report.benched import one_line, tick_line, to_json
 
 URL = "http://127.0.0.1:80/"
@@ -33,6 +33,7 @@ def a_run(
     server_s: float | None = 1.0,
     workers: int = 1,
     complete: bool = True,
+    ended: Ended = "asked",
     asked: Asked | None = None,
     **tick: Any,
 ) -> BenchRun:
@@ -44,7 +45,7 @@ def a_run(
     return BenchRun(
         plan=BenchPlan(urls=(URL,), **({"duration_s": 2.0} if plan is None else plan)),
         started="2026-01-01T00:00:00+00:00", elapsed_s=2.0, workers=workers, cpu_s=(cpu_s / 4, 3 * cpu_s / 4), complete=complete,
-        total=total, ticks=[(1.0, total)], samples=samples, findings=[], environment={"server": {"label": "nginx/1.0"}},
+        ended=ended, total=total, ticks=[(1.0, total)], samples=samples, findings=[], environment={"server": {"label": "nginx/1.0"}},
     )  # fmt: skip
 
 
@@ -88,10 +89,20 @@ def test_the_figures() -> None:
         ({"by_status": {200: 999, 503: 1}}, "failed", "error_answers"),
         ({"by_status": {304: 1000}}, "passed", None),
         ({"asked": Asked(failed={"reset": 1})}, "failed", "requests_failed"),
-        ({"asked": Asked(left=7), "plan": {"requests": 1007}}, "failed", "requests_left"),
+        ({"asked": Asked(left=7), "plan": {"requests": 1007}, "ended": "stopped"}, "failed", "requests_left"),
+        ({"asked": Asked(left=7), "plan": {"requests": 1007, "duration_s": 2.0}, "ended": "time"}, "passed", "requests_left"),
+        ({"asked": Asked(left=7), "plan": {"requests": 1007}, "ended": "gave up"}, "failed", "gave_up"),
+        ({"ended": "gave up"}, "failed", "gave_up"),
+        # In flight for as long as the slowest answer took, and for much longer.
+        ({"asked": Asked(in_flight=2, outstanding_us=histogram(900, 1200))}, "passed", None),
+        ({"asked": Asked(in_flight=2, outstanding_us=histogram(900, 50_000))}, "passed", "unanswered_at_end"),
+        ({"asked": Asked(in_flight=2, outstanding_us=histogram(900, 1_500_000))}, "failed", "unanswered_at_end"),
+        ({"by_status": {301: 1000}}, "passed", "redirected"),
+        ({"plan": {"requests": 1000, "short": True}, "asked": Asked(keepalive=1000)}, "passed", "close_ignored"),
         ({"failures": {"refused": 3}}, "passed", "connects_failed"),
         ({"answered": 0, "opened": 0, "by_status": {}, "failures": {"refused": 3}}, "untested", "connects_failed"),
         ({"asked": Asked(resent=7)}, "passed", "requests_resent"),
+        ({"deaths": {"closed_announced": Deaths(3, requests=histogram(1, 1, 1))}}, "passed", "connections_ended"),
         ({"asked": Asked(other_length=7)}, "passed", "lengths_differ"),
         ({"deaths": {"closed_announced": Deaths(3, requests=histogram(100, 100, 100))}}, "passed", "connections_ended"),
         ({"plan": {"duration_s": 2.0, "rate": 500.0}, "lateness_us": histogram(50)}, "passed", None),
@@ -107,6 +118,18 @@ def test_each_doubt_has_its_verdict(made: dict[str, Any], verdict: str, code: st
     assert codes(found) == ([] if code is None else [code])
     if verdict == "invalid":
         assert found.findings[0].evidence == found.why
+
+
+def test_only_an_error_of_ours_makes_it_invalid() -> None:
+    run = a_run()
+    run.findings = [Finding("generator_memory_slowed", "info", "one reading takes 3 ms")]
+    assert benched(run).verdict == "passed"
+    run.findings = [Finding("worker_lost", "error", "worker 0 was killed")]
+    assert benched(run).verdict == "invalid"
+    # Ours first, where nothing was answered as well.
+    run = a_run(answered=0, sent=0, by_status={}, latency_us=Histogram(), asked=Asked())
+    run.findings = [Finding("generator_failed", "error", "the host ended")]
+    assert benched(run).verdict == "invalid"
 
 
 def test_nothing_at_all_divides_by_nothing() -> None:

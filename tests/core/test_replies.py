@@ -114,3 +114,18 @@ def test_nonsense_is_refused_wherever_it_comes() -> None:
 def test_what_follows_the_last_answer_is_nobodys() -> None:
     found, state, over = feed([SMALL + LAST + b"whatever"])
     assert (len(found), state, over) == (2, None, True)
+
+
+def test_answers_that_never_come_again_are_mostly_not_remembered() -> None:
+    replies = Replies("GET", 65_536)
+    known = set()
+    for number in range(2000):
+        runs, state, over = replies.take(None, HEAD + b"Content-Length: 0\r\nX-Id: %d\r\n\r\n" % number)
+        assert (runs, state, over) == ([(Response(200, True, 0), 1)], None, False)
+        known.add(replies.known.answer)
+        assert not replies.known._train
+    assert len(known) < 150
+    # One that comes again is known at the latest after a few.
+    for _ in range(40):
+        replies.take(None, SMALL)
+    assert replies.known.answer == SMALL

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import signal
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import h11
+import psutil
 import pytest
 from contract import BENCH, ENVIRONMENT, keys_match
 from programs import Program, run, until
@@ -127,7 +129,7 @@ def test_the_first_signal_ends_it_and_reports(tmp_path: Path, nginx: LabNginx) -
     requests = found["requests"]
     assert found["complete"] is False
     assert requests["total"] + requests["in_flight"] + requests["left"] == 1_000_000_000
-    assert any("never asked" in one["evidence"] and "stopped" in one["evidence"] for one in found["findings"])
+    assert any("it was stopped before" in one["evidence"] for one in found["findings"])
 
 
 @pytest.mark.parametrize(
@@ -224,3 +226,45 @@ def test_bodies_of_every_framing_are_counted_to_the_byte(tmp_path: Path, path: s
     assert found["transfer"]["bodies"] == (40 - long) * 1000 + long * 100_000
     assert found["requests"]["other_length"] == long
     assert found["requests"]["failed"] == 0
+
+
+def test_a_worker_that_stands_still_ends_it_and_is_named(tmp_path: Path, nginx: LabNginx) -> None:
+    with Program(tmp_path, "bench", nginx.url, "-n", "1000M", "-c", "8", "--workers", "2", "--json", "bench.json") as program:
+        before = counts(nginx)["requests"]
+        program.until(lambda: counts(nginx)["requests"] > before + 1000, "it asks")
+        stopped = program.workers()[-1]
+        os.kill(stopped, signal.SIGSTOP)
+        done = program.wait()
+        assert done.status == 4
+        assert f"(pid {stopped}) of the generator has said nothing for 5 s" in " ".join(done.out.split())
+        program.until_gone()
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert (found["verdict"], found["complete"]) == ("invalid", False)
+
+
+def test_whichever_comes_first(tmp_path: Path, nginx: LabNginx) -> None:
+    found = bench(tmp_path, nginx.url, "-n", "1000M", "-d", "300ms", "-c", "4")
+    assert (found["verdict"], found["complete"], found["duration_s"]) == ("passed", True, pytest.approx(0.3, rel=0.05))
+    requests = found["requests"]
+    assert requests["total"] + requests["in_flight"] + requests["left"] == 1_000_000_000
+    found = bench(tmp_path, nginx.url, "-n", "50", "-d", "20s", "-c", "4", "--workers", "40")
+    assert (found["requests"]["total"], found["workers"], found["complete"]) == (50, 4, True)
+    assert found["duration_s"] < 5
+
+
+def test_a_server_that_falls_silent_does_not_pass(tmp_path: Path, nginx: LabNginx) -> None:
+    with Program(tmp_path, "bench", nginx.url, "-d", "3s", "-c", "4", "--json", "bench.json") as program:
+        before = counts(nginx)["requests"]
+        program.until(lambda: counts(nginx)["requests"] > before + 1000, "it asks")
+        workers = [child.pid for child in psutil.Process(nginx.pid).children()]
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            done = program.wait()
+        finally:
+            for pid in workers:
+                os.kill(pid, signal.SIGCONT)
+    assert done.status == 99
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert [one["code"] for one in found["findings"] if one["severity"] == "error"] == ["unanswered_at_end"]
+    assert found["requests"]["in_flight"] == 4
