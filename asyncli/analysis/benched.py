@@ -104,7 +104,9 @@ class Connections(msgspec.Struct):
 
 
 class Spent(msgspec.Struct):
-    """CPU time, user and system, in all and for each answered request; ``cores``: how many it kept busy."""
+    """CPU time in all, of it user and system (None: not told apart), and for each answered request; ``cores``: how many it
+    kept busy.
+    """
 
     cpu_s: float | None
     user_s: float | None
@@ -149,7 +151,7 @@ def benched(run: BenchRun) -> Benched:
     """What ``run`` says."""
     total, asked = run.total, run.total.asked or Asked()
     failed, refused = sum(asked.failed.values()), sum(total.failures.values())
-    generator = _spent(*run.cpu_s, total.answered, run.elapsed_s)
+    generator = _spent(sum(run.cpu_s), run.cpu_s[0], total.answered, run.elapsed_s)
     server = _server(run)
     found = [*run.findings, *_doubts(run, asked, generator, server)]
     verdict, why = _verdict(run, asked, found)
@@ -223,10 +225,13 @@ def _each(histogram: Histogram) -> dict[str, float] | None:
     return None if median is None else {"min": float(histogram.least), "median": median, "max": float(histogram.greatest)}
 
 
-def _spent(user_s: float, system_s: float, answered: int, elapsed_s: float) -> Spent:
-    cpu_s = user_s + system_s
+def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) -> Spent:
     return Spent(
-        cpu_s, user_s, system_s, 1e6 * cpu_s / answered if answered else None, cpu_s / elapsed_s if elapsed_s > 0 else None
+        cpu_s=cpu_s,
+        user_s=user_s,
+        system_s=None if user_s is None else cpu_s - user_s,
+        cpu_us_per_request=1e6 * cpu_s / answered if answered else None,
+        cores=cpu_s / elapsed_s if elapsed_s > 0 else None,
     )
 
 
@@ -235,10 +240,8 @@ def _server(run: BenchRun) -> Spent:
     of_server = [one.values for one in run.samples if "server.cpu_s" in one.values]
     if len(of_server) < 2:
         return Spent(None, None, None, None, None)
-    first, last = of_server[0], of_server[-1]
-    user_s = last.get("server.cpu_user_s", 0.0) - first.get("server.cpu_user_s", 0.0)
-    cpu_s = last["server.cpu_s"] - first["server.cpu_s"]
-    return _spent(user_s, cpu_s - user_s, run.total.answered, run.elapsed_s)
+    cpu_s = of_server[-1]["server.cpu_s"] - of_server[0]["server.cpu_s"]
+    return _spent(cpu_s, None, run.total.answered, run.elapsed_s)
 
 
 def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iterable[Finding]:

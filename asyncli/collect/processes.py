@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from asyncli.collect.probes import Reading
-from asyncli.collect.procfs import PROC, Stat, children, parents, read_memory, read_stat
+from asyncli.collect.procfs import PROC, TICKS_PER_S, Stat, children, parents, read_memory, read_stat
 from asyncli.records import METRICS, Finding
 
 
@@ -28,37 +28,48 @@ class CpuLedger:
     worker ends and its master waits for it, its whole time, the last unseen moments too, moves into the master's. Where
     nobody in the group waits (a parent that ignores SIGCHLD, an orphan that init reaps), the last seen value of the
     ended process is kept instead; then the time since it was last seen, at most one period, is missing.
+
+    A process's own time is exact, what it waited for is told in whole ticks of 10 ms: what is kept for want of a tick that comes
+    later is given back when it comes.
     """
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, int], Stat] = {}
         self._kept_s = 0.0
+        # By the pid of who waits: what of the kept may be a tick that is still to come.
+        self._owed_s: dict[int, float] = {}
 
     def update(self, living: Iterable[Stat]) -> float:
         """Seconds of CPU of the group, given the stat of each process that lives now (zombies included)."""
         now = {(stat.pid, stat.start_ticks): stat for stat in living}
+        known = {stat.pid: stat for stat in now.values() if (stat.pid, stat.start_ticks) in self._last}
         ended = {key: stat for key, stat in self._last.items() if key not in now}
-        if ended:
-            self._kept_s += sum(self._unaccounted(now, ended).values())
+        seen = _by_heir(ended, known)
+        self._owed_s = {pid: owed_s for pid, owed_s in self._owed_s.items() if pid in known}
+        for heir in seen.keys() | self._owed_s.keys():
+            newly_s = 0.0 if heir is None else known[heir].waited_s - self._last[heir, known[heir].start_ticks].waited_s
+            missing_s = seen.get(heir, 0.0) - newly_s
+            if heir is not None:
+                owed_s = self._owed_s.pop(heir, 0.0)
+                missing_s = max(missing_s, -owed_s)
+                if owed_s := min(1 / TICKS_PER_S, owed_s + missing_s):
+                    self._owed_s[heir] = owed_s
+            self._kept_s += missing_s
         self._last = now
         return self._kept_s + sum(stat.cpu_s + stat.waited_s for stat in now.values())
 
-    def _unaccounted(self, now: Mapping[tuple[int, int], Stat], ended: Mapping[tuple[int, int], Stat]) -> dict[int | None, float]:
-        """Time of the ended that their nearest living ancestor (None: none lives) does not account for as waited."""
-        seen: dict[int | None, float] = {}
-        ended_parent = {stat.pid: stat.parent for stat in ended.values()}
-        living: dict[int | None, Stat] = {stat.pid: stat for stat in now.values() if (stat.pid, stat.start_ticks) in self._last}
-        for stat in ended.values():
-            above, steps = stat.parent, 0
-            while above in ended_parent and above not in living and steps < len(ended_parent):
-                above, steps = ended_parent[above], steps + 1
-            heir = above if above in living else None
-            seen[heir] = seen.get(heir, 0.0) + stat.cpu_s + stat.waited_s
-        return {heir: max(0.0, seen_s - self._newly_waited(living.get(heir))) for heir, seen_s in seen.items()}
 
-    def _newly_waited(self, heir: Stat | None) -> float:
-        """Seconds of ended children that ``heir`` has taken over since the last update."""
-        return 0.0 if heir is None else heir.waited_s - self._last[heir.pid, heir.start_ticks].waited_s
+def _by_heir(ended: Mapping[tuple[int, int], Stat], living: Mapping[int, Stat]) -> dict[int | None, float]:
+    """Seconds of the ended, by the nearest ancestor that lives (None: none does), which may wait for them."""
+    seen: dict[int | None, float] = {}
+    parents_of = {stat.pid: stat.parent for stat in ended.values()}
+    for stat in ended.values():
+        above, steps = stat.parent, 0
+        while above in parents_of and above not in living and steps < len(parents_of):
+            above, steps = parents_of[above], steps + 1
+        heir = above if above in living else None
+        seen[heir] = seen.get(heir, 0.0) + stat.cpu_s + stat.waited_s
+    return seen
 
 
 class ProcessGroup:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
@@ -29,7 +30,10 @@ _LISTEN = "0A"
 
 
 class Stat(msgspec.Struct, frozen=True):
-    """/proc/PID/stat. Times in seconds; ``start_ticks`` (since boot) tells a process from a later one with its pid."""
+    """/proc/PID/stat. Times in seconds; ``start_ticks`` (since boot) tells a process from a later one with its pid.
+
+    ``cpu_s`` is cut off to ticks of 10 ms in the text; :func:`read_stat` has it to the nanosecond where it can.
+    """
 
     pid: int
     name: str
@@ -139,8 +143,26 @@ def _address(digits: str) -> str | None:
 
 
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
-    """The process's /proc/PID/stat; world-readable unless /proc is mounted with hidepid."""
-    return parse_stat(read_text(f"{proc}/{pid}/stat"))
+    """The process's /proc/PID/stat; world-readable unless /proc is mounted with hidepid.
+
+    Its CPU time is read from the process's own clock besides: of a pool of 100 processes, ticks of 10 ms could hide a second.
+    """
+    stat = parse_stat(read_text(f"{proc}/{pid}/stat"))
+    if proc is PROC:
+        try:
+            return msgspec.structs.replace(stat, cpu_s=cpu_clock_s(pid))
+        except OSError:
+            pass  # it has ended since, or is of another pid namespace: what its text said stands
+    return stat
+
+
+def cpu_clock_s(pid: int, which: int = 2) -> float:
+    """A clock of the process's CPU time, ended threads included (clock_getcpuclockid(3)), in seconds; OSError where none lives.
+
+    ``which``: 2 is exact; 1 user time and 0 user and system time, as the kernel tells them apart. MAKE_PROCESS_CPUCLOCK of
+    include/linux/posix-timers_types.h.
+    """
+    return time.clock_gettime((~pid << 3) | which)
 
 
 def read_memory(pid: int, proc: Path = PROC) -> Memory | None:

@@ -1,8 +1,5 @@
 """A server's CPU time to the microsecond, user and system told apart as far as the kernel knows them.
 
-/proc/PID/stat gives ticks of 10 ms, cut off at each: of a pool of 100 processes a whole second could go unseen. Each process
-has clocks of its own CPU time besides (clock_getcpuclockid(3)), in nanoseconds, ended threads included.
-
 Most kernels count a process's CPU time exactly and sample who spent it, user or system, at the timer's interrupts
 (CONFIG_TICK_CPU_ACCOUNTING). Over a second that is right within a few per cent. But a process that ends before a tick ever
 hit it has no sample, and the kernel then calls all of its time user time (cputime_adjust() in kernel/sched/cputime.c).
@@ -12,15 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from asyncli.collect.processes import ProcessesGoneError, ServerTree
-from asyncli.collect.procfs import Stat
+from asyncli.collect.procfs import Stat, cpu_clock_s
 
-# include/linux/posix-timers_types.h; PROF is of user and system samples together.
-_PROF, _VIRT, _SCHED = 0, 1, 2
+# Of :func:`~asyncli.collect.procfs.cpu_clock_s`: user and system samples together, and user alone.
+_PROF, _VIRT = 0, 1
 # Reads in a row, microseconds apart: measured time moves with each, sampled time stands still between two ticks.
 _READS = 20
 # What of the whole may have been spent by children without a split before the split of the rest says nothing.
@@ -75,10 +71,9 @@ def cpu_time(stats: Iterable[Stat], *, sampled: bool) -> CpuTime:
     total = user = system = untold = 0.0
     for stat in stats:
         with contextlib.suppress(OSError):  # it has ended since
-            total += _clock(stat.pid, _SCHED)
-            mine = _clock(stat.pid, _VIRT)
-            user, system = user + mine, system + _clock(stat.pid, _PROF) - mine
-        total += stat.waited_s
+            mine = cpu_clock_s(stat.pid, _VIRT)
+            user, system = user + mine, system + cpu_clock_s(stat.pid, _PROF) - mine
+        total += stat.cpu_s + stat.waited_s
         if sampled:
             untold += stat.waited_s
         else:
@@ -88,13 +83,4 @@ def cpu_time(stats: Iterable[Stat], *, sampled: bool) -> CpuTime:
 
 def ticks_only() -> bool:
     """Whether this kernel samples at ticks who spends the CPU, instead of measuring it."""
-    return len({_clock(os.getpid(), _PROF) for _ in range(_READS)}) < _READS // 2
-
-
-def _clock_id(pid: int, which: int) -> int:
-    """MAKE_PROCESS_CPUCLOCK of include/linux/posix-timers_types.h: what clock_getcpuclockid(3) makes of a pid."""
-    return (~pid << 3) | which
-
-
-def _clock(pid: int, which: int) -> float:
-    return time.clock_gettime(_clock_id(pid, which))
+    return len({cpu_clock_s(os.getpid(), _PROF) for _ in range(_READS)}) < _READS // 2

@@ -87,6 +87,19 @@ def test_cpu_of_a_changing_group_never_falls(case: str) -> None:
     assert seen == sorted(seen)
 
 
+@pytest.mark.parametrize("each_s", [0.0004, 0.0037, 0.0099, 0.0137])
+def test_ticks_that_come_late_are_not_counted_twice(each_s: float) -> None:
+    """A master that waits for a child a round: the child's time is exact, what is waited for is told in whole ticks."""
+    ledger, total_s, before = CpuLedger(), 0.0, 0.0
+    for number in range(300):
+        waited_s = int(total_s * 100) / 100
+        found = ledger.update([stat(MASTER, waited_s=waited_s), stat(100 + number, MASTER, each_s)])
+        total_s += each_s
+        assert found >= before
+        assert found == pytest.approx(total_s, abs=0.0101)
+        before = found
+
+
 def test_a_group_counts_zombies_for_cpu_only() -> None:
     group = ProcessGroup("server", lambda: [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2, state="Z")])
     assert group.scan().values == {"server.processes": 1, "server.threads": 1, "server.cpu_s": 3}
