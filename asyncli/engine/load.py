@@ -105,7 +105,7 @@ class Load:
         self._in_use: dict[int, Known] = {}
         # Since the tick before, folded into it once a second: what the fast path sent, and by whole microseconds (or requests)
         # how many took as long (or were served by a connection).
-        self._sent = 0
+        self._sent = self._sent_bytes = 0
         self._whole_us: dict[int, int] = {}
         self._processing_us: dict[int, int] = {}
         self._waiting_us: dict[int, int] = {}
@@ -253,6 +253,7 @@ class Load:
             if not left:
                 self._next(handle, now)
         self._sent += sent
+        self._sent_bytes += sent * len(only)
         self._last_answer = max(self._last_answer, answered_at)
         self._close_doomed()
 
@@ -324,6 +325,7 @@ class Load:
         counts = self._connect_us
         counts[us] = counts.get(us, 0) + 1
         self._sent += 1
+        self._sent_bytes += len(ask)
         if taken != len(ask):
             self._keep_unsent(handle, ask[taken:])
         return True
@@ -333,8 +335,8 @@ class Load:
         tick, asked = self._tick, self._asked
         asked.last_s = max(0.0, self._last_answer - self._t0)
         tick.sent += self._sent
-        tick.bytes_sent += self._sent * len(self._asks[0])
-        self._sent = 0
+        tick.bytes_sent += self._sent_bytes
+        self._sent = self._sent_bytes = 0
         # Each came at once, on a connection that stood: in a closed loop whole, processing and waiting are one.
         at_once = Histogram()
         for known in self._in_use.values():
@@ -452,9 +454,9 @@ class Load:
             known = replies.known
             if self._last[handle] is not known:
                 self._last[handle] = self._in_use[id(known)] = known
-            # What is too long to be remembered is as empty as the end of a stream, which only thought tells from an answer.
             if handle in self._unsent:
                 return  # an answer before the request was whole: the rest of it is still owed
+            # What is too long to be remembered is as empty as the end of a stream, which only thought tells from an answer.
             if known.answer:
                 self._odd.discard(handle)
             if not self._pending[handle]:

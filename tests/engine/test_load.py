@@ -227,6 +227,28 @@ def test_of_two_addresses_the_one_that_refuses_is_left() -> None:
     assert (total.answered, asked.ended, total.dropped) == (0, {"gave up": 1}, {})
 
 
+@pytest.mark.parametrize("values", [{}, {"short": True}, {"pipeline": 4}], ids=str)
+def test_the_bytes_of_each_url_are_its_own(values: dict[str, Any]) -> None:
+    asks = (ASK_ONCE, b"GET /longer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    if not values.get("short"):
+        asks = (ASK, b"GET /longer HTTP/1.1\r\nHost: x\r\n\r\n")
+    both = tuple(Destination(socket.AF_INET, "127.0.0.1", 80, target) for target in (0, 1))
+    sent = 0
+
+    class Weighs(SimNet):
+        def send(self, handle: int, data: bytes) -> int:
+            nonlocal sent
+            taken = super().send(handle, data)
+            sent += taken
+            return taken
+
+    total, asked, _ = bench(
+        SimServer(), Weighs(SimServer(connect_s=0.0)), requests=100, connections=3, destinations=both, asks=asks, **values
+    )
+    assert (total.answered, total.bytes_sent) == (100, sent)
+    is_whole(total, asked, 100)
+
+
 def test_why_it_ended_and_what_was_in_flight_then() -> None:
     _, asked, _ = bench(SimServer(), requests=10**9, duration_s=0.5)
     assert (asked.ended, asked.in_flight, asked.failed) == ({"time": 1}, 8, {})
