@@ -137,9 +137,7 @@ class Bench:
                 if tick.drained >= tick.workers:
                     self._over.set()
             case WorkerLost():
-                self._fail(
-                    "worker_lost", f"worker {message.worker} (pid {message.pid}) of the generator was {message.how}", False
-                )
+                self._fail("worker_lost", f"worker {message.worker} (pid {message.pid}) of the generator {message.how}", False)
             case WorkerSilent():
                 evidence = (
                     f"worker {message.worker} (pid {message.pid}) of the generator has said nothing for {message.silent_s:.0f} s"
