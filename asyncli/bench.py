@@ -147,7 +147,7 @@ class Bench:
                     self._over.set()
             case WorkerLost():
                 name = f"worker {message.worker} (pid {message.pid}) of the generator"
-                self._fail("worker_lost", f"{name} was {message.how}: what it asked since its last word is not counted", False)
+                self._fail("worker_lost", f"{name} {message.how}: what it asked since its last word is not counted", False)
             case WorkerSilent():
                 # Its share of a number of requests would be waited for without end.
                 name = f"worker {message.worker} (pid {message.pid}) of the generator"

@@ -12,7 +12,6 @@ from asyncli import plan as soaks
 from asyncli.errors import PlanError
 from asyncli.plan import Layer, Plan, above_zero, count_to, read_layers
 from asyncli.records import Ended, Environment, Finding, Sample, Tick
-from asyncli.units import parse_count
 
 # Methods whose answers this program can tell the end of; CONNECT and UPGRADE leave HTTP.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -20,8 +19,14 @@ _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 DEFAULT_DURATION_S = 10.0
 MOST_PIPELINE = 10_000
 MOST_RATE = 10_000_000
+# Past eleven days at a million a second it is a typing error; and a worker's share must be less than 2**63.
+MOST_REQUESTS = 10**12
 # A body is sent again and again from memory, in one piece.
 LONGEST_BODY = 16 << 20
+# So is a pipeline; each process keeps one for each URL.
+LONGEST_TRAIN = 64 << 20
+# A request less its URL, headers and body: method, version, Host, User-Agent, Content-Type, Content-Length.
+_LEAST_REQUEST = 256
 
 
 class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -99,15 +104,19 @@ def _body(value: object) -> bytes:
     elif not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text; write one, or @FILE")
     elif value.startswith("@"):
+        path = Path(value[1:])
         try:
-            data = Path(value[1:]).read_bytes()
+            if path.is_fifo():  # to open it would wait for its writer
+                raise ValueError("it is a pipe")
+            with path.open("rb") as file:
+                data = file.read(LONGEST_BODY + 1)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise ValueError(f"{value[1:]!r} cannot be read ({why}); name a file, or write the text itself") from None
     else:
         data = value.encode("utf-8", "surrogateescape")
     if len(data) > LONGEST_BODY:
-        raise ValueError(f"a body of {len(data):,} bytes is too long; write at most {LONGEST_BODY:,}")
+        raise ValueError(f"a body of more than {LONGEST_BODY:,} bytes is too long; write a shorter one")
     return data
 
 
@@ -116,6 +125,7 @@ def _rate(value: object) -> float:
 
 
 _whole_rate = count_to(MOST_RATE, "more than any server answers; write requests a second up to 10M, for example 500")
+_requests = count_to(MOST_REQUESTS, "more than one bench is built for; write at most 1000000M, or --duration")
 _pipeline = count_to(MOST_PIPELINE, f"too deep; write how many requests to send at once, up to {MOST_PIPELINE:,}")
 
 
@@ -128,11 +138,11 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
             "server_pidfile", "server_name", "seed", "force",
         )
     },
-    "requests": ("requests", parse_count),
+    "requests": ("requests", _requests),
     "duration": ("duration_s", above_zero("10s")),
     "rate": ("rate", _rate),
     "pipeline": ("pipeline", _pipeline),
-    "short": ("short", bool),
+    "short": ("short", soaks.KEYS["force"][1]),
     "method": ("method", _method),
     "body": ("body", _body),
 }  # fmt: skip
@@ -155,4 +165,9 @@ def build_bench_plan(layers: Iterable[Layer]) -> BenchPlan:
     if plan.pipeline > 1 and plan.method not in ("GET", "HEAD", "OPTIONS", "PUT", "DELETE"):
         why = f"{located['pipeline']}: a {plan.method} may not be sent again when its connection is cut (RFC 9112, 9.3.2)"
         raise PlanError(f"{why}; use GET, or leave --pipeline out")
+    one = _LEAST_REQUEST + len(plan.body) + sum(map(len, plan.headers))
+    train = plan.pipeline * (sum(map(len, plan.urls)) + one * len(plan.urls))
+    if plan.pipeline > 1 and train > LONGEST_TRAIN:
+        what = f"{plan.pipeline:,} requests written at once are {train:,} bytes, and each process keeps them in memory"
+        raise PlanError(f"{located['pipeline']}: {what}; write at most {max(1, plan.pipeline * LONGEST_TRAIN // train):,}")
     return plan

@@ -287,8 +287,9 @@ def _without_pace(layer: Layer) -> Layer:
     return Layer(layer.where, values)
 
 
-def read_plan_file(path: str | os.PathLike[str]) -> Layer:
-    """A TOML plan as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
+def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, "ramp")) -> Layer:
+    """A TOML plan of ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
+    known = sorted(keys)
     path = Path(path)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -297,9 +298,9 @@ def read_plan_file(path: str | os.PathLike[str]) -> Layer:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: is not TOML ({error}); see configs/smoke.toml for the form") from None
     for key in values:
-        if key not in KEYS and key != "ramp":
-            near = difflib.get_close_matches(key, [*KEYS, "ramp"], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(sorted([*KEYS, 'ramp']))}"
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(known)}"
             raise PlanError(f"{path}: unknown key {key!r}; {hint}")
     return Layer(where=f"{str(path).replace('{', '{{').replace('}', '}}')}: {{key}}", values=values)
 

@@ -311,7 +311,7 @@ class Soak:
                 self._found(
                     Finding(
                         "worker_lost", "error",
-                        f"worker {message.worker} (pid {message.pid}) of the generator was {message.how} while it held "
+                        f"worker {message.worker} (pid {message.pid}) of the generator {message.how} while it held "
                         f"{message.held:,} connections: they are the generator's loss, not the server's",
                         "find out who ended it (the kernel's log names an out-of-memory kill), then run again",
                     )

@@ -29,7 +29,7 @@ def parse_count(value: object) -> int:
         except ValueError:
             raise ValueError(f"{value!r} is not a count; write a whole number such as 5000 or 100k") from None
     else:
-        number = float(value)
+        number = _float(value)
     if not math.isfinite(number) or abs(number - round(number)) > 1e-6:
         raise ValueError(f"{value!r} is not a whole number; write for example 5000 or 100k")
     if round(number) < 1:
@@ -54,12 +54,20 @@ def parse_duration(value: object) -> float:
         if not parts or at != len(text):
             raise ValueError(wrong)
     else:
-        seconds = float(value)
+        seconds = _float(value)
     if not math.isfinite(seconds) or seconds < 0:
         raise ValueError(wrong)
     if seconds > LONGEST_S:
         raise ValueError(f"{value!r} is longer than ten years; write for example 8h")
     return seconds
+
+
+def _float(value: float) -> float:
+    """A whole number of hundreds of digits, which a TOML file may hold, is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def parse_pace(value: object) -> tuple[int, float]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from asyncli.benchplan import KEYS, build_bench_plan
-from asyncli.plan import Layer
+from asyncli.plan import Layer, read_plan_file
 
 
 @click.command(name="bench", no_args_is_help=True, context_settings={"max_content_width": 110})
@@ -25,13 +25,16 @@ from asyncli.plan import Layer
 @click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable.")
 @click.option("--timeout", metavar="TIME", help="A request unanswered for this long has failed.  [default: 10s]")
 @click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long failed.  [default: 10s]")
+@click.option("--status-url", metavar="URL", help="The server's status page (nginx, Apache, HAProxy), polled once a second.")
 @click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]")
 @click.option("--server-pidfile", metavar="FILE", help="A file with that number in it.")
 @click.option("--server-name", metavar="NAME", help="Or the name of the server's executable.")
+@click.option("--seed", metavar="N", help="Of the pauses before a failed connect is tried again; the same seed repeats them.")
 @click.option("--force", is_flag=True, default=None, help="Go on though this host's limits forbid it.")
+@click.option("--plan", "plan_file", metavar="FILE.toml", help="A plan: each flag above is a key of it; flags win over it.")
 @click.option("--json", "json_file", metavar="FILE", help="Write everything as JSON; '-' for standard output.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
-def command(urls: tuple[str, ...], json_file: str | None, quiet: bool, **values: Any) -> int:
+def command(urls: tuple[str, ...], plan_file: str | None, json_file: str | None, quiet: bool, **values: Any) -> int:
     """Ask for URL as fast as it is answered, or at a rate, and say how fast, how late, and at what cost in CPU.
 
     Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant
@@ -39,7 +42,9 @@ def command(urls: tuple[str, ...], json_file: str | None, quiet: bool, **values:
     and reports.
     """
     flags = {key: value for key, value in values.items() if key in KEYS and value is not None and value != ()}
-    layers = [Layer("URL", {"urls": list(urls)})] if urls else []
+    layers = [read_plan_file(plan_file, KEYS)] if plan_file is not None else []
+    if urls:
+        layers.append(Layer("URL", {"urls": list(urls)}))
     plan = build_bench_plan([*layers, Layer("--{key}", flags)])
     from asyncli.cli.runbench import run_bench
 

@@ -22,10 +22,12 @@ def command(urls: tuple[str, ...], **values: Any) -> int:
 
     from rich.console import Console
 
+    from asyncli.cli.places import printing
     from asyncli.preflight import refusals
     from asyncli.report.checks import print_checks
     from asyncli.session import look_at
 
     spread, checks, findings = asyncio.run(look_at(plan))
-    print_checks(plan, spread, checks, findings, Console(highlight=False))
+    with printing():
+        print_checks(plan, spread, checks, findings, Console(highlight=False))
     return 2 if refusals(checks) else 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from asyncli.cli.places import require_files, same_file, write_file
+from asyncli.cli.places import printing, require_files, same_file, write_file
 from asyncli.errors import PlanError
 
 
@@ -34,7 +34,8 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
     if json_file is None and html_file is None:
         from rich.console import Console
 
-        print_comparison(comparison, Console(highlight=False))
+        with printing():
+            print_comparison(comparison, Console(highlight=False))
     if json_file is not None:
         write_file("--json", json_file, to_json(comparison) + "\n")
     if html_file is not None:
@@ -42,5 +43,6 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
 
         write_file("--html", html_file, page(comparison))
         if html_file != "-":
-            print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)
+            with printing():
+                print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -42,7 +43,7 @@ def command(
     changes |= {key: _parsed(key, value) for key, value in said.items() if value not in (None, ())}
     plan = experiments.plan_of(experiment, quick, changes)
     folder = Path(out) if out is not None else Path(f"experiment-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    from asyncli.cli.places import require_files, require_folder, write_file
+    from asyncli.cli.places import UNSEEN, deliver, printing, require_files, require_folder, write_file
 
     require_folder("--out", str(folder))
     if (folder / "record.json").exists():
@@ -61,21 +62,40 @@ def command(
     console = Console(stderr=json_file == "-", highlight=False)
     record: Record | None = None
 
+    def say(words: str) -> None:
+        # Nobody looks on any more: the measuring goes on.
+        with contextlib.suppress(*UNSEEN):
+            if not quiet:
+                console.print(words, style="dim")
+
     async def work() -> None:
         nonlocal record
-        record = await run(experiment, plan, quick=quick, say=lambda words: None if quiet else console.print(words, style="dim"))
+        record = await run(experiment, plan, quick=quick, say=say)
 
     asyncio.run(until_stopped(work(), lambda: False))
     assert record is not None
-    folder.mkdir(exist_ok=True)
-    text = finite_json(msgspec.to_builtins(record, str_keys=True)) + "\n"
-    write_file("--out", str(folder / "record.json"), text)
-    write_file("--out", str(folder / "report.html"), page(record))
-    if json_file is not None:
-        write_file("--json", json_file, text)
-    if not quiet:
-        print_experiment(record, console)
-    console.print(f"{folder}/report.html, {folder}/record.json", soft_wrap=True)
+    measured = record
+    text = finite_json(msgspec.to_builtins(measured, str_keys=True)) + "\n"
+
+    def keep() -> None:
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise PlanError(f"--out: {folder} cannot be made ({error.strerror}); name another folder") from None
+        write_file("--out", str(folder / "record.json"), text)
+        write_file("--out", str(folder / "report.html"), page(measured))
+
+    def pass_on() -> None:
+        if json_file is not None:
+            write_file("--json", json_file, text)
+
+    def tell() -> None:
+        with printing():
+            if not quiet:
+                print_experiment(measured, console)
+            console.print(f"{folder}/report.html, {folder}/record.json", soft_wrap=True)
+
+    deliver(keep, pass_on, tell)
     if record.complete:
         return 0
     return INTERRUPTED if any(one.code == STOPPED for one in record.findings) else 4

@@ -43,12 +43,12 @@ def command(name: str, connections: str | None, keepalive: str, port: str) -> in
 async def _serve(name: str, connections: int | None, keepalive_s: float, port: int) -> None:
     import asyncio
     import shlex
-    import signal
 
     from asyncli import lab
+    from asyncli.cli.signals import caught
 
     stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in caught():
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     asked = {} if connections is None else {"connections": connections}
     async with lab.choose(name, keepalive_s=keepalive_s, port=port, **asked) as server:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from asyncli import __version__
+from asyncli.cli.places import hush, reader_left
 from asyncli.errors import AsyncliError
 
 #: name -> (module with a click command ``command``, one line for --help).
@@ -78,7 +79,13 @@ def run(arguments: Sequence[str]) -> int:
             if near and not words[0].startswith("-"):
                 raise click.UsageError(f"no command {words[0]!r}; did you mean {near[0]!r}?")
             words = ["soak", "--hold", "forever", *words]
-        result: Any = cli.main(words, prog_name="asyncli", standalone_mode=False)
+        if "_ASYNCLI_COMPLETE" in os.environ:
+            cli.main(words, prog_name="asyncli")
+        # Not main(): it has an end of its own for a reader that has left, with status 1.
+        with cli.make_context("asyncli", words) as context:
+            result: Any = cli.invoke(context)
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -92,15 +99,22 @@ def run(arguments: Sequence[str]) -> int:
         return _complain(str(error), error.exit_status)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has left (`asyncli report RUN | head`): nothing more to say, and nothing to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except (OSError, SystemExit) as error:
+        # What a command prints on its way, or --help: its reader has left (`| head`), or the disk is full.
+        stuck = hush()
+        if reader_left(error):
+            return 0
+        if not stuck or isinstance(error, SystemExit):
+            raise
+        return _complain(f"the output cannot be written ({error.strerror}); make room there, or print it elsewhere", 2)
 
 
 def _complain(text: str, status: int) -> int:
-    for line in text.splitlines():
-        print(f"asyncli: {line}", file=sys.stderr)
+    try:
+        for line in text.splitlines():
+            print(f"asyncli: {line}", file=sys.stderr)
+    except OSError:  # the status says it all the same
+        hush()
     return status
 
 

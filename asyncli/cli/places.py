@@ -1,21 +1,26 @@
-"""``--json FILE``, ``--html FILE``, ``--plots DIR``, ``--csv DIR``: where they may go, and writing them.
+"""``--json FILE``, ``--html FILE``, ``--plots DIR``, ``--csv DIR``: where they may go, and writing them; and printing.
 
 A file that the user named is written anew. Of a folder only the folder was named: what stands in it under a name of ours is
-replaced where it is this run's own, and nothing else ever is.
+replaced where it is this run's own, and nothing else ever is. What is printed may have no reader (`| head`): that is no error,
+and changes no exit status. Any other reason why it cannot be written (a full disk) is one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TextIO
 
 from asyncli.errors import PlanError
 
 #: Said in every picture, and found again by :func:`write_folder`.
 MARK = "asyncli run "
 _HEAD_BYTES = 4096
+#: What writing to a terminal or pipe that has gone away raises; rich and click turn EPIPE into SystemExit.
+UNSEEN = (OSError, SystemExit)
 
 
 def require_files(files: Mapping[str, str | None], run_file: Path | None = None) -> None:
@@ -57,9 +62,12 @@ def require_folder(flag: str, folder: str) -> None:
 def write_file(flag: str, file: str, text: str, mend: str = "name another file") -> None:
     """``text`` into the file, or to standard output. Raises :class:`PlanError` with ``mend`` where it cannot be written."""
     if file == "-":
-        # In UTF-8 as every file is, whatever the terminal's encoding: a page says so of itself.
-        sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode())
+        if sys.stdout is None:
+            raise PlanError(f"{flag}: standard output is closed; {mend}")
+        with printing(flag):
+            # In UTF-8 as every file is, whatever the terminal's encoding: a page says so of itself.
+            sys.stdout.flush()
+            sys.stdout.buffer.write(text.encode())
         return
     try:
         Path(file).write_text(text, encoding="utf-8")
@@ -87,6 +95,61 @@ def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], 
     except OSError as error:
         raise PlanError(f"{flag}: {error.filename or folder} cannot be written ({error.strerror}); name another folder") from None
     return written
+
+
+@contextlib.contextmanager
+def printing(what: str = "the report") -> Iterator[None]:
+    """Print within it. A reader that has left is no error; raises :class:`PlanError` for whatever else stands in the way."""
+    try:
+        yield
+        for stream in _streams():
+            stream.flush()
+    except UNSEEN as error:
+        hush()
+        if reader_left(error):
+            return
+        if isinstance(error, SystemExit):
+            raise
+        raise PlanError(f"{what} cannot be printed ({error.strerror}); make room there, or print it elsewhere") from None
+
+
+def deliver(*parts: Callable[[], None]) -> None:
+    """Do each of ``parts``, which print or write, whatever became of the one before; then raise their PlanErrors as one."""
+    errors = []
+    for part in parts:
+        try:
+            part()
+        except PlanError as error:
+            errors.append(str(error))
+    if errors:
+        raise PlanError("\n".join(errors))
+
+
+def reader_left(error: BaseException) -> bool:
+    """Whether ``error`` says that nobody reads our output any more."""
+    return isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError)
+
+
+def hush() -> bool:
+    """Send what standard output and standard error cannot write to nowhere, from now on; whether there was any."""
+    stuck = False
+    for stream in _streams():
+        try:
+            stream.flush()
+        except OSError:
+            stuck = True
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+            # What waits in it goes there now, and no error comes of it when the interpreter ends.
+            stream.flush()
+    return stuck
+
+
+def _streams() -> list[TextIO]:
+    """Standard output and standard error; None stands for one that was closed beforehand."""
+    streams: tuple[TextIO | None, ...] = (sys.stdout, sys.stderr)
+    return [stream for stream in streams if stream is not None]
 
 
 def same_file(path: Path, other: Path) -> bool:

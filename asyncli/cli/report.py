@@ -27,7 +27,7 @@ def command(run: str, json_file: str | None, html_file: str | None, plots_folder
 
     With any of the flags below it is written there instead, and the names of the files are printed.
     """
-    from asyncli.cli.places import require_files, require_folder, write_file, write_folder
+    from asyncli.cli.places import printing, require_files, require_folder, write_file, write_folder
     from asyncli.report.analyses import analyse
     from asyncli.report.summary import summarise
     from asyncli.store.reader import read_run
@@ -47,7 +47,8 @@ def command(run: str, json_file: str | None, html_file: str | None, plots_folder
 
         from asyncli.report.text import print_report
 
-        print_report(summary, Console(highlight=False), path)
+        with printing():
+            print_report(summary, Console(highlight=False), path)
         return 0
     if json_file is not None:
         from asyncli.report.jsonout import to_json
@@ -78,8 +79,9 @@ def command(run: str, json_file: str | None, html_file: str | None, plots_folder
             print("asyncli: --plots: no figure can be drawn of this run: nothing was recorded over time", file=sys.stderr)
     # What was written is said where it does not end up in the JSON or the page.
     says = sys.stderr if "-" in (json_file, html_file) else sys.stdout
-    for one in written:
-        print(one, file=says)
+    with printing():
+        for one in written:
+            print(one, file=says)
     return 0
 
 

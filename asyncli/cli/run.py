@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from asyncli.cli.main import INTERRUPTED
-from asyncli.cli.places import require_files, write_file
+from asyncli.cli.places import UNSEEN, deliver, printing, require_files, write_file
 from asyncli.cli.signals import until_stopped
 from asyncli.lab import LabServer
 from asyncli.plan import Plan
@@ -24,9 +24,6 @@ from asyncli.report.text import one_line, print_report
 from asyncli.session import Soak, Target, free_name
 from asyncli.store.reader import Run, read_run
 from asyncli.store.writer import require_free
-
-# What writing to a terminal or pipe that has gone away raises; rich turns EPIPE into SystemExit.
-_UNSEEN = (OSError, SystemExit)
 
 
 class _Screen(Onlooker):
@@ -41,14 +38,14 @@ class _Screen(Onlooker):
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(*_UNSEEN):
+        with contextlib.suppress(*UNSEEN):
             self._view.__exit__(None, None, None)
 
     def look(self, at_once: bool) -> None:
         """A screen that is gone (the reader of a pipe has left) ends the showing, never the soak."""
         try:
             self._view.update(self.fold.state())
-        except _UNSEEN:
+        except UNSEEN:
             self._view = NullView()
 
 
@@ -73,15 +70,24 @@ def run_soak(
     if read is None:
         return status
     run, analyses, summary = read
-    if json_file is not None:
-        write_file("--json", json_file, to_json(summary) + "\n", f"'asyncli report {path} --json FILE' writes it elsewhere")
-    if quiet:
-        print(one_line(summary), file=sys.stderr if piped else sys.stdout)
-    else:
-        print_report(summary, console, path)
-    if html_file is not None:
-        # Last: a figure takes seconds, and the answer should not wait for it.
-        _write_page(run, analyses, summary, html_file, f"'asyncli report {path} --html FILE' writes it elsewhere")
+
+    def tell() -> None:
+        with printing():
+            if quiet:
+                print(one_line(summary), file=sys.stderr if piped else sys.stdout)
+            else:
+                print_report(summary, console, path)
+
+    def keep() -> None:
+        if json_file is not None:
+            write_file("--json", json_file, to_json(summary) + "\n", f"'asyncli report {path} --json FILE' writes it elsewhere")
+
+    def draw() -> None:
+        if html_file is not None:
+            _write_page(run, analyses, summary, html_file, f"'asyncli report {path} --html FILE' writes it elsewhere")
+
+    # The page last: a figure takes seconds, and the answer should not wait for it.
+    deliver(tell, keep, draw)
     return status
 
 
@@ -111,7 +117,8 @@ async def _soak(
                 plan = aim(plan, lab)
                 target = Target(lab.label, lab.pid)
                 if not quiet:
-                    console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
+                    with contextlib.suppress(*UNSEEN):
+                        console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
             with _Screen(plan, console, quiet) as screen:
                 soak = Soak(plan, path, watcher=screen, target=target)
                 await soak.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from asyncli.analysis.benched import benched
 from asyncli.bench import Bench
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.cli.main import INTERRUPTED
-from asyncli.cli.places import require_files, write_file
+from asyncli.cli.places import UNSEEN, deliver, printing, require_files, write_file
 from asyncli.cli.signals import until_stopped
 from asyncli.records import Tick
 from asyncli.report.benched import one_line, print_bench, tick_line, to_json
@@ -26,7 +27,9 @@ def run_bench(plan: BenchPlan, *, json_file: str | None = None, quiet: bool = Fa
 
     def show(t_s: float, tick: Tick) -> None:
         if not quiet and console.is_terminal:
-            console.print(tick_line(t_s, tick), style="dim")
+            # A terminal that is gone ends the showing, never the bench.
+            with contextlib.suppress(*UNSEEN):
+                console.print(tick_line(t_s, tick), style="dim")
 
     bench = Bench(plan, on_tick=show)
     run = asyncio.run(_bench(bench))
@@ -34,12 +37,20 @@ def run_bench(plan: BenchPlan, *, json_file: str | None = None, quiet: bool = Fa
         print("asyncli: interrupted; there is nothing to report", file=sys.stderr)
         return INTERRUPTED
     found = benched(run)
-    if json_file is not None:
-        write_file("--json", json_file, to_json(found) + "\n")
-    if quiet:
-        print(one_line(found), file=sys.stderr if piped else sys.stdout)
-    else:
-        print_bench(found, console)
+
+    def tell() -> None:
+        with printing():
+            if quiet:
+                print(one_line(found), file=sys.stderr if piped else sys.stdout)
+            else:
+                print_bench(found, console)
+
+    def keep() -> None:
+        if json_file is not None:
+            write_file("--json", json_file, to_json(found) + "\n")
+
+    # A bench leaves no run file: whatever cannot be written, the rest of what is known is told.
+    deliver(tell, keep)
     return exit_status(found.verdict)
 
 

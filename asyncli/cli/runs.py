@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from asyncli.cli.places import require_files, write_file
+from asyncli.cli.places import printing, require_files, write_file
 from asyncli.errors import PlanError, StoreError
 
 
@@ -55,7 +55,8 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
     else:
         from rich.console import Console
 
-        print_listing(listing, Console(highlight=False))
+        with printing():
+            print_listing(listing, Console(highlight=False))
     return 0
 
 

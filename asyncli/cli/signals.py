@@ -1,10 +1,19 @@
-"""What Ctrl-C, SIGTERM and SIGHUP mean while something runs: the first one stops it, the second one cancels."""
+"""What Ctrl-C, SIGTERM and SIGHUP mean while something runs: the first one stops it, the second one cancels.
+
+A SIGHUP that was ignored from the start stays so: `nohup asyncli ...` outlives its terminal.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
+
+
+def caught() -> tuple[signal.Signals, ...]:
+    """The signals that end what runs."""
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hangup)
 
 
 async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[], bool]) -> bool:
@@ -22,14 +31,14 @@ async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[]
         if signals > 1 or not stop():
             task.cancel()
 
-    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in caught:
+    numbers = caught()
+    for number in numbers:
         loop.add_signal_handler(number, signalled)
     try:
         await task
     except asyncio.CancelledError:
         return False
     finally:
-        for number in caught:
+        for number in numbers:
             loop.remove_signal_handler(number)
     return True

@@ -80,7 +80,7 @@ class Generator:
         return self._stderr[-1] if self._stderr else "it said nothing"
 
     async def close(self) -> None:
-        """Stop everything and wait for it. Safe to call twice."""
+        """Stop everything and wait for it; cancelled, kill it and wait all the same. Safe to call twice."""
         process = self._process
         if process is None:
             return
@@ -90,17 +90,25 @@ class Generator:
             if process.returncode is None:
                 process.stdin.write(_frame(Stop()))
             process.stdin.close()
+        ending = asyncio.create_task(self._ended(process))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            _kill(process)
+            # A process that is still known when its loop closes ends in a traceback.
+            while not ending.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({ending})
+            raise
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> None:
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await process.wait()
         except TimeoutError:
-            process.kill()
+            _kill(process)
             await process.wait()
-        except asyncio.CancelledError:
-            process.kill()
-            raise
         if self._errors is not None:
-            # A worker that is stopped or stuck may outlive a host that was killed, and holds this pipe open.
             await asyncio.wait({self._errors}, timeout=2.0)
             self._errors.cancel()
 
@@ -124,6 +132,16 @@ class Generator:
         assert self._process.stderr is not None
         async for line in self._process.stderr:
             self._stderr = [*self._stderr[-20:], line.decode(errors="replace").rstrip()]
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """End it, and our end of its pipes: a worker that is stopped or stuck may outlive a killed host and hold the others open."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
+    for fd in (1, 2):
+        if (pipe := transport.get_pipe_transport(fd)) is not None:
+            pipe.close()
 
 
 def _frame(message: Shard | LoadShard | Down) -> bytes:

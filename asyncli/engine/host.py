@@ -20,6 +20,7 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
@@ -50,7 +51,8 @@ SILENCE_S = 5.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _encode = msgspec.msgpack.Encoder().encode
-_decode_tick = msgspec.msgpack.Decoder(Tick).decode
+# Ticks, and once, from a worker that fails, the last line of its traceback.
+_decode_said: Callable[[bytes], Tick | str] = msgspec.msgpack.Decoder(Tick | str).decode
 _decode_down = msgspec.msgpack.Decoder(Start | Drain | Stop).decode
 
 
@@ -67,6 +69,7 @@ class _Link:
         self.last = Tick()
         self.heard = time.monotonic()
         self.silent = False
+        self.last_words = ""
 
 
 class Host:
@@ -125,8 +128,10 @@ class Host:
                 gc.disable()
                 run_worker(self._shard, number, theirs)
                 status = 0
-            except BaseException:
+            except BaseException as error:
                 traceback.print_exc()
+                with contextlib.suppress(OSError):
+                    theirs.send(_encode(traceback.format_exception_only(error)[-1].strip()))
             finally:
                 os._exit(status)
         theirs.close()
@@ -153,14 +158,20 @@ class Host:
         return True
 
     def _heard(self, link: _Link) -> None:
-        try:
-            message = link.sock.recv(MOST_MESSAGE)
-        except OSError:
-            message = b""
+        message = b""
+        with contextlib.suppress(OSError):
+            try:
+                message = link.sock.recv(MOST_MESSAGE)
+            except ConnectionResetError:
+                # It ended with an order unread, which is told first; what it had said is still there.
+                message = link.sock.recv(MOST_MESSAGE)
         if not message:
             self._bury(link)
             return
-        tick = _decode_tick(message)
+        tick = _decode_said(message)
+        if isinstance(tick, str):
+            link.last_words = tick
+            return
         link.last = tick
         now = time.monotonic()
         if link.silent:
@@ -177,7 +188,9 @@ class Host:
         link.sock.close()
         _, status = os.waitpid(link.pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        if link.last_words:
+            how += f" ({link.last_words})"
         held = link.last.held
         self._carried.deaths.setdefault("generator_lost", Deaths()).count += held
         self._lost += 1

@@ -148,7 +148,9 @@ class Ticked(msgspec.Struct, tag=True):
 
 
 class WorkerLost(msgspec.Struct, tag=True):
-    """A worker ended that should not have: ``how`` in words, with what it ``held`` by its last tick."""
+    """A worker ended that should not have: ``how`` in words ("was killed by SIGKILL", "exited with status 1 (...)"), with what it
+    ``held`` by its last tick.
+    """
 
     worker: int
     pid: int

@@ -12,6 +12,7 @@ import click
 import pytest
 from programs import ASYNCLI, DEADLINE_S, Done, run
 
+from asyncli import benchplan
 from asyncli.cli.main import COMMANDS, cli
 from asyncli.plan import KEYS
 
@@ -61,12 +62,13 @@ def test_every_option_is_described(name: str) -> None:
             assert option.help, f"{name} {option.opts}"
 
 
-@pytest.mark.parametrize("name", ["soak", "check", "demo"])
+@pytest.mark.parametrize("name", ["soak", "check", "demo", "bench"])
 def test_every_key_of_a_plan_is_a_flag(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     flags = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
-    assert {f"--{key.replace('_', '-')}" for key in KEYS if key != "urls"} <= flags
+    keys = benchplan.KEYS if name == "bench" else KEYS
+    assert {f"--{key.replace('_', '-')}" for key in (*keys, "plan") if key != "urls"} <= flags
     if name != "demo":
         assert "urls" in flags
 

@@ -77,6 +77,37 @@ def test_what_follows_a_response_is_kept_apart() -> None:
     assert scanner.rest == b"HTTP/1.1 408"
 
 
+BLANKS = b" \t" * 16_000
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (OK + b"X: a" + BLANKS + b"b\r\nContent-Length:" + BLANKS + b"2" + BLANKS + b"\r\n\r\nhi", Response(200, True, 2)),
+        (OK + b"X:" + BLANKS + b"\0\r\n\r\n", "error"),
+        (OK + b"X:" + BLANKS + b"\0" + BLANKS + b"\r\n\r\n", "error"),
+        (b"HTTP/1.1 200 " + BLANKS + b"\0\r\n\r\n", "error"),
+        (CHUNKED + b"2;x=y" + BLANKS + b"\r\nhi\r\n0" + BLANKS + b"\r\n\r\n", Response(200, True, 2)),
+        (CHUNKED + b"2;" + BLANKS + b"\n" + BLANKS + b"\r\nhi\r\n0\r\n\r\n", "error"),
+        (CHUNKED + b"0\r\nX:" + BLANKS + b"\0\r\n\r\n", "error"),
+    ],
+    ids=["value", "NUL", "NUL inside", "reason", "chunk", "chunk with a line end", "trailer"],
+)
+def test_blanks_without_number_take_no_time(data: bytes, expected: Response | str) -> None:
+    # In a pattern that backtracks they take minutes (a value, squared) or years (before a NUL, cubed).
+    assert ours(data, "GET", []) == expected
+
+
+def test_an_empty_line_before_an_answer_is_nobodys() -> None:
+    # RFC 9112, 2.2 lets a server skip it before a request; of a client it says nothing, and h11 refuses it too.
+    for data in (b"\r\n" + OK + b"\r\n", b"\n" + OK + b"\r\n"):
+        assert ours(data, "HEAD", []) == oracle(data, "HEAD", []) == "error"
+    scanner = Scanner("GET")
+    assert scanner.feed(OK + b"Content-Length: 2\r\n\r\nhi\r\n") == Response(200, True, 2)
+    assert scanner.rest == b"\r\n"
+
+
 def oracle(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
     """What h11 makes of it, in our terms: a Response, "error", or None for "needs more"."""
     conn = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD_BYTES)
@@ -114,7 +145,7 @@ def ours(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
 name = st.sampled_from([b"Connection", b"Content-Length", b"Transfer-Encoding", b"Date", b"X-y", b"A b", b"", b"connection"])
 value = st.one_of(
     st.sampled_from(
-        [b"close", b"keep-alive", b"Close, x", b"chunked", b"5", b"5, 5", b"0", b"gzip", b"a\tb", b"\x01", b"\x00", b" "]
+        [b"close", b"keep-alive", b"Close, x", b"chunked", b"5", b"5, 5", b"0", b"gzip", b"a\tb", b"\x01", b"\x00", b" ", b" \t5 \t", b"close\t ,", b" chunked ", b"a  \x00 "]
     ),
     st.binary(max_size=6),
 )
@@ -129,7 +160,8 @@ status = st.sampled_from(
 body = st.one_of(
     st.binary(max_size=12),
     st.sampled_from(
-        [b"hello", b"5\r\nhello\r\n0\r\n\r\n", b"5;e\r\nhello\r\n0\r\nT: 1\r\n\r\n", b"0\r\n\r\n", b"5 \r\nhello\r\n", b"g\r\n"]
+        [b"hello", b"5\r\nhello\r\n0\r\n\r\n", b"5;e\r\nhello\r\n0\r\nT: 1\r\n\r\n", b"0\r\n\r\n", b"5 \r\nhello\r\n", b"g\r\n", b"5 \t; x \t\r\nhello\r\n0;\r\n\r\n",
+         b"5; \n \r\nhello\r\n0\r\n\r\n", b"5;\t\r \r\nhello\r\n0\t \r\nT: \t1 \r\n\r\n"]
     ),
 )
 newline = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n"])

@@ -1,0 +1,128 @@
+"""Output that cannot be written: a reader that has left changes nothing, a full disk is one line, and no result is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from made_runs import with_deaths
+from programs import ASYNCLI, DEADLINE_S, SHORT, Server, serving
+from recording import write_run
+
+ERROR = b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"
+FAILED = 99
+pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(answer=ERROR) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(with_deaths(), tmp_path_factory.mktemp("run") / "run.db")
+
+
+def printed_to(where: str, *arguments: str | Path) -> tuple[int, str, str]:
+    """Status, standard output and standard error, with standard output "full", "left" by its reader, or "kept"."""
+    out: int | None = None
+    if where == "full":
+        out = os.open("/dev/full", os.O_WRONLY)
+    elif where == "left":
+        reader, out = os.pipe()
+        os.close(reader)
+    # Buffered, as it is where nobody asks for something else.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [*ASYNCLI, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if out is None else out,
+        stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False, env=environment,
+    )  # fmt: skip
+    if out is not None:
+        os.close(out)
+    return done.returncode, done.stdout or "", done.stderr
+
+
+def complaint(err: str) -> str:
+    assert "Traceback" not in err
+    assert "Exception ignored" not in err
+    line = err.splitlines()[-1]
+    assert line.startswith("asyncli: ")
+    assert "No space left on device" in line
+    assert "; " in line
+    return line
+
+
+BENCH = ("-n", "20", "-c", "2")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--quiet",), ("--json", "-"), ("--json", "-", "--quiet")], ids=" ".join)
+def test_a_bench_whose_reader_has_left_ends_by_its_verdict(server: Server, arguments: tuple[str, ...]) -> None:
+    status, _, err = printed_to("left", "bench", server.url, *BENCH, *arguments)
+    assert status == FAILED
+    assert "Traceback" not in err
+    assert "Exception ignored" not in err
+    assert (err == "") is ("--json" not in arguments)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--quiet",), ("--json", "-")], ids=" ".join)
+def test_a_bench_printed_to_a_full_disk_is_one_line(server: Server, arguments: tuple[str, ...]) -> None:
+    status, _, err = printed_to("full", "bench", server.url, *BENCH, *arguments)
+    assert status == 2
+    assert ("--json" if arguments == ("--json", "-") else "the report") in complaint(err)
+
+
+def test_a_json_that_cannot_be_written_loses_no_report(server: Server) -> None:
+    status, out, err = printed_to("kept", "bench", server.url, *BENCH, "--json", "/dev/full")
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "--json: /dev/full cannot be written" in complaint(err)
+    assert out.startswith("FAILED")
+
+
+def test_a_report_that_cannot_be_printed_loses_no_json(tmp_path: Path, server: Server) -> None:
+    status, _, err = printed_to("full", "bench", server.url, *BENCH, "--json", tmp_path / "bench.json")
+    assert status == 2
+    complaint(err)
+    assert json.loads((tmp_path / "bench.json").read_text())["verdict"] == "failed"
+
+
+def test_a_soak_says_what_it_can(tmp_path: Path, server: Server) -> None:
+    asked = ["soak", server.url, *SHORT, "-c", "5", "--hold", "0.2", "--out"]
+    status, out, err = printed_to("kept", *asked, tmp_path / "a.db", "--json", "/dev/full")
+    assert status == 2
+    assert "elsewhere" in complaint(err)
+    assert "Connections" in out
+    status, _, err = printed_to("full", *asked, tmp_path / "b.db", "--json", tmp_path / "b.json")
+    assert status == 2
+    complaint(err)
+    assert (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", ["report RUN", "report RUN --json -", "report RUN --csv CSV", "runs FOLDER", "check URL", "--help", "lab --help"]
+)
+def test_every_command_that_prints(tmp_path: Path, server: Server, recorded: Path, arguments: str) -> None:
+    places = {"RUN": recorded, "FOLDER": recorded.parent, "URL": server.url, "CSV": tmp_path / "csv"}
+    words = [places.get(word, word) for word in arguments.split()]
+    assert printed_to("left", *words) == (0, "", "")
+    status, _, err = printed_to("full", *words)
+    assert (status, len(err.splitlines())) == (2, 1)
+    complaint(err)
+
+
+def test_an_error_that_nobody_reads_keeps_its_status() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*ASYNCLI, "soak", "localhost"], stdout=subprocess.PIPE, stderr=full, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 2
+
+
+def test_a_failure_of_ours_is_not_taken_for_a_full_disk() -> None:
+    code = "from asyncli.cli import main\ndef broken(*_): raise OSError(28, 'of ours')\nmain.cli.invoke = broken\nmain.run(['runs'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert "OSError: [Errno 28] of ours" in done.stderr

@@ -1,0 +1,97 @@
+"""The generator's processes: what is told of a worker that fails, and an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncli.engine.generator import Generator
+from asyncli.engine.shard import LoadShard, WorkerLost
+from asyncli.engine.spread import Destination
+
+
+def shard(**values: Any) -> LoadShard:
+    given = {"connections": 1, "workers": 1, "method": "GET", "asks": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",), "sources": ()}
+    given |= {"local": True, "duration_s": 60.0, "destinations": (Destination(socket.AF_INET, "127.0.0.1", 1),)}
+    return LoadShard(**given | values)
+
+
+async def lost(generator: Generator) -> WorkerLost:
+    async for message in generator.messages():
+        if isinstance(message, WorkerLost):
+            return message
+    raise AssertionError("no worker was lost")
+
+
+async def test_a_worker_that_fails_says_why() -> None:
+    generator = Generator(shard(destinations=()))
+    try:
+        async with asyncio.timeout(30):
+            await generator.start()
+            generator.begin(time.monotonic())
+            message = await lost(generator)
+    finally:
+        await generator.close()
+    assert message.how.startswith("exited with status 1 (ZeroDivisionError: ")
+
+
+async def test_a_worker_that_is_killed_has_no_words() -> None:
+    generator = Generator(shard())
+    try:
+        async with asyncio.timeout(30):
+            await generator.start()
+            os.kill(generator.pids[1], signal.SIGKILL)
+            message = await lost(generator)
+    finally:
+        await generator.close()
+    assert (message.pid, message.how) == (generator.pids[1], "was killed by SIGKILL")
+
+
+@contextlib.contextmanager
+def no_traceback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is left that would raise where nobody hears it."""
+    unraisable: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: unraisable.append(repr(raised.exc_value)))
+    yield
+    gc.collect()
+    assert unraisable == []
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("stopped", ["host", "worker"])
+def test_a_cancelled_close_waits_for_the_end(monkeypatch: pytest.MonkeyPatch, stopped: str, times: int) -> None:
+    pids: list[int] = []
+
+    async def close() -> None:
+        generator = Generator(shard())
+        await generator.start()
+        pids.extend(generator.pids)
+        # What stands still does not end by itself, and a worker that does keeps the host waiting and its pipes open.
+        os.kill(pids[("host", "worker").index(stopped)], signal.SIGSTOP)
+        closing = asyncio.create_task(generator.close())
+        for _ in range(times):
+            await asyncio.sleep(0)
+            closing.cancel()
+        async with asyncio.timeout(8):
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+        assert not Path(f"/proc/{pids[0]}").exists()
+
+    try:
+        with no_traceback(monkeypatch):
+            asyncio.run(close())
+    finally:
+        for pid in pids[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
