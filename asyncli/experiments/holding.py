@@ -524,8 +524,8 @@ def _tenth(rounds: list[Round]) -> Iterator[Claim]:
             for event, other in dict.fromkeys((near, far))
         ]
         why = (
-            f"{'; at the other end '.join(said)}. Of {len(sides)} pairs {sides.count(True)} are below, {sides.count(False)} are "
-            f"not, {sides.count(None)} cannot be told. {_SLOPES} Rule: below {_TENTH}, each pair by itself."
+            f"{'; at the other end '.join(said)}. Pairs that are below: {sides.count(True)} of {len(sides)}; that are not: "
+            f"{sides.count(False)}; that cannot be told: {sides.count(None)}. {_SLOPES} Rule: below {_TENTH}, each pair."
         )
         text = f"A server of events holds a connection for less than a tenth of what a {kind} for each takes."
         yield Claim(text, verdict(sides), why)

@@ -265,7 +265,7 @@ def test_a_tenth_holds_in_part_where_one_pair_misses_it() -> None:
     found = claim(rounds, "tenth of what a process")
     assert found.verdict == "holds in part"
     assert "builtin takes 0.11 of what fork does" in found.why
-    assert "Of 2 pairs 1 are below, 1 are not, 0 cannot be told." in found.why
+    assert "Pairs that are below: 1 of 2; that are not: 1; that cannot be told: 0." in found.why
 
 
 @pytest.mark.parametrize(("end", "verdict"), [(4_100.0, "holds"), (4_200.0, "cannot say"), (4_800.0, "does not hold")])
