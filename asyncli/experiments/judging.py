@@ -143,12 +143,17 @@ def claimed(claim: str, cases: Sequence[Case], rule: str, *, lead: str = "", mor
 
 def _how(known: list[Interval]) -> Iterator[str]:
     """How intervals were come by."""
-    counts = sorted({one.rounds for one in known if one.rounds})
-    if enough := [str(one) for one in counts if one >= ENOUGH_ROUNDS]:
-        yield f"Intervals of {LEVEL:.0%} over {' or '.join(enough)} rounds."
-    if few := [str(one) for one in counts if one < ENOUGH_ROUNDS]:
-        rounds = "1 round" if few == ["1"] else f"{' or '.join(few)} rounds"
-        yield f"The least and the most of {rounds}, {LARGE:g} times wider either way: too few to know their scatter."
+    enough = {one.rounds for one in known if one.rounds >= ENOUGH_ROUNDS and one.low > 0}
+    widened = {one.rounds for one in known if one.rounds and (one.rounds < ENOUGH_ROUNDS or one.low <= 0)}
+    if enough:
+        yield f"Intervals of {LEVEL:.0%} over {_rounds(enough)}."
+    if widened:
+        why = "too few to know their scatter" if min(widened) < ENOUGH_ROUNDS else "a zero is among them"
+        yield f"The least and the most of {_rounds(widened)}, {LARGE:g} times wider either way: {why}."
+
+
+def _rounds(counts: set[int]) -> str:
+    return "1 round" if counts == {1} else f"{' or '.join(map(str, sorted(counts)))} rounds"
 
 
 def limited(rounds: Iterable[Round]) -> set[str]:

@@ -244,8 +244,8 @@ async def _count_calls(context: Context, setup: str, way: str) -> None:
             found = await context.bench(server, connections=plan["connections"], **values)
     total, all_calls = found.requests.total, sum(calls.values())
     context.add(
-        _step(setup, way) + _CALLS, 0, calls=calls, requests=total, failed=found.requests.failed, opened=found.connections.opened,
-        all=all_calls / total if total else None,
+        _step(setup, way) + _CALLS, 0, calls=calls, requests=total, failed=found.requests.failed,
+        usable=figures(found).get("usable", True), opened=found.connections.opened, all=all_calls / total if total else None,
     )  # fmt: skip
     context.say(f"{_step(setup, way)}: {all_calls:,} system calls for {total:,} requests")
 

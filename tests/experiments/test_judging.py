@@ -210,6 +210,8 @@ def test_a_claim_prints_its_figures_how_they_were_come_by_and_its_rule() -> None
         "a; b. Intervals of 95% over 5 rounds. The least and the most of 1 round, 1.5 times wider either way: too few to know "
         "their scatter. Rule: above 1."
     )
+    zero = claimed("It does.", [Case("c", None, (interval([0.0, 1.0, 1.0]),))], "above 1")
+    assert zero.why == "c. The least and the most of 3 rounds, 1.5 times wider either way: a zero is among them. Rule: above 1."
     assert claimed("It does.", [], "above 1", more="Nobody looked") == Claim("It does.", "cannot say", "Nobody looked. Rule: above 1.")
 
 
