@@ -39,7 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.server_models": {
         "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
     },
-    "experiments.models_compared": {"errors", "experiments.record", "lab.models"},
+    "experiments.judging": {"experiments.record"},
+    "experiments.models_compared": {"errors", "experiments.judging", "experiments.record", "lab.models"},
     "experiments.cputime": {"collect.processes", "collect.procfs"},
     "experiments.bytes_client": {"engine.spread"},
     "experiments.record": {"records"},

@@ -16,15 +16,10 @@ from asyncli.collect.procfs import PROC, read_text
 #: A figure's name -> the counters whose sum it is; one that a kernel lacks counts as 0.
 COUNTED: dict[str, tuple[str, ...]] = {
     "segments": ("OutSegs",),
-    "received_segments": ("InSegs",),
     "retransmitted": ("RetransSegs",),
     "timeouts": ("TCPTimeouts",),
-    # DSACK: the receiver says that it had a segment already (RFC 2883).
-    "duplicates": ("TCPDSACKOldSent", "TCPDSACKOfoSent"),
     # "Want": its buffer was full, and a window that had been promised could not be taken back (RFC 9293 3.8.6).
     "window_closed": ("TCPToZeroWindowAdv", "TCPWantZeroWindowAdv"),
-    "window_opened": ("TCPFromZeroWindowAdv",),
-    "window_probes": ("TCPWinProbe",),
 }
 _FILES = {"net/snmp": "Tcp", "net/netstat": "TcpExt"}
 

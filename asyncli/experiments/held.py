@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,9 @@ _READ_AT = (0.6, 0.85)
 _BEFORE_S = 0.05
 # A share of the kernel's slope: with a wider interval it is noise of other programs' files.
 _KNOWN = 0.1
+# Of a clock that counts in them, as proc(5) does.
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_ENOUGH_TICKS = 20
 # A stop is believed when so many connections, or this share of them, were lost, refused or left without an answer.
 _LOST, _LOST_SHARE = 20, 0.01
 
@@ -91,6 +95,11 @@ def _memory_of(group: ProcessGroup, slabs: SlabReader) -> dict[str, float]:
     return values
 
 
+def pss_of(pid: int) -> float | None:
+    """Bytes of memory (PSS) of ``pid`` and its descendants; None where it cannot be read. Blocking."""
+    return _memory_of(ProcessGroup("server", ServerTree([pid])), SlabReader()).get("server.pss_bytes")
+
+
 class Climbed(NamedTuple):
     """A soak's records; its samples, with those of each plateau among them; and what the server's control group was charged."""
 
@@ -137,6 +146,7 @@ def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, A
         "held": totals.held,
         "lost": totals.whole.lost,
         "failed": sum(totals.whole.failures.values()),
+        "causes": {name: dead.count for name, dead in totals.whole.deaths.items()} | totals.whole.failures,
         "p99_ms": _ms(totals.whole.latency_us.quantile(0.99)),
         "processes": series(samples, "server.processes").last(until_s=end),
         "threads": series(samples, "server.threads").last(until_s=end),
@@ -190,7 +200,7 @@ def _ms(microseconds: float | None) -> float | None:
 
 
 def _beat_us(run: Run, samples: Sequence[Sample]) -> float | None:
-    """CPU of the server in the hold by the heartbeats that it answered there, microseconds."""
+    """CPU of the server in the hold by the heartbeats that it answered there, microseconds; None where too little to measure."""
     hold = phase(run.phases, "hold")
     if hold is None or hold.end_s is None:
         return None
@@ -199,7 +209,11 @@ def _beat_us(run: Run, samples: Sequence[Sample]) -> float | None:
     if len(spent) < 2:
         return None
     beats = sum(count for t_s, count in answered if spent.t_s[0] < t_s <= spent.t_s[-1])
-    return 1e6 * (spent.values[-1] - spent.values[0]) / beats if beats else None
+    spent_s = spent.values[-1] - spent.values[0]
+    if all(abs(value * _TICKS_PER_S - round(value * _TICKS_PER_S)) < 1e-6 for value in spent.values):
+        # Read in ticks, each of which may be one too few: of twenty, 5 %.
+        beats = beats if spent_s >= _ENOUGH_TICKS / _TICKS_PER_S else 0
+    return 1e6 * spent_s / beats if beats else None
 
 
 class _Push(NoWatcher):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
 import resource
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,8 +17,9 @@ from asyncli.errors import HostError, PlanError
 from asyncli.experiments import Experiment
 from asyncli.experiments.confined import MemoryGroup
 from asyncli.experiments.context import Context
-from asyncli.experiments.held import climb, figures_of, plan_of_soak, push
-from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Row, Table, Verdict, of_step, row_of, span
+from asyncli.experiments.held import climb, figures_of, plan_of_soak, pss_of, push
+from asyncli.experiments.judging import WORTH, Case, Interval, Side, claimed, in_every_round, verdict
+from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Row, Table, of_step, row_of, span, turned
 from asyncli.lab import LabServer, choose
 from asyncli.lab.binary import descriptor_limit
 from asyncli.records import Finding
@@ -89,7 +91,7 @@ async def _run(context: Context) -> None:
         raise PlanError(f"experiment holding: unknown server {unknown[0]!r}; write one of {', '.join(SERVERS)}")
     unpushed: set[str] = set()
     for number in range(plan["rounds"]):
-        for name in (one for one in SERVERS if one in chosen):
+        for name in turned([one for one in SERVERS if one in chosen], number):
             if context.wanted(name):
                 with context.step(name, name):
                     await (_hold_one(context, number) if name == "iterative" else _hold(context, name, number))
@@ -113,13 +115,15 @@ async def _hold_one(context: Context, number: int) -> None:
         found = figures_of(await climb(server, soak))
         _met(context, server)
     # All seconds of its one client: neither a slope nor a latency says anything of it.
-    context.add("iterative", number, **{key: found[key] for key in ("asked", "held", "processes", "threads", "full_bytes")})
+    kept = ("asked", "held", "causes", "processes", "threads", "full_bytes")
+    context.add("iterative", number, **{key: found[key] for key in kept})
     context.say(_said(plan, number, f"iterative: {found['held']:,} of {found['asked']:,} served"))
 
 
 async def _hold(context: Context, name: str, number: int) -> None:
     plan, shape = context.plan, _SHAPES[name]
     many = fitting(name, plan, _free_bytes())
+    alone = await _alone(context, name) if shape.pool else None
     async with contextlib.AsyncExitStack() as stack:
         group = await _group(context, stack)
         server = _made(name, many, plan)
@@ -137,6 +141,7 @@ async def _hold(context: Context, name: str, number: int) -> None:
         found = figures_of(await climb(server, soak, charged), sockets_charged=sockets)
         workers = server.workers
         _met(context, server)
+    del found["causes"]
     idle, charge = found.pop("idle_bytes") or 0.0, found.pop("charged_bytes")
     # Tasks, stacks and page tables are no part of a process's own memory; what is charged has them.
     start = idle if charge is None else charge
@@ -144,11 +149,23 @@ async def _hold(context: Context, name: str, number: int) -> None:
         # The clock of proc(5) ticks each 10 ms, more than a process that serves one connection takes in all.
         found["beat_us"] = None
     context.add(
-        name, number, **found, **priced(shape, found, start, workers), start=start, workers=workers, cut=server.connections,
-        **_host_facts(),
+        name, number, **found, **priced(shape, found, start, workers, alone), start=start, alone=alone, workers=workers,
+        cut=server.connections, **_host_facts(),
     )  # fmt: skip
     cost = f"{found['own']:,.0f} B each on its side" if found["own"] is not None else "what one takes is not known"
     context.say(_said(plan, number, f"{name}: {found['held']:,} of {found['asked']:,} held, {cost}"))
+
+
+async def _alone(context: Context, name: str) -> tuple[float, int] | None:
+    """What the smallest pool takes at its start, in bytes of the same kind as a ladder's, and its members."""
+    async with contextlib.AsyncExitStack() as stack:
+        group = await _group(context, stack)
+        server = _made(name, 1, context.plan)
+        stack.push_async_callback(server.stop)
+        with group.inside() if group is not None else contextlib.nullcontext():
+            await server.start()
+        taken = float(group.held_bytes) if group is not None else await asyncio.to_thread(pss_of, server.pid)
+        return None if taken is None else (taken, server.workers)
 
 
 async def _group(context: Context, stack: contextlib.AsyncExitStack) -> MemoryGroup | None:
@@ -255,12 +272,19 @@ def fitting(name: str, plan: dict[str, Any], free_bytes: float) -> int:
     return int(many)
 
 
-def priced(shape: Shape, found: dict[str, Any], start_bytes: float, workers: int) -> dict[str, float | None]:
-    """``member``: what a process or thread of a pool took at the start; ``each``: with it, all that a connection takes."""
+def priced(
+    shape: Shape, found: dict[str, Any], start_bytes: float, workers: int, alone: Sequence[float] | None
+) -> dict[str, float | None]:
+    """``member``: what a process or thread of a pool took at the start; ``each``: with it, all that a connection takes.
+
+    ``alone``: what the smallest pool takes at the start, and its members; unknown, the program's fixed cost is in ``member``.
+    """
     own = found["own"]
     if not shape.pool:
         return {"member": None, "each": own}
     member = start_bytes / max(1, workers)
+    if alone is not None and workers > alone[1]:
+        member = max(0.0, start_bytes - alone[0]) / (workers - alone[1])
     return {"member": member, "each": None if own is None else own + member}
 
 
@@ -284,8 +308,9 @@ def memory_stop(one: Round, limit_bytes: float) -> Stop | None:
     if not _sure(one):
         return None
     each, half = one["each"], one["own_half"]
-    # The start of a pool is the memory of its members, which each counts already.
-    room = limit_bytes - (0.0 if one.get("member") is not None else one["start"])
+    # Of a pool's start each counts the members already.
+    fixed = one["start"] - (one["workers"] * one["member"] if one.get("member") is not None else 0.0)
+    room = limit_bytes - max(0.0, fixed)
     if room <= 0:
         return Stop(0.0, "memory, all of which its start takes", 0.0, 0.0)
     return Stop(math.floor(room / each), "memory", math.floor(room / (each + half)), math.floor(room / (each - half)))
@@ -296,7 +321,7 @@ def charged_alone(shape: Shape, one: Round) -> Round:
     if one.get("charge") is None:
         return one
     found = {**one, "own": one["charge"], "own_half": one["charge_half"]}
-    return found | priced(shape, found, one["start"], one["workers"])
+    return found | priced(shape, found, one["start"], one["workers"], one.get("alone"))
 
 
 def stops(shape: Shape, one: Round, limit_bytes: float) -> list[Stop]:
@@ -344,7 +369,7 @@ def why_it_stopped(one: Round) -> str:
 
 _CAUSES = {
     "closed_idle": "closed by the server", "closed_awaiting": "closed instead of an answer", "reset": "reset",
-    "refused": "refused", "heartbeat_timeout": "without an answer for 3 s", "connect_timeout": "not accepted",
+    "refused": "refused", "heartbeat_timeout": "without an answer in time", "connect_timeout": "not accepted",
 }  # fmt: skip
 
 
@@ -359,23 +384,44 @@ def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
         "What one more held connection takes, on the server's side",
         _COST,
         [row_of(rounds, name, _COST, label=name) for name in order],
-        "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more: what is charged for it "
-        "to the server's control group, and its TCP socket where cgroup v1 leaves that out: its processes' memory (PSS), the "
-        "kernel's objects for its socket, where they are known to ± 10 %, and what is left over: its task and stack in the "
-        "kernel, page tables, what processes share. Place in pool: what was charged at the start, by its processes or threads, "
-        "all there before the first connection; in all: with that.",
+        f"Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more: {_one_more(rounds)}: "
+        "its processes' memory (PSS), the kernel's objects for its socket, where they are known to ± 10 %, and what is left "
+        "over: its task and stack in the kernel, page tables, what processes share. Place in pool: "
+        f"{_place(rounds)}, all there before the first connection; in all: with that.",
     )
     state = Table(
         "What it was when it held them",
         _STATE,
         [row_of(rounds, name, _STATE, label=name) for name in ("iterative", *order) if of_step(rounds, name, "asked")],
-        "Memory with none held: what is charged to its control group then; with all: of its processes alone (PSS). p99: of a "
-        "heartbeat, from due to answered.",
+        f"Memory with none held: {_at_start(rounds)}; with all: of its processes alone (PSS). p99: of a heartbeat, from due to "
+        "answered.",
     )
     bars = [name for name in order if _middle(rounds, name, "user") is not None]
     charts = [_chart(rounds, bars)] if bars else []
     tables = [one for one in (cost, state, _stops_table(plan, rounds, order)) if one.rows]
     return Conclusions(tables, charts, [*_claims(rounds)])
+
+
+def _ungrouped(rounds: list[Round]) -> bool:
+    """Whether some server had no control group that counts."""
+    return any(one.get("charge") is None for one in rounds if one["step"] in _SHAPES)
+
+
+def _one_more(rounds: list[Round]) -> str:
+    group = "what is charged for it to the server's control group, and its TCP socket where cgroup v1 leaves that out"
+    host = "what the host takes for it, less asyncli's memory and the kernel's for asyncli's end"
+    return f"{group}; where there was no such group, {host}" if _ungrouped(rounds) else group
+
+
+def _place(rounds: list[Round]) -> str:
+    if any(one.get("alone") is not None for one in rounds):
+        return "what stood at the start, less what the smallest pool takes, by the processes or threads that it has more"
+    return "what stood at the start, the program itself included, by its processes or threads"
+
+
+def _at_start(rounds: list[Round]) -> str:
+    group = "what is charged to its control group then"
+    return f"{group}, or where it had none its processes' (PSS)" if _ungrouped(rounds) else group
 
 
 def _middle(rounds: list[Round], step: str, key: str) -> float | None:
@@ -440,47 +486,52 @@ def _claims(rounds: list[Round]) -> Iterator[Claim]:
     yield from _sockets(rounds)
     yield from _touched(rounds)
     yield from _more_than_a_thread(rounds)
-    if served := of_step(rounds, "iterative", "held"):
-        verdict: Verdict = "holds" if set(served) == {1.0} else "does not hold"
-        asked = max(of_step(rounds, "iterative", "asked"))
-        why = f"{span(served, '.0f')} of {asked:.0f} had answers to the end; it has no slope, and no row in the tables of cost."
-        yield Claim("The iterative server holds one connection, and all others wait for its end.", verdict, why)
+    yield from _one_at_a_time(rounds)
     for name in _SHAPES:
         yield from _pushed(rounds, name)
 
 
-def _between(rounds: list[Round], name: str) -> tuple[float, float] | None:
-    """From where to where what a connection takes in all may lie, by the intervals of all rounds; None where it is not sure."""
+def _between(rounds: list[Round], name: str) -> Interval | None:
+    """Where what a connection takes in all may lie, by the intervals of all rounds' slopes; None where it is not sure."""
     known = [
         (one["each"] - one["own_half"], one["each"] + one["own_half"]) for one in rounds if one["step"] == name and _sure(one)
     ]
-    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+    return Interval(min(low for low, _ in known), max(high for _, high in known)) if known else None
+
+
+def _by(one: Interval, other: Interval) -> Interval:
+    return Interval(one.low / other.high, one.high / other.low)
+
+
+_TENTH = 0.1
 
 
 def _tenth(rounds: list[Round]) -> Iterator[Claim]:
     known = {name: both for name in _SHAPES if (both := _between(rounds, name)) is not None}
     for kind in ("process", "thread"):
         pairs = {
-            (event, other): (known[event][0] / known[other][1], known[event][1] / known[other][0])
+            (event, other): _by(known[event], known[other])
             for event in known
             for other in known
             if _SHAPES[event].holds == "event" and _SHAPES[other].holds == kind
         }
         if not pairs:
             continue
-        below, above = sum(high < 0.1 for _, high in pairs.values()), sum(low >= 0.1 for low, _ in pairs.values())
-        verdict: Verdict = "holds" if below == len(pairs) else "does not hold" if above == len(pairs) else "cannot say"
-        if verdict == "cannot say" and below:
-            verdict = "holds in part"
-        near, far = max(pairs, key=lambda pair: pairs[pair][1]), min(pairs, key=lambda pair: pairs[pair][0])
+        sides = [one.below(_TENTH) for one in pairs.values()]
+        near, far = max(pairs, key=lambda pair: pairs[pair].high), min(pairs, key=lambda pair: pairs[pair].low)
         said = [
-            f"{event} takes {span([*pairs[event, other]], '.3f')} of what {other} does"
+            f"{event} takes {pairs[event, other].words(_TENTH)} of what {other} does"
             for event, other in dict.fromkeys((near, far))
         ]
-        why = f"{'; at the other end '.join(said)}. Rule: all pairs below 0.1 with their intervals, or some."
-        yield Claim(f"A server of events holds a connection for less than a tenth of what a {kind} for each takes.", verdict, why)
+        why = (
+            f"{'; at the other end '.join(said)}. Pairs that are below: {sides.count(True)} of {len(sides)}; that are not: "
+            f"{sides.count(False)}; that cannot be told: {sides.count(None)}. {_SLOPES} Rule: below {_TENTH}, each pair."
+        )
+        text = f"A server of events holds a connection for less than a tenth of what a {kind} for each takes."
+        yield Claim(text, verdict(sides), why)
 
 
+_SLOPES = "By the 95% intervals of the slopes."
 # The kernel takes its objects in slabs, and each CPU keeps some of them: some hundred kB that come and go, and so hundreds of
 # bytes of each of a thousand sockets. No interval of a ladder of minutes shows that.
 _ENOUGH_SOCKETS = 5_000
@@ -493,48 +544,77 @@ def _sockets(rounds: list[Round]) -> Iterator[Claim]:
         if (_middle(rounds, name, "held") or 0.0) >= _ENOUGH_SOCKETS
     }
     # With a wider interval it is of other programs' files as well.
-    known = {name: (end, half) for name, (end, half) in ends.items() if end is not None and half <= 0.1 * end}
+    known = {name: Interval(end - half, end + half) for name, (end, half) in ends.items() if end and half <= 0.1 * end}
     if len(known) < 2:
         return
-    low, high = min(known, key=lambda name: sum(known[name])), max(known, key=lambda name: known[name][0] - known[name][1])
-    least, most = sum(known[low]), known[high][0] - known[high][1]
-    apart = most / least if least > 0 else math.inf
-    verdict: Verdict = "holds" if apart <= 1.05 else "holds in part" if apart <= 1.25 else "does not hold"
-    why = (
-        f"an end takes {known[low][0]:,.0f} ± {known[low][1]:,.0f} B ({low}) to {known[high][0]:,.0f} ± {known[high][1]:,.0f} B "
-        f"({high}), the mean of both ends, of servers that held {_ENOUGH_SOCKETS:,} or more. Rule: what the intervals leave "
-        "between them is within 5 %, or within 25 %."
+    low, high = min(known, key=lambda name: known[name].high), max(known, key=lambda name: known[name].low)
+    # The least that the two furthest are apart by, and the most that any two can be.
+    least, most = min(one.low for one in known.values()), max(one.high for one in known.values())
+    apart = Interval(max(1.0, known[high].low / known[low].high), most / least)
+    words = (
+        f"An end takes {known[low].words()} B ({low}) to {known[high].words()} B ({high}), the mean of both ends, of servers "
+        f"that held {_ENOUGH_SOCKETS:,} or more: {apart.words(WORTH)} times apart"
     )
-    yield Claim("What the kernel keeps for a socket does not depend on the server.", verdict, why)
+    claim = "What the kernel keeps for a socket does not depend on the server."
+    yield claimed(claim, [Case(words, apart.below(WORTH))], f"less than {WORTH:g} times", more=_SLOPES.removesuffix("."))
 
 
 def _touched(rounds: list[Round]) -> Iterator[Claim]:
     takes = [
-        (one["own"], one["stack_bytes"])
+        (one["own"], one.get("own_half") or 0.0, one["stack_bytes"])
         for one in rounds
         if one["step"] == "thread" and one.get("own") and one.get("stack_bytes")
     ]
     if not takes:
         return
-    shares = [own / reserved for own, reserved in takes]
-    verdict: Verdict = "holds" if max(shares) < 0.01 else "holds in part" if max(shares) < 0.1 else "does not hold"
-    why = (
-        f"{span([own for own, _ in takes], ',.0f')} B in all, {span([100 * share for share in shares])} % of the "
-        f"{format_bytes(takes[0][1])} that its stack reserves. Rule: below 1 %, or below 10 %."
+    share = Interval(
+        min((own - half) / reserved for own, half, reserved in takes),
+        max((own + half) / reserved for own, half, reserved in takes),
     )
-    yield Claim("A thread for each connection takes of its stack what it touched, not what is reserved.", verdict, why)
+    words = (
+        f"{span([own for own, *_ in takes], ',.0f')} B in all, {share.words(_TENTH, 1)} of the {format_bytes(takes[0][2])} that "
+        "its stack reserves"
+    )
+    # What a stack reserves is the user's choice (ulimit -s): of a small one a thread may touch much.
+    side = True if share.below(_TENTH) else False if share.above(1) else None
+    yield claimed(
+        "A thread for each connection takes of its stack what it touched, not what is reserved.", [Case(words, side)],
+        f"below {_TENTH} of what is reserved; does not hold above all of it", more=_SLOPES.removesuffix("."),
+    )  # fmt: skip
 
 
 def _more_than_a_thread(rounds: list[Round]) -> Iterator[Claim]:
     process, thread = _between(rounds, "fork"), _between(rounds, "thread")
     if process and thread:
-        low, high = process[0] / thread[1], process[1] / thread[0]
-        verdict: Verdict = "holds" if low > 2 else "holds in part" if low > 1 else "does not hold" if high < 1 else "cannot say"
-        yield Claim(
-            "A process for each connection takes more than twice what a thread takes.",
-            verdict,
-            f"{low:.1f} to {high:.1f} times, by their intervals.",
+        known = _by(process, thread)
+        case = Case(f"{known.words(2)} times", known.above(2))
+        claim = "A process for each connection takes more than twice what a thread takes."
+        yield claimed(claim, [case], "above 2 times", more=_SLOPES.removesuffix("."))
+
+
+# What a client sees of a server that has not come to it.
+_WAITING = {"heartbeat_timeout", "connect_timeout"}
+
+
+def _one_at_a_time(rounds: list[Round]) -> Iterator[Claim]:
+    of_it = [one for one in rounds if one["step"] == "iterative" and one.get("held") is not None]
+    if of_it:
+        others = {cause for one in of_it for cause in one.get("causes") or ()}
+        words = (
+            f"{span([one['held'] for one in of_it], '.0f')} of {max(one['asked'] for one in of_it):.0f} had answers to the end"
         )
+        if others:
+            words += f", the others were {', '.join(_CAUSES.get(one, one) for one in sorted(others))}"
+        side = in_every_round(one["held"] == 1 and {*(one.get("causes") or ())} <= _WAITING for one in of_it)
+        yield claimed(
+            "The iterative server holds one connection, and all others wait for its end.", [Case(words, side)],
+            "one in every round, and of the others none refused, closed or reset",
+            more="It has no slope, and no row in the tables of cost",
+        )  # fmt: skip
+
+
+# What a push may differ by from what was reckoned.
+_RECKONED = (0.8, 1.25)
 
 
 def _pushed(rounds: list[Round], name: str) -> Iterator[Claim]:
@@ -542,14 +622,25 @@ def _pushed(rounds: list[Round], name: str) -> Iterator[Claim]:
     if not of_it:
         return
     shares = [one["most"] / one["reckoned"] for one in of_it if one["reckoned"]]
-    claim = f"Pushed in {_mib(of_it[0]['limit'])}, {name} holds what was reckoned, and no more."
-    if not shares or not any(one["stopped"] for one in of_it):
-        verdict: Verdict = "cannot say"
-    else:
-        verdict = "holds" if all(0.8 <= one <= 1.25 for one in shares) else "does not hold"
-    reckoned = ", ".join(f"{format_count(one['reckoned'])} reckoned" for one in of_it[-1:])
-    shown = f" ({span(shares)} of it)" if shares else ""
-    yield Claim(claim, verdict, f"{reckoned}{shown}; {why_it_stopped(of_it[-1])}. Rule: 0.8 to 1.25 of it.")
+    reckoned = f"{format_count(of_it[-1]['reckoned'])} reckoned" + (f" ({span(shares)} of it)" if shares else "")
+    yield claimed(
+        f"Pushed in {_mib(of_it[0]['limit'])}, {name} holds what was reckoned, and no more.",
+        [Case(f"{reckoned}; {why_it_stopped(of_it[-1])}", in_every_round(map(_as_reckoned, of_it)))],
+        f"in every round {_RECKONED[0]} to {_RECKONED[1]} of it, and want of memory stopped it: a process killed, memory refused "
+        "it, or its own word",
+    )  # fmt: skip
+
+
+def _as_reckoned(one: Round) -> Side:
+    """Held as many as was reckoned. What something else than its limit of memory stopped could hold more than it was seen to."""
+    if not one["reckoned"]:
+        return None
+    least, most = _RECKONED
+    share = one["most"] / one["reckoned"]
+    if share > most:
+        return False
+    for_memory = one["stopped"] and (one["killed"] or one["refused"] or "memory" in one["complaint"])
+    return share >= least if for_memory else None
 
 
 EXPERIMENT = Experiment(

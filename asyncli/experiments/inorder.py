@@ -19,6 +19,8 @@ from asyncli.lab import child
 _TIMEOUT_S = 30.0
 # A window closes within milliseconds of nobody reading, or never.
 _PATIENCE_S = 3.0
+# Of its buffer, what a full socket holds at least: the rest is the kernel's own (about half, of small segments more).
+_FULL_SHARE = 0.25
 
 
 async def behind_slow(url: str, slow_ms: int, behind: int, *, pipelined: bool) -> list[float]:
@@ -69,8 +71,8 @@ def _length(head: bytes) -> int:
 
 
 class Stalled(NamedTuple):
-    """``before_bytes`` were sent by the server while nobody read: then the window closed, ``window_closed`` times, or None where
-    the kernel does not tell. ``answered``: answers that were read whole after that.
+    """``before_bytes`` came while nobody read: then the window closed, ``window_closed`` times by the whole host's count, 0 where
+    this connection's did not, None where the kernel does not tell. ``answered``: answers that were read whole after that.
     """
 
     before_bytes: int
@@ -94,12 +96,17 @@ async def unread(url: str, responses: int) -> Stalled:
                 await loop.sock_connect(client, (parts.hostname, parts.port))
                 sending = asyncio.create_task(loop.sock_sendall(client, asks))
 
-                def closed() -> bool:
-                    counts.update_now()
-                    return bool(counts.get("window_closed"))
+                waiting, room = 0, client.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
-                await child.until(closed, _PATIENCE_S)
-                waiting = int.from_bytes(fcntl.ioctl(client, termios.FIONREAD, bytes(4)), sys.byteorder)
+                def closed() -> bool:
+                    """The count is of the whole host, so this socket must be full too: it waits, and no more comes."""
+                    nonlocal waiting
+                    counts.update_now()
+                    before, waiting = waiting, _waiting(client)
+                    return bool(counts.get("window_closed")) and waiting == before and waiting >= _FULL_SHARE * room
+
+                full = await child.until(closed, _PATIENCE_S)
+                told = "window_closed" in counts
                 answered = await _read_all(loop, client, responses)
                 await sending
         except OSError as error:
@@ -110,7 +117,12 @@ async def unread(url: str, responses: int) -> Stalled:
                 with contextlib.suppress(asyncio.CancelledError, OSError):
                     await sending
         counts.update_now()
-        return Stalled(waiting, counts.get("window_closed"), answered)
+        return Stalled(waiting, (counts["window_closed"] if full else 0.0) if told else None, answered)
+
+
+def _waiting(client: socket.socket) -> int:
+    """Bytes that have come and were not read."""
+    return int.from_bytes(fcntl.ioctl(client, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 async def _read_all(loop: asyncio.AbstractEventLoop, client: socket.socket, responses: int) -> int:

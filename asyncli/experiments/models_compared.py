@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from asyncli.errors import PlanError
-from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Row, Table, Verdict, of_step, ratio, span
+from asyncli.experiments.judging import WORTH, Case, Interval, claimed, interval, shown, together
+from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Row, Table, of_step, ratio, turned
 from asyncli.lab.models import MODELS
 
 #: What a reader calls them.
@@ -20,9 +20,8 @@ POOLS = ("prefork", "thread-pool", "thread-queue")
 #: The source's order, cheapest first; it tries no asyncio.
 _RANKS = {"iterative": 1.0, "thread-pool": 2.0, "thread-queue": 3.0, "thread": 4.0, "prefork": 5.0, "fork": 6.0}
 _BY_COST = tuple(_RANKS)
-# What a ratio must be off 1 by before it is a difference: repeats of one cell differ by this much; more where none were made.
-_SAME, _SAME_ONCE = 0.02, 0.05
-_ABOUT = 0.10
+# What two may differ by and cost about the same.
+_ABOUT = 1.10
 
 
 class Cell(NamedTuple):
@@ -50,12 +49,13 @@ def many_words(processes: int) -> str:
 
 
 def _middle(axis: list[int]) -> int:
-    """The value of an axis at which the others are measured."""
-    return axis[len(axis) // 2]
+    """The value of an axis, in whatever order it was written, at which the others are measured."""
+    return sorted(axis)[len(axis) // 2]
 
 
-def cells(plan: dict[str, Any]) -> list[Cell]:
-    """All that a round measures, neighbours differing in the model: what the host does meanwhile meets all of them alike.
+def cells(plan: dict[str, Any], number: int = 0) -> list[Cell]:
+    """All that round ``number`` measures, neighbours differing in the model, and each axis in an order that turns with the round:
+    what the host does meanwhile, and what came before, meets all of them alike.
 
     Each axis is measured at the middle of the others. Raises :class:`~asyncli.errors.PlanError` for an axis that is none.
     """
@@ -63,9 +63,10 @@ def cells(plan: dict[str, Any]) -> list[Cell]:
         if not plan[key] or not all(isinstance(one, int) and one >= 1 for one in plan[key]):
             raise PlanError(f"experiment server-models: {key}: {plan[key]!r} is no axis; write whole numbers from 1 up")
     processes, size, pool = (_middle(plan[key]) for key in ("processes", "bytes", "pools"))
-    found = [Cell(model, many, size, pool) for many in plan["processes"] for model in MODELS]
-    found += [Cell(model, processes, many, pool) for many in plan["bytes"] for model in MODELS]
-    found += [Cell(model, processes, size, many) for many in plan["pools"] for model in POOLS]
+    models, pools = turned([*MODELS], number), turned(POOLS, number)
+    found = [Cell(model, many, size, pool) for many in turned(plan["processes"], number) for model in models]
+    found += [Cell(model, processes, many, pool) for many in turned(plan["bytes"], number) for model in models]
+    found += [Cell(model, processes, size, many) for many in turned(plan["pools"], number) for model in pools]
     return list(dict.fromkeys(found))
 
 
@@ -89,8 +90,6 @@ def _median(rounds: list[Round], cell: Cell, key: str) -> float:
 _HOW = (
     "User and system are as the kernel samples them at its ticks. A process that ends before a tick hits it has no sample, and"
     " the kernel calls all of its time user time: for fork per client only the sum is told."
-    " Verdicts: a ratio counts where it is more than 2 % off 1 in every round (5 % with fewer than three rounds); a claim"
-    " holds in part where it does so with some numbers of client processes, or for some pools, only."
 )
 
 
@@ -239,66 +238,53 @@ def _claims(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
 def _dearer(plan: dict[str, Any], rounds: list[Round], claim: str, pairs: list[tuple[str, str]]) -> Iterator[Claim]:
     """That the first of each pair costs more than the second. Where a model is missing, it might be the one that decides.
 
-    Each pair is judged by itself: the least of several that scatter alike would lie below all that it is compared with.
+    Each pair is judged by itself, and the one that decides is shown: the least of several that scatter alike would lie below all
+    that it is compared with.
     """
     _, size, pool = (_middle(plan[key]) for key in ("processes", "bytes", "pools"))
-    sides, decides = [], {}
+    cases, names = [], set()
     for many in plan["processes"]:
-        found = {pair: _by(rounds, *(Cell(model, many, size, pool) for model in pair)) for pair in pairs}
-        if all(found.values()):
-            sides.append(min(map(_side, found.values())))
-            decides[many] = min(found.items(), key=lambda one: statistics.median(one[1]))
-    if not sides:
-        return
-    names = {many: f"{WORDS[high]} by {WORDS[low]}" for many, ((high, low), _) in decides.items()}
-    spans = {many: f"{span(ratios)} with {many_words(many)}" for many, (_, ratios) in decides.items()}
-    if len(set(names.values())) == 1:
-        figures = f"{next(iter(names.values()))} {'; '.join(spans.values())}"
-    else:
-        figures = "; ".join(f"{names[many]} {spans[many]}" for many in spans)
-    yield Claim(
-        claim, _verdict(sides), f"{'CPU a connection, the closest pair: ' if len(pairs) > 1 else 'CPU a connection, '}{figures}."
-    )
+        found = {pair: known for pair in pairs if (known := _by(rounds, *(Cell(model, many, size, pool) for model in pair)))}
+        if len(found) == len(pairs):
+            (high, low), known = min(found.items(), key=lambda one: _weight(one[1]))
+            name = f"{WORDS[high]} by {WORDS[low]}"
+            names.add(name)
+            words = f"{name} {known.words(WORTH)} with {many_words(many)}"
+            cases.append(Case(words, together(one.above(WORTH) for one in found.values()), (known,)))
+    if len(names) == 1:  # named once
+        name = names.pop()
+        cases = [one._replace(words=one.words.removeprefix(f"{name} ") if at else one.words) for at, one in enumerate(cases)]
+    if cases:
+        which = "the pair that decides: " if len(pairs) > 1 else ""
+        rule = f"above {WORTH:g}{', of each pair' if which else ''}, each number of client processes by itself"
+        yield claimed(claim, cases, rule, lead=f"CPU a connection, {which}")
 
 
-def _by(rounds: list[Round], one: Cell, other: Cell) -> list[float]:
-    return ratio(rounds, one.step, other.step, "cpu_us")
+def _weight(known: Interval) -> tuple[int, float]:
+    """Of pairs that must all be above: what is refuted comes before what is not known, and that before what is shown."""
+    return (False, None, True).index(known.above(WORTH)), known.low
 
 
-def _side(ratios: list[float]) -> int:
-    """1 where every round's ratio is above 1, -1 where every one is below, by more than repeats differ; else 0."""
-    least = _SAME if len(ratios) > 2 else _SAME_ONCE
-    return 1 if min(ratios) > 1 + least else -1 if max(ratios) < 1 - least else 0
-
-
-def _verdict(sides: list[int]) -> Verdict:
-    """Of the sides under each load: all as claimed, some, none, or none to be seen."""
-    if all(side > 0 for side in sides):
-        return "holds"
-    if any(side > 0 for side in sides):
-        return "holds in part"
-    return "does not hold" if any(side < 0 for side in sides) else "cannot say"
+def _by(rounds: list[Round], one: Cell, other: Cell) -> Interval | None:
+    ratios = ratio(rounds, one.step, other.step, "cpu_us")
+    return interval(ratios) if ratios else None
 
 
 def _pools_equal(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
     _, size, pool = (_middle(plan[key]) for key in ("processes", "bytes", "pools"))
-    found = {
-        many: ratios
-        for many in plan["processes"]
-        if (ratios := _by(rounds, *(Cell(model, many, size, pool) for model in ("thread-queue", "thread-pool"))))
-    }
-    if not found:
+    pair = ("thread-queue", "thread-pool")
+    found = {many: _by(rounds, *(Cell(model, many, size, pool) for model in pair)) for many in plan["processes"]}
+    bounds = (1 / _ABOUT, WORTH, _ABOUT)
+    cases = [Case(f"{one.words(*bounds)} with {many_words(many)}", None, (one,)) for many, one in found.items() if one]
+    if not cases:
         return
-    why = f"Queue by accept {'; '.join(f'{span(ratios)} with {many_words(many)}' for many, ratios in found.items())}."
-    near = [max(abs(one - 1) for one in ratios) <= _ABOUT for ratios in found.values()]
-    far = [min(abs(one - 1) for one in ratios) > _ABOUT for ratios in found.values()]
-    equal: Verdict = "holds" if all(near) else "holds in part" if any(near) else "does not hold" if all(far) else "cannot say"
-    yield Claim("The two pools of threads cost about the same.", equal, f"{why} About the same: within 10 %.")
-    yield Claim(
-        "Of the two the queue costs more: it needs a mutex and a condition variable.",
-        _verdict([*map(_side, found.values())]),
-        why,
-    )
+    lead, each = "CPU a connection, queue by accept ", "each number of client processes by itself"
+    equal = [case._replace(side=one.within(1 / _ABOUT, _ABOUT)) for case in cases for one in case.known]
+    rule = f"from {shown(1 / _ABOUT)} to {shown(_ABOUT)}, {each}"
+    yield claimed("The two pools of threads cost about the same.", equal, rule, lead=lead)
+    more = [case._replace(side=one.above(WORTH)) for case in cases for one in case.known]
+    claim = "Of the two the queue costs more: it needs a mutex and a condition variable."
+    yield claimed(claim, more, f"above {WORTH:g}, {each}", lead=lead)
 
 
 def _pools_grow(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
@@ -310,9 +296,10 @@ def _pools_grow(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
         ("Smaller pools do better.", min(plan["pools"])),
         ("Members of a pool beyond one for each client cost more.", enough),
     ):
-        cells_of = {model: [Cell(model, processes, size, pool) for pool in (large, small)] for model in POOLS}
-        found = {model: ratios for model, pair in cells_of.items() if small < large and (ratios := _by(rounds, *pair))}
-        if found:
-            each = "; ".join(f"{WORDS[model]} {span(ratios)}" for model, ratios in found.items())
-            why = f"CPU a connection, {large:,} members by {small:,}, {many_words(processes)}: {each}."
-            yield Claim(claim, _verdict([*map(_side, found.values())]), why)
+        if small == large:
+            continue
+        found = {model: _by(rounds, *(Cell(model, processes, size, pool) for pool in (large, small))) for model in POOLS}
+        cases = [Case(f"{WORDS[model]} {one.words(WORTH)}", one.above(WORTH), (one,)) for model, one in found.items() if one]
+        if cases:
+            lead = f"CPU a connection, {large:,} members by {small:,}, {many_words(processes)}: "
+            yield claimed(claim, cases, f"above {WORTH:g}, each kind of pool by itself", lead=lead)

@@ -45,6 +45,14 @@ class _Counts:
         self.latencies_ms: list[float] = []
         self.failed = self.bytes = 0
 
+    def add(self, status: int, body: bytes, begun: float) -> None:
+        """An answer that is here; one that is an error has failed, and is none."""
+        self.bytes += len(body)
+        if status == 200:
+            self.latencies_ms.append((time.monotonic() - begun) * 1000)
+        else:
+            self.failed += 1
+
 
 def by_threads(url: str, connections: int, responses: int) -> _Counts:
     """A thread a connection, each of which asks, waits and reads, one request after the other (http.client)."""
@@ -65,16 +73,24 @@ def by_threads(url: str, connections: int, responses: int) -> _Counts:
                 counts.failed += 1
                 connection.close()  # the next request connects again
                 continue
-            counts.failed += answer.status != 200
-            counts.bytes += len(body)
-            counts.latencies_ms.append((time.monotonic() - begun) * 1000)
+            counts.add(answer.status, body, begun)
         connection.close()
 
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(connections)]
+    ended: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:  # it would end this thread without a word, and its answers be missing
+            ended.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(connections)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if ended:
+        raise ended[0]
     return _sum(mine)
 
 
@@ -91,9 +107,7 @@ def by_tasks(url: str, connections: int, responses: int) -> _Counts:
         except (TimeoutError, aiohttp.ClientError):
             counts.failed += 1
             return
-        counts.failed += answer.status != 200
-        counts.bytes += len(body)
-        counts.latencies_ms.append((time.monotonic() - begun) * 1000)
+        counts.add(answer.status, body, begun)
 
     async def work() -> None:
         # Most of a task's time is its wait for a connection: only what happens on one is bounded.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from asyncli.records import Environment, Finding
+
+_T = TypeVar("_T")
 
 #: One thing measured once: ``step`` and ``round`` (from 0) say what and when, the rest are figures by name.
 Round = dict[str, Any]
@@ -71,7 +74,7 @@ class Chart(msgspec.Struct):
 
 
 class Claim(msgspec.Struct):
-    """What the source claims, whether it holds here, and the figures that say so."""
+    """What the source claims, whether it holds here (see :func:`asyncli.experiments.judging.verdict`), and what says so."""
 
     claim: str
     verdict: Verdict
@@ -105,6 +108,19 @@ class Record(msgspec.Struct):
     environment: Environment
 
 
+def turned(items: Sequence[_T], number: int) -> list[_T]:
+    """The order of ``items`` in round ``number``: each is first equally often in as many rounds as there are items, and last in
+    as many or twice as many; before its neighbour as often as after it, since every other round goes backwards.
+    """
+    many, way = len(items), -1 if number % 2 else 1
+    return [items[(number + way * at) % many] for at in range(many)]
+
+
+def usable(rounds: Iterable[Round]) -> list[Round]:
+    """The rounds that may be compared: all requests answered, and no answer an error."""
+    return [one for one in rounds if one.get("usable", True) and not one.get("failed")]
+
+
 def of_step(rounds: list[Round], step: str, key: str) -> list[float]:
     """A figure's values in the rounds of a step, in their order; what was not measured is left out."""
     found = [one.get(key) for one in rounds if one["step"] == step]
@@ -124,9 +140,12 @@ def span(values: list[float], spec: str = ".2f") -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def by_round(rounds: Iterable[Round], step: str, key: str) -> dict[int, float]:
+    """A figure's values by the number of the round; what was not measured is left out."""
+    return {one["round"]: float(one[key]) for one in rounds if one["step"] == step and one.get(key) is not None}
+
+
 def ratio(rounds: list[Round], step: str, other: str, key: str) -> list[float]:
     """``step`` by ``other``, round by round: what both suffered alike cancels out."""
-    mine = {one["round"]: one.get(key) for one in rounds if one["step"] == step}
-    theirs = {one["round"]: one.get(key) for one in rounds if one["step"] == other}
-    both = [(mine[at], theirs.get(at)) for at in mine]
-    return [a / b for a, b in both if a is not None and b]
+    mine, theirs = by_round(rounds, step, key), by_round(rounds, other, key)
+    return [mine[at] / theirs[at] for at in mine if theirs.get(at)]

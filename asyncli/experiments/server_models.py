@@ -32,7 +32,7 @@ _SETTLE_S = 5.0
 
 async def _run(context: Context) -> None:
     plan = context.plan
-    every = [cell for cell in cells(plan) if not plan["only"] or cell.model in plan["only"]]
+    cells(plan)  # raises where an axis is none
     if unknown := [one for one in plan["only"] if one not in MODELS]:
         raise PlanError(f"experiment server-models: --only: {unknown[0]!r} is no model; the models are {', '.join(MODELS)}")
     # Nothing is bound, nothing spread: what is asked of the host is who it is.
@@ -40,7 +40,7 @@ async def _run(context: Context) -> None:
     loops: dict[Cell, int] = {}
     failed: set[Cell] = set()
     for number in range(plan["rounds"]):
-        for cell in every:
+        for cell in cells(plan, number):
             if context.wanted(cell.model) and cell not in failed:
                 with context.step(cell.model, f"server model {WORDS[cell.model]}"):
                     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from asyncli.analysis.benched import Benched, benched
 from asyncli.benchplan import BenchRun
@@ -12,6 +12,7 @@ from asyncli.collect.processes import ServerTree
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.experiments import Experiment
 from asyncli.experiments.context import Context, figures
+from asyncli.experiments.judging import LESS, WORTH, Case, Interval, claimed, interval, limited, together
 from asyncli.experiments.record import (
     Chart,
     Claim,
@@ -21,11 +22,12 @@ from asyncli.experiments.record import (
     Round,
     Row,
     Table,
-    Verdict,
     of_step,
     ratio,
     row_of,
     span,
+    turned,
+    usable,
 )
 from asyncli.experiments.strace import counting
 from asyncli.experiments.usage import usage_of
@@ -49,8 +51,6 @@ _SPARE_CHILDREN = 8
 _KEEPALIVE_TIMEOUT_S = 15
 # The pass under strace ends by its number of requests; this is for a host on which that would take for ever.
 _LONGEST_TRACE = "60s"
-# Rounds differ by a few per cent among themselves; a smaller difference is none.
-_MARGIN = 1.05
 _TIMES_MEDIAN = 10
 _MOST_CALLS = 10
 _CALLS = ": system calls"
@@ -82,7 +82,7 @@ _SPEED = [
 ]  # fmt: skip
 _COST = [
     Column("server_us", "server CPU", "us"), Column("client_us", "asyncli CPU", "us"),
-    Column("wire_bytes", "bytes both ways", "B"), Column("segments", "TCP segments"), Column("io_calls", "read and write calls"),
+    Column("wire_bytes", "bytes above TCP", "B"), Column("segments", "TCP segments"), Column("io_calls", "read and write calls"),
     Column("waits", "waits"), Column("preemptions", "preemptions"),
 ]  # fmt: skip
 _MEMORY = [
@@ -96,8 +96,8 @@ _TAIL = [
     Column("cpu_wait_ms", "wait for a CPU, of the mean", "ms"),
 ]  # fmt: skip
 _COST_CAPTION = (
-    "TCP segments are those of the whole host, both ends. Read and write calls are not counted of nginx, which receives by "
-    "recv(2). Waits and preemptions: the server's context switches."
+    "Bytes above TCP: both ways, without its headers and handshakes. TCP segments are those of the whole host, both ends. Read "
+    "and write calls are not counted of nginx, which receives by recv(2). Waits and preemptions: the server's context switches."
 )
 _MEMORY_CAPTION = (
     "PSS is of the server's processes. TIME_WAIT is what the kernel keeps of a closed connection for a minute: of the whole "
@@ -115,8 +115,10 @@ _CALLS_COLUMNS = [Column(_SHORT, _SHORT), Column(_KEPT, _KEPT)]
 async def _run(context: Context) -> None:
     plan = context.plan
     for number in range(plan["rounds"]):
-        for setup, server in _SETUPS.items():
-            for way in _WAYS:
+        for setup in turned([*_SETUPS], number):
+            server = _SETUPS[setup]
+            # What short connections leave in TIME_WAIT meets the kept ones in every other round.
+            for way in turned([*_WAYS], number):
                 if context.wanted(server) and _possible(plan, setup):
                     with context.step(server, server):
                         await _measure(context, setup, way, number)
@@ -242,14 +244,15 @@ async def _count_calls(context: Context, setup: str, way: str) -> None:
             found = await context.bench(server, connections=plan["connections"], **values)
     total, all_calls = found.requests.total, sum(calls.values())
     context.add(
-        _step(setup, way) + _CALLS, 0, calls=calls, requests=total, opened=found.connections.opened,
-        all=all_calls / total if total else None,
+        _step(setup, way) + _CALLS, 0, calls=calls, requests=total, failed=found.requests.failed,
+        usable=figures(found).get("usable", True), opened=found.connections.opened, all=all_calls / total if total else None,
     )  # fmt: skip
     context.say(f"{_step(setup, way)}: {all_calls:,} system calls for {total:,} requests")
 
 
 def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
     """Its tables and pictures, and what they say of the source's claims."""
+    rounds = usable(rounds)
     setups = [one for one in _SETUPS if any(each["step"] in (_step(one, _SHORT), _step(one, _KEPT)) for each in rounds)]
     steps = [_step(setup, way) for setup in setups for way in _WAYS]
     of_apache = [one for one in steps if not one.startswith(_NGINX)]
@@ -286,7 +289,7 @@ def _how(plan: dict[str, Any]) -> str:
 
 def _busy(rounds: list[Round]) -> str:
     """Where asyncli was the limit, in words."""
-    found = sorted({one["step"] for one in rounds if "generator_saturated_cpu" in (one.get("busy") or ())})
+    found = sorted(limited(rounds))
     return f" asyncli itself was the limit of {'; '.join(found)}: the server can do more." if found else ""
 
 
@@ -350,124 +353,122 @@ def _over_time(rounds: list[Round], step: str) -> Line:
     return Line(step, [float(one) for one in seconds], [statistics.median(by_second[one]) for one in seconds])
 
 
-class _Compared(NamedTuple):
-    """One setup: whether the claim is true of every round (False: of none; None: of some), and the figures."""
-
-    true: bool | None
-    words: str
-
-
-def _all(seen: Sequence[bool]) -> bool | None:
-    return True if all(seen) else None if any(seen) else False
+def _by_short(rounds: list[Round], key: str, suffix: str = "") -> dict[str, Interval]:
+    """Kept alive by short in the same round, of each setup of which that was measured."""
+    ratios = {one: ratio(rounds, _step(one, _KEPT) + suffix, _step(one, _SHORT) + suffix, key) for one in _SETUPS}
+    return {setup: interval(values) for setup, values in ratios.items() if values}
 
 
-def _verdict(found: Sequence[_Compared]) -> Verdict:
-    """Of all setups: it holds in part where it is true of some only, and cannot be said where rounds disagree."""
-    if all(one.true for one in found):
-        return "holds"
-    if any(one.true for one in found):
-        return "holds in part"
-    return "does not hold" if all(one.true is False for one in found) else "cannot say"
+def _more(setup: str, known: Interval) -> Case:
+    return Case(f"{setup}: {known.words(WORTH)} times", known.above(WORTH), (known,))
 
 
-def _against(
-    rounds: list[Round], key: str, more: bool, setups: Iterable[str] = tuple(_SETUPS), suffix: str = ""
-) -> list[_Compared]:
-    """Kept alive by short, setup by setup; more or less counts from 5 % on."""
-    found = []
-    for setup in setups:
-        ratios = ratio(rounds, _step(setup, _KEPT) + suffix, _step(setup, _SHORT) + suffix, key)
-        if ratios:
-            true = _all([one > _MARGIN if more else one < 1 / _MARGIN for one in ratios])
-            found.append(_Compared(true, f"{setup}: {span(ratios)} times"))
-    return found
+def _less(setup: str, known: Interval) -> Case:
+    return Case(f"{setup}: {known.words(LESS)} times", known.below(LESS), (known,))
 
 
-def _claim(text: str, found: Sequence[_Compared], source: str) -> Iterator[Claim]:
-    if found:
-        yield Claim(text, _verdict(found), "; ".join([*(one.words for one in found), source]) + ".")
+_MORE_RULE, _LESS_RULE = f"above {WORTH:g} times", f"below {LESS:.3f} times"
 
 
 def _claims(rounds: list[Round]) -> Iterator[Claim]:
     """The source's, each judged on kept alive by short in the same round, of every setup that was measured."""
-    yield from _claim(
-        "Persistent connections carry more requests a second.", _against(rounds, "per_s", more=True), "the source had 3.21 times"
+    # The speed of a setup of which asyncli was the limit is not the server's; what a request cost the server is.
+    busy = limited(rounds)
+    ours = [setup for setup in _SETUPS if busy & {_step(setup, way) for way in _WAYS}]
+    left_out = f". Not judged, since asyncli was the limit: {', '.join(ours)}" if ours else ""
+
+    def claim(text: str, cases: Sequence[Case], rule: str, more: str) -> Iterator[Claim]:
+        if cases:
+            yield claimed(text, cases, rule, more=more)
+
+    if per_s := _by_short(rounds, "per_s"):
+        cases = [_more(setup, one) for setup, one in per_s.items() if setup not in ours]
+        text = "Persistent connections carry more requests a second."
+        yield claimed(text, cases, _MORE_RULE, more=f"The source had 3.21 times{left_out}")
+    cases = [_less(*one) for one in _by_short(rounds, "server_us").items()]
+    yield from claim("They cost the server less CPU a request.", cases, _LESS_RULE, "The source shows curves only")
+    yield from claim("They cost less I/O a request.", _io(rounds), f"{_LESS_RULE}, each kind by itself", _disk(rounds))
+    cases = [_less(*one) for one in _by_short(rounds, "all", _CALLS).items()]
+    yield from claim(
+        "They cost fewer system calls a request.", cases, _LESS_RULE, "The source had 0.77 times in one Apache child"
     )
-    yield from _claim(
-        "They cost the server less CPU a request.", _against(rounds, "server_us", more=False), "the source shows curves only"
-    )
-    io = [one for setup in _SETUPS for one in _io(rounds, setup)]
-    yield from _claim("They cost less I/O a request.", io, _disk(rounds))
-    yield from _claim(
-        "They cost fewer system calls a request.",
-        _against(rounds, "all", more=False, suffix=_CALLS),
-        "the source had 0.77 times in one Apache child",
-    )
-    # With a fixed number of children the source's reason cannot show: its Apache forked them as connections came.
+    # The source's Apache forked a process for each connection that was kept. Here all stand from the start: what is no more
+    # may be so for that alone, so the claim can be shown and not be refuted.
+    cases = [_more(*one)._replace(side=one[1].above(WORTH) or None) for one in _by_short(rounds, "pss_bytes").items()]
     memory = (
-        "PSS of the server's processes, which all stand from the start; forked on demand there is one for each kept connection"
+        "PSS of the server's processes, which all stand from the start: the source's reason, a process forked for each kept "
+        "connection, cannot show here"
     )
-    yield from _claim("They cost more memory.", _against(rounds, "pss_bytes", more=True), memory)
-    yield from _claim(
-        "They win the mean and lose the tail.", _mean_and_tail(rounds), "the source had 5 against 18 ms, and 1,409 against 101 ms"
-    )
+    yield from claim("They cost more memory.", cases, f"{_MORE_RULE}; less says nothing", memory)
+    if means := _by_short(rounds, "mean_ms"):
+        text = f"The source had 5 against 18 ms, and a maximum of 1,409 against 101 ms{left_out}"
+        rule = f"the mean {_LESS_RULE}, and p99.9 {_MORE_RULE}"
+        cases = [one for one in _mean_and_tail(rounds, means) if one.words.partition(":")[0] not in ours]
+        yield claimed("They win the mean and lose the tail.", cases, rule, more=text)
     yield from _why_the_tail(rounds)
 
 
-def _io(rounds: list[Round], setup: str) -> Iterator[_Compared]:
-    """Each measure of I/O counts by itself; the setup is named once."""
-    before = f"{setup}: "
-    for key, words in (("wire_bytes", "bytes"), ("segments", "TCP segments"), ("io_calls", "read and write calls")):
-        for one in _against(rounds, key, more=False, setups=[setup]):
-            yield _Compared(one.true, f"{before}{words} {one.words.removeprefix(f'{setup}: ')}")
-            before = ""
+def _io(rounds: list[Round]) -> list[Case]:
+    """Each measure of I/O is a case; the setup is named once."""
+    kinds = {"wire_bytes": "bytes above TCP", "segments": "TCP segments", "io_calls": "read and write calls"}
+    found = {words: _by_short(rounds, key) for key, words in kinds.items()}
+    cases = []
+    for setup in _SETUPS:
+        mine = [(words, of[setup]) for words, of in found.items() if setup in of]
+        for at, (words, known) in enumerate(mine):
+            cases.append(_less(words if at else f"{setup}, {words}", known))
+    return cases
 
 
 def _disk(rounds: list[Round]) -> str:
     disk = [value for one in rounds if (value := one.get("disk_bytes")) is not None]
-    return f"of the disk at most {max(disk):.1f} bytes a request" if disk else "of the disk nothing is known"
+    found = f"Of the disk at most {max(disk):.1f} bytes a request" if disk else "Of the disk nothing is known"
+    return f"{found}. Bytes above TCP are without its headers and handshakes"
 
 
-def _mean_and_tail(rounds: list[Round]) -> list[_Compared]:
-    found = []
-    for setup in _SETUPS:
-        means, most = (ratio(rounds, _step(setup, _KEPT), _step(setup, _SHORT), key) for key in ("mean_ms", "max_ms"))
-        if means and len(means) == len(most):
-            true = _all([mean < 1 / _MARGIN and high > _MARGIN for mean, high in zip(means, most, strict=True)])
-            found.append(_Compared(true, f"{setup}: mean {span(means)} times, maximum {span(most)} times"))
-    return found
+def _mean_and_tail(rounds: list[Round], means: dict[str, Interval]) -> list[Case]:
+    tails = _by_short(rounds, "p999_ms")
+    return [
+        Case(
+            f"{setup}: mean {mean.words(LESS)} times, p99.9 {tails[setup].words(WORTH)} times",
+            together([mean.below(LESS), tails[setup].above(WORTH)]),
+            (mean, tails[setup]),
+        )
+        for setup, mean in means.items()
+        if setup in tails
+    ]
 
 
 def _why_the_tail(rounds: list[Round]) -> Iterator[Claim]:
-    """Not the source's: what its tail is made of. Within a factor of two in every round is what Little's law foretold."""
+    """Not the source's: what its tail is made of, and whether that is as much as Little's law foretold."""
     few = _step(_FEW, _KEPT)
-    foretold = [
-        one for one in rounds if one["step"] == few and all(one.get(key) for key in ("slow", "slow_ms", "first", "queue_ms"))
-    ]
-    if not foretold:
+    cases = []
+
+    def agree(key: str, other: str, words: str, show: Callable[[list[float]], str]) -> None:
+        pairs = [(one[key], one[other]) for one in rounds if one["step"] == few and one.get(key) is not None and one.get(other)]
+        if pairs:
+            known = interval([mine / theirs for mine, theirs in pairs])
+            mine, theirs = (show([float(pair[at]) for pair in pairs]) for at in (0, 1))
+            cases.append(Case(f"{words.format(mine, theirs)}, {known.words(0.5, 2)} times", known.within(0.5, 2), (known,)))
+
+    slow = "With few children {} of 1,000 requests are slower than ten medians, where {} are a connection's first"
+    agree("slow", "first", slow, lambda values: span(values, ".1f"))
+    agree("slow_ms", "queue_ms", "they take {} ms, where Little's law says {}", lambda values: span(values, ",.0f"))
+    if not cases:
         return
-    found = []
-
-    def agree(name: str, one: str, other: str, show: Callable[[list[float]], str]) -> None:
-        mine, theirs = ([float(each[key]) for each in foretold] for key in (one, other))
-        true = _all([0.5 <= a / b <= 2 for a, b in zip(mine, theirs, strict=True)])
-        found.append(_Compared(true, name.format(show(mine), show(theirs))))
-
-    agree("With few children {} of 1,000 requests are slower than ten medians, {} are a connection's first", "slow", "first",
-          lambda values: span(values, ".1f"))  # fmt: skip
-    agree("they take {} ms, where Little's law says {}", "slow_ms", "queue_ms", lambda values: span(values, ",.0f"))
-    if rest := ratio(rounds, few, _step(_FULL, _KEPT), "p999_ms"):
-        found.append(_Compared(_all([one > _MARGIN for one in rest]), f"p99.9 is {span(rest)} times that with a child for each"))
-    if locked := ratio(rounds, _step(_TWO, _KEPT), _step(_FULL, _KEPT), "p999_ms"):
-        words = f"with a second port, for which children accept in turns under a lock, it is {span(locked)} times"
-        found.append(_Compared(_all([one > _MARGIN for one in locked]), words))
+    for setup, words in (
+        (_FEW, "p99.9 is {} times that with a child for each"),
+        (_TWO, "with a second port, for which children accept in turns under a lock, it is {} times"),
+    ):
+        if ratios := ratio(rounds, _step(setup, _KEPT), _step(_FULL, _KEPT), "p999_ms"):
+            known = interval(ratios)
+            cases.append(Case(words.format(known.words(WORTH)), known.above(WORTH), (known,)))
     source = (
-        "the source's sd of 22.5 ms would be that of 1 request in 100 waiting 0.23 s, by Little's law some 38 of its 100 "
+        "The source's sd of 22.5 ms would be that of 1 request in 100 waiting 0.23 s, by Little's law some 38 of its 100 "
         "connections without a child"
     )
-    yield from _claim(
-        "The tail is a connection's first request, which waits for a child (ours, not the source's).", found, source
-    )
+    text = "The tail is a connection's first request, which waits for a child (ours, not the source's)."
+    yield claimed(text, cases, f"from half to twice what was foretold, and p99.9 {_MORE_RULE}", more=source)
 
 
 EXPERIMENT = Experiment(
