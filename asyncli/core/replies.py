@@ -11,7 +11,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from asyncli.core.http1 import Response, Scanner
+from asyncli.core.http1 import ProtocolError, Response, Scanner
 
 # Longer answers are not remembered: a train of them would cost more memory than scanning costs time, since the scanner takes
 # the body of a counted response whole.
@@ -55,8 +55,14 @@ class Reading(msgspec.Struct, eq=False):
     raw: bytes | None
 
 
+class Garbled(msgspec.Struct, frozen=True):
+    """A stream of which what comes next is no answer."""
+
+    why: str
+
+
 #: Where a stream stands between two reads; None between two answers.
-State = Cut | Reading | None
+State = Cut | Reading | Garbled | None
 
 
 class Replies:
@@ -74,8 +80,8 @@ class Replies:
         """What ``data`` (not empty) makes whole.
 
         Gives runs of equal responses as (response, how many), where the stream stands then, and whether the connection is
-        over: an answer that announced its end is the last one, and bytes after it are nobody's. Raises
-        :class:`~asyncli.core.http1.ProtocolError`.
+        over: an answer that announced its end is the last one, and bytes after it are nobody's. After a :class:`Garbled` there is
+        nothing more to take.
         """
         if state is None and data == self.last.answer:
             return [(self.last.response, 1)], None, True
@@ -91,6 +97,7 @@ class Replies:
 
     def _scan(self, state: State, data: bytes) -> tuple[list[tuple[Response, int]], State, bool]:
         runs: list[tuple[Response, int]] = []
+        assert not isinstance(state, Garbled)
         if isinstance(state, Reading):
             scanner, raw = state.scanner, state.raw
         else:
@@ -98,7 +105,10 @@ class Replies:
             if isinstance(state, Cut):
                 data = state.known.answer[: state.at] + data
         while True:
-            response = scanner.feed(data)
+            try:
+                response = scanner.feed(data)
+            except ProtocolError as error:
+                return runs, Garbled(str(error)), False
             rest = scanner.rest if response is not None else b""
             raw = (
                 None if raw is None or len(raw) + len(data) - len(rest) > MOST_REMEMBERED else raw + data[: len(data) - len(rest)]

@@ -24,9 +24,9 @@ from math import ceil
 
 from asyncli.core.heartbeat import backoff_s
 from asyncli.core.histogram import Histogram
-from asyncli.core.http1 import ProtocolError, Response
+from asyncli.core.http1 import Response
 from asyncli.core.life import ANNOUNCED, AWAITING, CONNECTING, DEADLINE, EOF, GARBAGE, IDLE, cause, event_of
-from asyncli.core.replies import Known, Replies, State
+from asyncli.core.replies import Garbled, Known, Replies, State
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, READABLE, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
 from asyncli.records import Asked, Deaths, Ended, Tick
@@ -431,11 +431,7 @@ class Load:
             self._end(handle, EOF if last is None else ANNOUNCED, what | HUNG_UP, begun=state is not None)
             return
         tick.bytes_received += len(data)
-        try:
-            runs, state, over = replies.take(state, data)
-        except ProtocolError:
-            self._end(handle, GARBAGE)
-            return
+        runs, state, over = replies.take(state, data)
         unasked = False
         for response, count in runs:
             wanted = min(count, self._pending[handle])
@@ -443,7 +439,7 @@ class Load:
                 self._answered(handle, response, wanted, first_byte, now)
             unasked = unasked or wanted < count
             first_byte = now
-        if unasked or (state is not None and not self._pending[handle]):
+        if unasked or isinstance(state, Garbled) or (state is not None and not self._pending[handle]):
             self._end(handle, GARBAGE)
         elif over:
             self._end(handle, ANNOUNCED, what)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncli.core.http1 import ProtocolError, Response
-from asyncli.core.replies import MOST_REMEMBERED, Cut, Replies, State
+from asyncli.core.http1 import Response
+from asyncli.core.replies import MOST_REMEMBERED, Cut, Garbled, Replies, State
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 SMALL = HEAD + b"Content-Length: 5\r\nDate: now\r\n\r\nhello"
@@ -105,10 +105,18 @@ def test_a_long_answer_is_counted_and_not_remembered() -> None:
     assert replies.known.answer == b""
 
 
-def test_nonsense_is_refused_wherever_it_comes() -> None:
-    for parts in ([b"SSH-2.0-x\r\n\r\n"], [SMALL + b"nonsense\r\n\r\n"], [SMALL, SMALL[:9] + b"\0\0\0\r\n\r\n"]):
-        with pytest.raises(ProtocolError):
-            feed(parts)
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ([b"SSH-2.0-x\r\n\r\n"], 0),
+        ([SMALL + b"nonsense\r\n\r\n"], 1),
+        ([SMALL, SMALL * 3 + LATER + b"nonsense\r\n\r\n"], 5),
+        ([SMALL, SMALL[:9] + b"\0\0\0\r\n\r\n"], 1),
+    ],
+)
+def test_nonsense_is_told_wherever_it_comes_and_what_was_whole_before_it_counts(parts: list[bytes], whole: int) -> None:
+    found, state, over = feed(parts)
+    assert (len(found), type(state), over) == (whole, Garbled, False)
 
 
 def test_what_follows_the_last_answer_is_nobodys() -> None:
