@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from asyncli import experiments
-from asyncli.errors import PlanError
-from asyncli.experiments import pipelining
+from asyncli.errors import HostError, PlanError
+from asyncli.experiments import distant, pipelining
 from asyncli.experiments.context import Context
 from asyncli.experiments.counters import counting
 from asyncli.experiments.distant import Distant
@@ -133,6 +133,26 @@ async def test_an_ordinary_client_counts_what_is_refused(client: str) -> None:
         nobody.bind(("127.0.0.1", 0))  # bound, and not listening
         said = await run_client(client, f"http://127.0.0.1:{nobody.getsockname()[1]}/", 2, 6)
     assert (said["answered"], said["failed"]) == (0, 6)
+
+
+async def test_what_a_child_says_of_its_end_is_told_at_once() -> None:
+    with pytest.raises(HostError, match=r"the distant server did not start: .*invalid float value: 'abc'"):
+        await Distant(100, "abc").start()  # type: ignore[arg-type]
+    with pytest.raises(HostError, match=r"the client of nothing failed: .*invalid choice: 'nothing'"):
+        await run_client("nothing", "http://127.0.0.1:1/", 1, 1)
+
+
+def test_a_port_that_was_taken_meanwhile_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as somebody:
+        somebody.bind(("127.0.0.1", 0))
+        somebody.listen()
+        taken = somebody.getsockname()[1]
+        drawn = [(taken, 0), (0, 0)]
+        monkeypatch.setattr("asyncli.lab.ports.free_pair", lambda _: drawn.pop(0))
+        with distant._listener(0) as listener:
+            assert (drawn, listener.getsockname()[1] != taken) == ([], True)
+        with pytest.raises(OSError, match="already in use"):
+            distant._listener(taken)
 
 
 async def test_answers_come_in_order_and_wait_for_a_slow_one_of_their_own_connection_alone() -> None:
