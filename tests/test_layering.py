@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.server_models": {
         "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
     },
-    "experiments.models_compared": {"errors", "experiments.record", "lab.models"},
+    "experiments.models_compared": {"experiments.record", "lab.models"},
     "experiments.cputime": {"collect.processes", "collect.procfs"},
     "experiments.bytes_client": {"engine.spread"},
     "experiments.record": {"records"},

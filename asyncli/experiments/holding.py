@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from asyncli.collect.kernel import read_counters
-from asyncli.errors import HostError, PlanError
+from asyncli.errors import HostError
 from asyncli.experiments import Experiment
 from asyncli.experiments.confined import MemoryGroup
 from asyncli.experiments.context import Context
@@ -20,6 +20,7 @@ from asyncli.experiments.held import climb, figures_of, plan_of_soak, push
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Row, Table, Verdict, of_step, row_of, span
 from asyncli.lab import LabServer, choose
 from asyncli.lab.binary import descriptor_limit
+from asyncli.plan import SHORTEST_KEEPALIVE_S
 from asyncli.records import Finding
 from asyncli.units import format_bytes, format_count, parse_duration
 
@@ -85,8 +86,6 @@ _STOPS = [
 async def _run(context: Context) -> None:
     plan = context.plan
     chosen = plan["only"] or plan["servers"]
-    if unknown := [name for name in [*chosen, *plan["push"]] if name not in SERVERS]:
-        raise PlanError(f"experiment holding: unknown server {unknown[0]!r}; write one of {', '.join(SERVERS)}")
     unpushed: set[str] = set()
     for number in range(plan["rounds"]):
         for name in (one for one in SERVERS if one in chosen):
@@ -569,4 +568,6 @@ EXPERIMENT = Experiment(
     },
     run=_run,
     conclude=conclude,
+    servers=SERVERS,
+    bounds={"plateaus": (2, 100), "keepalive": (SHORTEST_KEEPALIVE_S, 3600)},
 )  # fmt: skip

@@ -11,7 +11,7 @@ from asyncli.benchplan import BenchRun
 from asyncli.collect.processes import ServerTree
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.experiments import Experiment
-from asyncli.experiments.context import Context, figures
+from asyncli.experiments.context import Context, figures, fitness_of
 from asyncli.experiments.record import (
     Chart,
     Claim,
@@ -243,7 +243,7 @@ async def _count_calls(context: Context, setup: str, way: str) -> None:
     total, all_calls = found.requests.total, sum(calls.values())
     context.add(
         _step(setup, way) + _CALLS, 0, calls=calls, requests=total, opened=found.connections.opened,
-        all=all_calls / total if total else None,
+        **fitness_of(found), all=all_calls / total if total else None,
     )  # fmt: skip
     context.say(f"{_step(setup, way)}: {all_calls:,} system calls for {total:,} requests")
 
@@ -482,4 +482,5 @@ EXPERIMENT = Experiment(
     quick={"rounds": 1, "duration": "2s", "traced_requests": 2_000},
     run=_run,
     conclude=conclude,
+    servers=tuple(dict.fromkeys(_SETUPS.values())),
 )  # fmt: skip

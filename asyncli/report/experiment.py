@@ -61,7 +61,7 @@ def _head(record: Record) -> Iterable[RenderableType]:
     yield Text(record.title, "bold")
     yield Text(record.question)
     what = f"{server_labels(record)}; {format_duration(record.duration_s)}"
-    yield Text(what if record.complete else f"{what}; stopped before its end", "dim")
+    yield Text(what if record.complete else f"{what}; not complete", "dim")
     yield ""
 
 

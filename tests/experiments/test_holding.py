@@ -91,7 +91,7 @@ async def test_a_server_that_cannot_be_had_is_left_out_and_the_rest_goes_on(monk
     record = await of("fork")
     assert not record.rounds
     assert record.complete
-    assert [one.code for one in record.findings] == ["left_out", "quick"]
+    assert [one.code for one in record.findings] == ["left_out", "untested", "quick"]
     assert "\n" not in record.findings[0].evidence
 
 

@@ -110,10 +110,26 @@ async def test_stopped_in_the_midst_it_leaves_no_process_and_keeps_what_was_meas
     assert page(record)
 
 
-@pytest.mark.parametrize(("key", "value"), [("responses", 0), ("connections", 0), ("connections", 100_000), ("rounds", 0), ("slow_ms", None)])
-async def test_numbers_that_make_no_experiment_are_refused_in_a_line(key: str, value: Any) -> None:
-    with pytest.raises(PlanError, match=key):
-        await run(EXPERIMENT, EXPERIMENT.defaults | {key: value}, say=lambda _: None)
+async def test_fewer_responses_than_connections_are_refused_in_a_line() -> None:
+    with pytest.raises(PlanError, match="responses: fewer than connections"):
+        await run(EXPERIMENT, EXPERIMENT.defaults | {"responses": 10, "connections": 20}, say=lambda _: None)
+
+
+@pytest.mark.nginx
+async def test_what_fails_or_goes_unanswered_is_said_and_counts_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def loses_some(client: str, url: str, connections: int, responses: int) -> dict[str, Any]:
+        return {"duration_s": 0.01, "cpu_s": 0.01, "answered": responses - 1, "failed": 0, "bytes": 1, "latencies_ms": [1.0]}
+
+    monkeypatch.setattr(pipelining, "run_client", loses_some)
+    monkeypatch.setattr(pipelining, "_PAGES", ("near",))
+    monkeypatch.setattr(pipelining, "_WAYS", ("pipelines", "threads"))
+    record = await tiny(only=["nginx"])
+    assert [one.evidence for one in record.findings if one.code == "round_failed"] == [
+        "near: threads, round 1 counts in no table and no claim: 599 of 600 requests were answered"
+    ]
+    assert steps(record)["near: pipelines"]["usable"]
+    assert not any("than threads" in one.claim for one in record.conclusions.claims)
+    assert [row.label for row in record.conclusions.tables[0].rows] == ["4 pipelines of 150"]
 
 
 # -- its parts
