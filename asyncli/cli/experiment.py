@@ -70,17 +70,18 @@ def command(
 
     # What is said has paths and compilers' complaints in it: brackets are no markup, and colons no emoji.
     console = Console(stderr=json_file == "-", highlight=False, markup=False, emoji=False)
-    record: Record | None = None
+    done: tuple[Record, Path | None, str | None] | None = None
 
     async def work() -> None:
-        nonlocal record
+        nonlocal done
         record = await run(experiment, plan, quick=quick, say=lambda words: None if quiet else console.print(words, style="dim"))
+        # Here, where a second Ctrl-C waits its turn, and before a word is printed: whoever reads it may have left.
+        done = (record, *_keep(record, folder))
 
     with _made(folder):
         asyncio.run(until_stopped(work(), lambda: False))
-        assert record is not None
-        # Before a word is printed: whoever reads it may have left.
-        kept, lost = _keep(record, folder)
+    assert done is not None
+    record, kept, lost = done
     if not quiet or kept is None:
         print_experiment(record, console)
     if kept is not None:

@@ -82,14 +82,15 @@ def _tables(record: Record) -> Iterable[RenderableType]:
     from rich.text import Text
 
     for table in record.conclusions.tables:
+        if not table.rows:
+            continue
         yield Text(table.title, "bold")
         yield _table(table)
         if table.caption:
             yield Indented(Text(table.caption, "dim"), 2, 2)
         yield ""
-    yield Indented(
-        Text(f"Figures are medians of {_rounds(record)}, from the least to the most. Source: {record.source}", "dim"), 2, 2
-    )
+    of = f"Figures are medians of {_rounds(record)}, from the least to the most. " if record.rounds else ""
+    yield Indented(Text(f"{of}Source: {record.source}", "dim"), 2, 2)
 
 
 def _rounds(record: Record) -> str:

@@ -29,7 +29,7 @@ def page(record: Record) -> str:
         + ("" if record.complete else "; not complete"),
         claims=conclusions.claims,
         marks={"holds": "passed", "holds in part": "warning", "does not hold": "failed", "cannot say": "untested"},
-        tables=[_table(one) for one in conclusions.tables],
+        tables=[_table(one) for one in conclusions.tables if one.rows],
         figures=[_figure(number, one) for number, one in enumerate(conclusions.charts, 1)],
         source=record.source,
         rounds=len({one["round"] for one in record.rounds}),

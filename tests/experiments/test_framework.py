@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -174,7 +175,12 @@ def test_nothing_measured_is_said() -> None:
     async def measures_nothing(context: Context) -> None:
         pass
 
-    assert [one.code for one in record_of(measures_nothing).findings] == ["untested"]
+    record = record_of(measures_nothing, lambda plan, rounds: Conclusions([Table("Of nothing", COLUMNS, [])]))
+    assert [one.code for one in record.findings] == ["untested"]
+    for said in (text_of(record), page(record)):
+        assert "Source: a source" in said
+        assert "edians of" not in said
+        assert "Of nothing" not in said
 
 
 def test_what_cannot_be_concluded_from_is_kept() -> None:
@@ -384,6 +390,34 @@ def test_a_record_that_cannot_be_written_loses_nothing(
     assert (status, said.err.count("\n")) == (2, 1)
     assert "nor can a temporary folder" in said.err
     assert "It doubles." in said.out
+
+
+def test_a_second_interrupt_comes_too_late_to_lose_it(tmp_path: Path, made_up: Any) -> None:
+    async def is_stopped(context: Context) -> None:
+        await measures(context)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    def interrupted(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+        os.kill(os.getpid(), signal.SIGINT)
+        return conclude(plan, rounds)
+
+    made_up(is_stopped, interrupted)
+    assert asyncli(tmp_path, "made-up", "--quiet") == 130
+    assert json.loads((tmp_path / "out" / "record.json").read_text())["rounds"] == ROUNDS
+
+
+def test_an_interrupt_while_it_is_written_waits(tmp_path: Path, made_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up(measures)
+    writes = Path.write_text
+
+    def is_interrupted(path: Path, text: str, **how: Any) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return writes(path, text, **how)
+
+    monkeypatch.setattr(Path, "write_text", is_interrupted)
+    assert asyncli(tmp_path, "made-up", "--quiet") == 0
+    assert {one.name for one in (tmp_path / "out").iterdir()} == {"record.json", "report.html"}
 
 
 def test_a_full_disk_leaves_no_half_a_record(
