@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import msgspec
-
-from asyncli.experiments import load
-from asyncli.experiments.record import Record, Table
+from asyncli.errors import PlanError
+from asyncli.experiments import command_of, load, require_plan
+from asyncli.experiments.record import Table, record_of
+from asyncli.experiments.run import concluded
 from asyncli.report.experiment import amount, cell, heading, server_labels
 from asyncli.units import format_duration
 
@@ -40,22 +40,28 @@ def table(one: Table) -> list[str]:
 
 
 def section(path: str) -> list[str]:
-    record = msgspec.json.decode(Path(path).read_bytes(), type=Record)
-    concluded = load(record.experiment).conclude(record.plan, record.rounds)
+    try:
+        record = record_of(Path(path).read_bytes())
+        experiment = load(record.experiment)
+        require_plan(experiment, record.plan, "")
+    except (OSError, ValueError, PlanError) as error:
+        sys.exit(f"{path}: {error}")
+    # By today's rules: they may be stricter than those of the day on which it was measured.
+    found = concluded(experiment, record.plan, record.rounds)
+    if not found.tables:
+        sys.exit(f"{path}: nothing of it can be concluded from")
     rounds = len({one["round"] for one in record.rounds})
     facts = record.environment
-    changed = {key: value for key, value in record.plan.items() if value != load(record.experiment).defaults[key]}
-    flags = "".join(f" --{key} {value}" for key, value in changed.items() if key in ("rounds", "duration", "connections"))
     lines = [
-        f"## {record.title}", "", f"    asyncli experiment {record.experiment}{flags}", "", record.question, "",
+        f"## {record.title}", "", f"    {command_of(experiment, record.plan, record.quick)}", "", record.question, "",
         f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} rounds, "
         f"{format_duration(record.duration_s)}. Source: {record.source}.", "",
-        f"**{concluded.tables[0].title}**", "", *table(concluded.tables[0]), "",
+        f"**{found.tables[0].title}**", "", *table(found.tables[0]), "",
     ]  # fmt: skip
-    if concluded.tables[0].caption:
-        lines += [concluded.tables[0].caption, ""]
-    lines += [f"- **{one.verdict}**: {one.claim} {one.why}" for one in concluded.claims]
-    lines += [f"- (left out: {one.evidence})" for one in record.findings if one.severity != "info"]
+    if found.tables[0].caption:
+        lines += [found.tables[0].caption, ""]
+    lines += [f"- **{one.verdict}**: {one.claim} {one.why}" for one in found.claims]
+    lines += [f"- ({one.evidence})" for one in record.findings if one.severity != "info"]
     return [*lines, ""]
 
 

@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
     },
     "experiments.judging": {"experiments.record"},
-    "experiments.models_compared": {"errors", "experiments.judging", "experiments.record", "lab.models"},
+    "experiments.models_compared": {"experiments.judging", "experiments.record", "lab.models"},
     "experiments.cputime": {"collect.processes", "collect.procfs"},
     "experiments.bytes_client": {"engine.spread"},
     "experiments.record": {"records"},

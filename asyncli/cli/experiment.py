@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import os
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from asyncli.errors import PlanError
+from asyncli.errors import PlanError, StoreError
 from asyncli.units import parse_count
+
+if TYPE_CHECKING:
+    from asyncli.experiments.record import Record
 
 
 @click.command(name="experiment", no_args_is_help=True, context_settings={"max_content_width": 110})
@@ -33,15 +37,24 @@ def command(
 
     NAME is short-vs-keepalive, upstream-keepalive, pipelining, server-models or holding. A server that is not installed is
     left out, and said so. Ctrl-C ends it and keeps what was measured.
+
+    \b
+    Exit status: 0 measured, 2 usage or a record that cannot be written, 3 nothing measured, 4 ended early, 130 stopped.
     """
     import asyncio
 
     from asyncli import experiments
 
     experiment = experiments.load(name)
-    changes = _recorded(plan_file, experiment.name) if plan_file is not None else {}
-    changes |= {key: _parsed(key, value) for key, value in said.items() if value not in (None, ())}
-    plan = experiments.plan_of(experiment, quick, changes)
+    changes: dict[str, Any] = {}
+    if plan_file is not None:
+        recorded = _recorded(plan_file, experiment.name)
+        if quick and not recorded.quick:
+            raise PlanError(f"--quick: {plan_file} is the plan of a whole run; leave --quick or --plan out")
+        quick, changes = recorded.quick, recorded.plan
+        experiments.require_plan(experiment, changes, f"--plan: {plan_file}: ")
+    changes = changes | {key: _parsed(key, value) for key, value in said.items() if value not in (None, ())}
+    plan = experiments.plan_of(experiment, quick, changes, "--")
     folder = Path(out) if out is not None else Path(f"experiment-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     from asyncli.cli.places import UNSEEN, deliver, printing, require_files, require_folder, write_file
 
@@ -51,16 +64,13 @@ def command(
     require_files({"--json": json_file})
     from rich.console import Console
 
-    from asyncli.cli.main import INTERRUPTED
     from asyncli.cli.signals import until_stopped
-    from asyncli.experiments.record import Record
-    from asyncli.experiments.run import STOPPED, run
+    from asyncli.experiments.run import run
     from asyncli.report.experiment import print_experiment
-    from asyncli.report.experiment_page import page
-    from asyncli.report.jsonout import finite_json
 
-    console = Console(stderr=json_file == "-", highlight=False)
-    record: Record | None = None
+    # What is said has paths and compilers' complaints in it: brackets are no markup, and colons no emoji.
+    console = Console(stderr=json_file == "-", highlight=False, markup=False, emoji=False)
+    done: tuple[Record, Path | None, str | None] | None = None
 
     def say(words: str) -> None:
         # Nobody looks on any more: the measuring goes on.
@@ -69,50 +79,120 @@ def command(
                 console.print(words, style="dim")
 
     async def work() -> None:
-        nonlocal record
+        nonlocal done
         record = await run(experiment, plan, quick=quick, say=say)
+        # Here, where a second Ctrl-C waits its turn, and before a word is printed: whoever reads it may have left.
+        done = (record, *_keep(record, folder))
 
-    asyncio.run(until_stopped(work(), lambda: False))
-    assert record is not None
-    measured = record
-    text = finite_json(msgspec.to_builtins(measured, str_keys=True)) + "\n"
-
-    def keep() -> None:
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise PlanError(f"--out: {folder} cannot be made ({error.strerror}); name another folder") from None
-        write_file("--out", str(folder / "record.json"), text)
-        write_file("--out", str(folder / "report.html"), page(measured))
-
-    def pass_on() -> None:
-        if json_file is not None:
-            write_file("--json", json_file, text)
+    with _made(folder):
+        asyncio.run(until_stopped(work(), lambda: False))
+    assert done is not None
+    record, kept, lost = done
 
     def tell() -> None:
         with printing():
-            if not quiet:
-                print_experiment(measured, console)
-            console.print(f"{folder}/report.html, {folder}/record.json", soft_wrap=True)
+            if not quiet or kept is None:
+                print_experiment(record, console)
+            if kept is not None:
+                console.print(f"{kept}/report.html, {kept}/record.json", soft_wrap=True)
 
-    deliver(keep, pass_on, tell)
-    if record.complete:
-        return 0
-    return INTERRUPTED if any(one.code == STOPPED for one in record.findings) else 4
+    def pass_on() -> None:
+        if json_file is not None:
+            write_file("--json", json_file, _text(record))
+
+    def complain() -> None:
+        if lost:
+            raise StoreError(lost)
+
+    deliver(tell, pass_on, complain)
+    return _exit_status(record)
 
 
-def _recorded(file: str, name: str) -> dict[str, Any]:
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """The folder, made while there is still time to name another; it goes again where nothing came into it."""
+    ours = not folder.exists()
     try:
-        document = json.loads(Path(file).read_text(encoding="utf-8"))
-        plan = document["plan"]
-        of = document["experiment"]
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise PlanError(f"--out: {folder} cannot be made ({error.strerror}); name another folder") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if ours:
+                folder.rmdir()
+
+
+def _keep(record: Record, folder: Path) -> tuple[Path | None, str | None]:
+    """Write the record and its page, into a temporary folder where this one cannot be written any more: where they are, and
+    what to complain of.
+    """
+    try:
+        _write(record, folder)
+        return folder, None
+    except OSError as error:
+        lost = f"--out: {folder} cannot be written ({error.strerror})"
+    try:
+        instead = Path(tempfile.mkdtemp(prefix="asyncli-experiment-"))
+        _write(record, instead)
+        return instead, f"{lost}; the record is in {instead} instead"
+    except OSError:
+        return None, f"{lost}, nor can a temporary folder; what was measured is kept nowhere but in what stands above"
+
+
+def _write(record: Record, folder: Path) -> None:
+    from asyncli.report.experiment_page import page
+
+    folder.mkdir(exist_ok=True)
+    # The record first: the page can be made of it.
+    _replace(folder / "record.json", _text(record))
+    _replace(folder / "report.html", page(record))
+
+
+def _replace(path: Path, text: str) -> None:
+    """All of the text, or no file."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+def _text(record: Record) -> str:
+    import msgspec
+
+    from asyncli.report.jsonout import finite_json
+
+    return finite_json(msgspec.to_builtins(record, str_keys=True)) + "\n"
+
+
+def _exit_status(record: Record) -> int:
+    from asyncli.cli.main import INTERRUPTED
+    from asyncli.experiments.run import STOPPED, counted
+
+    if any(one.code == STOPPED for one in record.findings):
+        return INTERRUPTED
+    if not record.complete:
+        return 4
+    return 0 if counted(record.rounds) else 3
+
+
+def _recorded(file: str, name: str) -> Record:
+    from asyncli.experiments.record import record_of
+
+    try:
+        record = record_of(Path(file).read_bytes())
     except OSError as error:
         raise PlanError(f"--plan: {file} cannot be read ({error.strerror}); name a record.json of an experiment") from None
-    except (ValueError, TypeError, KeyError):
-        raise PlanError(f"--plan: {file} is no record of an experiment; name a record.json that one wrote") from None
-    if of != name or not isinstance(plan, dict):
-        raise PlanError(f"--plan: {file} is a record of {of}, not of {name}; run 'asyncli experiment {of}'")
-    return plan
+    except ValueError as error:
+        raise PlanError(f"--plan: {file} {error}") from None
+    if record.experiment != name:
+        raise PlanError(f"--plan: {file} is a record of {record.experiment}, not of {name}; name one of {name}")
+    return record
 
 
 def _parsed(key: str, value: Any) -> Any:

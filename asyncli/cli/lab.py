@@ -52,7 +52,8 @@ async def _serve(name: str, connections: int | None, keepalive_s: float, port: i
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     asked = {} if connections is None else {"connections": connections}
     async with lab.choose(name, keepalive_s=keepalive_s, port=port, **asked) as server:
-        click.echo(f"{server.label} with {server.workers} workers, pid {server.pid}; Ctrl-C ends it")
+        workers = "1 worker" if server.workers == 1 else f"{server.workers} workers"
+        click.echo(f"{server.label} with {workers}, pid {server.pid}; Ctrl-C ends it")
         click.echo(f"  target  {server.url}")
         # Quoted: a page's address may hold what a shell takes for its own.
         status = "" if server.status_url is None else f"--status-url {shlex.quote(server.status_url)} "

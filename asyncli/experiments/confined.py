@@ -51,7 +51,7 @@ class MemoryGroup:
                 raise HostError(f"this host offers no memory control group below ours; {_REMEDY}")
             self._second = place.second
             remove_leftovers(place.folder)
-            folder = place.folder / f"asyncli-{os.getpid()}-{id(self):x}"
+            folder = place.folder / f"asyncli-{os.getpid()}-{_pid_namespace(self._proc)}-{id(self):x}"
             folder.mkdir()
             self._folder = folder
             if self.limit_bytes is not None:
@@ -146,11 +146,20 @@ def find_place(cgroup: str, mountinfo: str) -> Place | None:
 
 
 def remove_leftovers(folder: Path, proc: Path = Path("/proc")) -> None:
-    """Remove the groups below ``folder`` whose maker was killed. One with processes in it stays: it cannot be removed."""
-    for group in folder.glob("asyncli-*-*"):
+    """Remove the groups below ``folder`` whose maker was killed. One with processes in it stays: it cannot be removed.
+
+    Only those of our pid namespace: a container's makers, which may well live, are not to be seen in our /proc by the pid in
+    their group's name.
+    """
+    for group in folder.glob(f"asyncli-*-{_pid_namespace(proc / 'self')}-*"):
         maker = group.name.split("-")[1]
         if maker.isdigit() and not (proc / maker).exists():
             _removed(group)
+
+
+def _pid_namespace(proc_self: Path) -> int:
+    """Its number, the host's own (namespaces(7))."""
+    return (proc_self / "ns/pid").stat().st_ino
 
 
 def _below(mount: str, root: str, path: str) -> Path:

@@ -10,7 +10,7 @@ from asyncli.analysis.benched import Benched, benched
 from asyncli.bench import Bench
 from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ServerTree
-from asyncli.errors import AsyncliError
+from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments.record import Round
 from asyncli.lab import LabServer
 from asyncli.plan import Layer
@@ -26,30 +26,35 @@ class Context:
         self.findings: list[Finding] = []
         self.environment: Environment = {}
         self._left_out: set[str] = set()
-        #: Every server that could take part, as far as it came.
-        self.servers: list[str] = []
 
     def wanted(self, server: str) -> bool:
         """Whether ``--only`` lets it take part, and it could be had so far."""
-        if server not in self.servers:
-            self.servers.append(server)
         only = self.plan.get("only") or []
         return server not in self._left_out and (not only or server in only)
 
     @contextlib.contextmanager
     def step(self, server: str, what: str) -> Iterator[None]:
-        """A part that stands for itself: where ``server`` cannot be had, one finding says so, and the rest goes on without."""
+        """A part that stands for itself: where ``server`` cannot be had, one finding says so, and the rest goes on without.
+
+        A plan that cannot be goes through: it is wrong for the rest as well.
+        """
         try:
             yield
-        except AsyncliError as error:
+        except PlanError:
+            raise
+        except (AsyncliError, ProcessesGoneError) as error:
             self._left_out.add(server)
             evidence, _, remedy = str(error).partition("; ")
             self.findings.append(Finding("left_out", "warning", f"{what} is left out: {evidence}", remedy))
             self.say(f"{what} is left out: {error}")
 
     def add(self, step: str, number: int, **figures: Any) -> None:
-        """Keep what was measured of ``step`` in round ``number``."""
+        """Keep what was measured of ``step`` in round ``number``; of what is not usable a finding says why."""
         self.rounds.append({"step": step, "round": number, **figures})
+        if not figures.get("usable", True):
+            evidence = f"{step}, round {number + 1} counts in no table and no claim: {figures['unusable']}"
+            remedy = "see that the host is not busy with something else"
+            self.findings.append(Finding("round_failed", "warning", evidence, remedy))
 
     async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> Benched:
         """A bench of a lab server by the keys of a bench's plan; the server's processes are those of its main process."""
@@ -82,10 +87,33 @@ def spending(pids: Sequence[int]) -> Iterator[Spending]:
             found.spent_s = ledger.update(tree()) - begun_s
 
 
+# Who was the limit is no failure: what is measured then is asyncli, and the claims on a server's speed say so.
+_BUSY = ("generator_saturated_cpu", "both_busy")
+
+
+def fitness(*failures: str | None) -> dict[str, Any]:
+    """``usable`` where nothing of it failed, and ``unusable``: what did."""
+    why = [one for one in failures if one]
+    return {"usable": not why, "unusable": "; ".join(why) or None}
+
+
+def fitness_of(found: Benched) -> dict[str, Any]:
+    """The same of a bench: every request answered, below status 400, and as many as were asked for."""
+    asked, total = found.plan.requests, found.requests.total
+    failures = [one.evidence for one in found.findings if one.severity == "error" and one.code not in _BUSY]
+    # The bench's own findings say more, where they say it.
+    if not failures and asked is not None and total != asked:
+        failures.append(f"{total:,} of {asked:,} requests were answered")
+    if not failures and not found.complete:
+        failures.append("it was stopped before its end")
+    return fitness(*failures, None if total else "nothing was answered")
+
+
 def figures(found: Benched) -> dict[str, Any]:
     """A bench's figures under the names that the experiments' tables use."""
     total, connect = found.times_ms["total"], found.times_ms["connect"]
     return {
+        **fitness_of(found),
         "per_s": found.requests.per_s,
         "failed": found.requests.failed,
         "keepalive": found.requests.keepalive,
@@ -102,5 +130,5 @@ def figures(found: Benched) -> dict[str, Any]:
         "server_us": found.server.cpu_us_per_request,
         "server_cores": found.server.cores,
         "bytes": found.bytes.received,
-        "busy": [one.code for one in found.findings if one.code in ("generator_saturated_cpu", "both_busy")],
+        "busy": [one.code for one in found.findings if one.code in _BUSY],
     }

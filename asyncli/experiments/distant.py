@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import gc
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from pathlib import Path
-from typing import cast
+from typing import IO, cast
 
 import asyncli
 from asyncli.errors import HostError
@@ -27,7 +30,9 @@ from asyncli.lab.serve import new_loop
 from asyncli.lab.server import OwnServer
 
 _START_S = 30.0
+_START_TRIES = 5
 _BACKLOG = 4096
+_MOST_SAID = 65_536
 # Requests that came and wait for their turn: beyond, the client is not read, as a real server would not.
 _MOST_UNREAD = 1 << 20
 _REQUEST = re.compile(rb"GET /(?:\?ms=([0-9]{1,5}))? HTTP/1\.1\r\n(?:[^\r\n]+\r\n)*\r\n")
@@ -143,17 +148,21 @@ class Distant(OwnServer):
         """Start it and return when it listens; :class:`HostError` where it does not."""
         arguments = [f"--bytes={self.size_bytes}", f"--round-trip-ms={self.round_trip_ms}"]
         try:
-            self._process = spawn_module("asyncli.experiments.distant", arguments)
-            line = await child.first_line(self._process, _START_S)
+            # Of its start alone: once it listens, it has nothing to say.
+            with tempfile.TemporaryFile() as stderr:
+                self._process = spawn_module("asyncli.experiments.distant", arguments, stderr)
+                line = await child.first_line(self._process, _START_S)
+                said = last_words(stderr)
+            if line is None:
+                raise HostError(f"the distant server is not ready after {_START_S:.0f} s; look at the host's load")
+            if not line.isdigit():
+                raise HostError(f"the distant server did not start: {said}; run it by hand to see more (python -m {__name__})")
         except OSError as error:
             await self.stop()
-            raise HostError(f"the distant server could not be started ({error}); see the host's limits of processes") from None
+            raise HostError(f"the distant server could not be started ({error}); TMPDIR must be writable") from None
         except BaseException:
             await self.stop()
             raise
-        if line is None or not line.isdigit():
-            await self.stop()
-            raise HostError(f"the distant server is not ready after {_START_S:.0f} s; look at the host's load")
         self.port = int(line)
 
     async def stop(self) -> None:
@@ -167,9 +176,17 @@ class Distant(OwnServer):
                 self._process = None
 
 
-def spawn_module(module: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+def spawn_module(module: str, arguments: list[str], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
     """``python -m module`` as a child that cannot outlive us, its stdout a pipe; it finds this very package, installed or not."""
-    return child.spawn([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, env=child.finds_us())
+    return child.spawn([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, stderr=stderr, env=child.finds_us())
+
+
+def last_words(stderr: IO[bytes]) -> str:
+    """The last line of what a child has written there: of a traceback the one that says what was wrong."""
+    # By its place in the file: its writes move the offset that it shares with us.
+    text = os.pread(stderr.fileno(), _MOST_SAID, max(0, os.fstat(stderr.fileno()).st_size - _MOST_SAID))
+    lines = [line.strip() for line in text.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
 
 
 def answer(size_bytes: int) -> bytes:
@@ -197,12 +214,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--bytes", type=int, default=6000, help="length of the body of each answer (6000)")
     parser.add_argument("--round-trip-ms", type=float, default=0.0, help="how long the line is, there and back (0)")
     chosen = parser.parse_args(argv)
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Below the clients' ports where it is ours to choose: a listener among them would take one.
-        listener.bind(("127.0.0.1", chosen.port or ports.free_pair("127.0.0.1")[0]))
+    with _listener(chosen.port) as listener:
         new_loop().run_until_complete(_serve(listener, chosen.bytes, chosen.round_trip_ms / 1000))
     return 0
+
+
+def _listener(port: int) -> socket.socket:
+    for attempt in range(_START_TRIES):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Below the clients' ports where it is ours to choose: a listener among them would take one.
+            listener.bind(("127.0.0.1", port or ports.free_pair("127.0.0.1")[0]))
+            listener.listen(_BACKLOG)
+            break
+        except OSError as error:
+            listener.close()
+            # Somebody may take a port between our look and our bind. One drawn by us is drawn again.
+            if port or error.errno != errno.EADDRINUSE or attempt == _START_TRIES - 1:
+                raise
+    return listener
 
 
 if __name__ == "__main__":

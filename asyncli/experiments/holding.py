@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from asyncli.collect.kernel import read_counters
-from asyncli.errors import HostError, PlanError
+from asyncli.errors import HostError
 from asyncli.experiments import Experiment
 from asyncli.experiments.confined import MemoryGroup
 from asyncli.experiments.context import Context
@@ -22,6 +22,7 @@ from asyncli.experiments.judging import WORTH, Case, Interval, Side, claimed, in
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Row, Table, of_step, row_of, span, turned
 from asyncli.lab import LabServer, choose
 from asyncli.lab.binary import descriptor_limit
+from asyncli.plan import SHORTEST_KEEPALIVE_S
 from asyncli.records import Finding
 from asyncli.units import format_bytes, format_count, parse_duration
 
@@ -87,8 +88,6 @@ _STOPS = [
 async def _run(context: Context) -> None:
     plan = context.plan
     chosen = plan["only"] or plan["servers"]
-    if unknown := [name for name in [*chosen, *plan["push"]] if name not in SERVERS]:
-        raise PlanError(f"experiment holding: unknown server {unknown[0]!r}; write one of {', '.join(SERVERS)}")
     unpushed: set[str] = set()
     for number in range(plan["rounds"]):
         for name in turned([one for one in SERVERS if one in chosen], number):
@@ -660,4 +659,6 @@ EXPERIMENT = Experiment(
     },
     run=_run,
     conclude=conclude,
+    servers=SERVERS,
+    bounds={"plateaus": (2, 100), "keepalive": (SHORTEST_KEEPALIVE_S, 3600)},
 )  # fmt: skip

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from asyncli.errors import PlanError
 from asyncli.experiments.judging import WORTH, Case, Interval, claimed, interval, shown, together
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Row, Table, of_step, ratio, turned
 from asyncli.lab.models import MODELS
@@ -57,11 +56,8 @@ def cells(plan: dict[str, Any], number: int = 0) -> list[Cell]:
     """All that round ``number`` measures, neighbours differing in the model, and each axis in an order that turns with the round:
     what the host does meanwhile, and what came before, meets all of them alike.
 
-    Each axis is measured at the middle of the others. Raises :class:`~asyncli.errors.PlanError` for an axis that is none.
+    Each axis is measured at the middle of the others.
     """
-    for key in ("processes", "bytes", "pools"):
-        if not plan[key] or not all(isinstance(one, int) and one >= 1 for one in plan[key]):
-            raise PlanError(f"experiment server-models: {key}: {plan[key]!r} is no axis; write whole numbers from 1 up")
     processes, size, pool = (_middle(plan[key]) for key in ("processes", "bytes", "pools"))
     models, pools = turned([*MODELS], number), turned(POOLS, number)
     found = [Cell(model, many, size, pool) for many in turned(plan["processes"], number) for model in models]

@@ -13,6 +13,7 @@ import http.client
 import json
 import resource
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from typing import TypedDict
 from urllib.parse import urlsplit
 
 from asyncli.errors import HostError
-from asyncli.experiments.distant import spawn_module
+from asyncli.experiments.distant import last_words, spawn_module
 from asyncli.lab import child
 
 #: An answer that takes longer is none.
@@ -126,26 +127,28 @@ CLIENTS: dict[str, Callable[[str, int, int], _Counts]] = {"threads": by_threads,
 async def run_client(client: str, url: str, connections: int, responses: int, timeout_s: float = 120.0) -> Said:
     """Run a client as a process. :class:`HostError` where it cannot, or does not end in time; cancelled, it ends it."""
     arguments = [client, f"--url={url}", f"--connections={connections}", f"--responses={responses}"]
-    try:
-        process = spawn_module("asyncli.experiments.ordinary", arguments)
-    except OSError as error:
-        raise HostError(f"the client of {client} could not be started ({error}); see the host's limits of processes") from None
-    try:
-        line = await child.first_line(process, timeout_s)
-    finally:
+    with tempfile.TemporaryFile() as stderr:
         try:
-            await child.end(process)
+            process = spawn_module("asyncli.experiments.ordinary", arguments, stderr)
+        except OSError as error:
+            raise HostError(
+                f"the client of {client} could not be started ({error}); see the host's limits of processes"
+            ) from None
+        try:
+            line = await child.first_line(process, timeout_s)
         finally:
-            if process.stdout is not None:
-                process.stdout.close()
+            try:
+                await child.end(process)
+            finally:
+                if process.stdout is not None:
+                    process.stdout.close()
+        words = last_words(stderr)
     if line is None:
         raise HostError(f"the client of {client} has not ended after {timeout_s:.0f} s; leave more CPU to it")
     try:
         said: Said = json.loads(line)
     except ValueError:
-        raise HostError(
-            f"the client of {client} ended without a word; run it by hand to see why (python -m {__name__})"
-        ) from None
+        raise HostError(f"the client of {client} failed: {words}; run it by hand to see more (python -m {__name__})") from None
     return said
 
 

@@ -12,7 +12,10 @@ from asyncli.records import Environment, Finding
 
 _T = TypeVar("_T")
 
-#: One thing measured once: ``step`` and ``round`` (from 0) say what and when, the rest are figures by name.
+#: Of the form of a record: raised whenever a reader of the one before could not read it.
+SCHEMA = 1
+#: One thing measured once: ``step`` and ``round`` (from 0) say what and when, the rest are figures by name;
+#: ``usable`` False, with the reason in ``unusable``: it failed, and nothing may be concluded from it.
 Round = dict[str, Any]
 Unit = Literal["", "/s", "ms", "us", "s", "B", "cores", "share"]
 Verdict = Literal["holds", "holds in part", "does not hold", "cannot say"]
@@ -90,7 +93,11 @@ class Conclusions(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """An experiment that was run: what is kept of it in ``record.json``. ``complete``: nobody stopped it before its end."""
+    """An experiment that was run: what is kept of it in ``record.json``.
+
+    ``complete``: it came to its end and to its conclusions. ``command`` runs it again, from the folder of the record where it
+    names that; empty in records of before it was kept.
+    """
 
     schema: int
     experiment: str
@@ -106,6 +113,18 @@ class Record(msgspec.Struct):
     conclusions: Conclusions
     findings: list[Finding]
     environment: Environment
+    command: str = ""
+
+
+def record_of(text: bytes) -> Record:
+    """The record in ``text``. ``ValueError`` where it is none, or of another schema."""
+    try:
+        record = msgspec.json.decode(text, type=Record)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise ValueError("is no record of an experiment; name a record.json that one wrote") from None
+    if record.schema != SCHEMA:
+        raise ValueError(f"is a record of schema {record.schema}, and this asyncli knows {SCHEMA}; use the asyncli that wrote it")
+    return record
 
 
 def turned(items: Sequence[_T], number: int) -> list[_T]:

@@ -8,26 +8,25 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from asyncli.errors import AsyncliError, PlanError
-from asyncli.experiments import Experiment
+from asyncli.errors import AsyncliError
+from asyncli.experiments import Experiment, command_of
 from asyncli.experiments.context import Context
-from asyncli.experiments.record import Record
+from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round
 from asyncli.records import Finding
 
-SCHEMA = 1
 #: The finding of an experiment that its user stopped.
 STOPPED = "stopped"
 
 
 async def run(experiment: Experiment, plan: dict[str, Any], *, quick: bool = False, say: Callable[[str], None] = print) -> Record:
-    """All of it. Cancelled, it keeps what was measured, and its record is not complete."""
+    """All of it, by a plan of :func:`~asyncli.experiments.plan_of`. Cancelled, it keeps what was measured, and its record is not
+    complete.
+    """
     context = Context(plan, say)
     started, begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), time.monotonic()
     complete = False
     try:
         await experiment.run(context)
-        if plan.get("only") and not context.rounds and not context.findings:
-            raise PlanError(f"--only: none of {', '.join(plan['only'])} takes part; write one of {', '.join(context.servers)}")
         complete = True
     except asyncio.CancelledError:
         evidence = "it was stopped before its end: what follows is of what was measured"
@@ -36,9 +35,16 @@ async def run(experiment: Experiment, plan: dict[str, Any], *, quick: bool = Fal
         # What was measured is kept, whatever ends it.
         if not context.rounds:
             raise
-        what = str(error) if isinstance(error, AsyncliError) else f"{type(error).__name__}: {error}"
-        evidence = f"it ended before its time ({what}): what follows is of what was measured"
+        evidence = f"it ended before its time ({_words(error)}): what follows is of what was measured"
         context.findings.append(Finding("ended_early", "error", evidence))
+    try:
+        conclusions = concluded(experiment, plan, context.rounds)
+    except Exception as error:
+        evidence = f"what was measured could not be concluded from ({_words(error)}); the rounds are in the record"
+        context.findings.append(Finding("not_concluded", "error", evidence, "report it: this is a bug of asyncli"))
+        complete, conclusions = False, Conclusions()
+    if not counted(context.rounds):
+        context.findings.append(Finding("untested", "error", "nothing was measured of which anything could be said"))
     if quick:
         evidence = "a taste: few rounds, each of them short; its figures scatter more than a whole run's"
         context.findings.append(Finding("quick", "info", evidence, "run it without --quick"))
@@ -54,7 +60,22 @@ async def run(experiment: Experiment, plan: dict[str, Any], *, quick: bool = Fal
         duration_s=time.monotonic() - begun,
         complete=complete,
         rounds=context.rounds,
-        conclusions=experiment.conclude(plan, context.rounds),
+        conclusions=conclusions,
         findings=context.findings,
         environment=context.environment,
+        command=command_of(experiment, plan, quick),
     )
+
+
+def concluded(experiment: Experiment, plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+    """What the rounds come to that did not fail. Pure."""
+    return experiment.conclude(plan, counted(rounds))
+
+
+def counted(rounds: list[Round]) -> list[Round]:
+    """Those of which nothing failed: the others stand in the record, and in no table and no claim."""
+    return [one for one in rounds if one.get("usable", True)]
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, AsyncliError) else f"{type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ from asyncli.benchplan import BenchRun
 from asyncli.collect.processes import ServerTree
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.experiments import Experiment
-from asyncli.experiments.context import Context, figures
+from asyncli.experiments.context import Context, figures, fitness_of
 from asyncli.experiments.judging import LESS, WORTH, Case, Interval, claimed, interval, limited, together
 from asyncli.experiments.record import (
     Chart,
@@ -244,8 +244,8 @@ async def _count_calls(context: Context, setup: str, way: str) -> None:
             found = await context.bench(server, connections=plan["connections"], **values)
     total, all_calls = found.requests.total, sum(calls.values())
     context.add(
-        _step(setup, way) + _CALLS, 0, calls=calls, requests=total, failed=found.requests.failed,
-        usable=figures(found).get("usable", True), opened=found.connections.opened, all=all_calls / total if total else None,
+        _step(setup, way) + _CALLS, 0, calls=calls, requests=total, opened=found.connections.opened,
+        **fitness_of(found), all=all_calls / total if total else None,
     )  # fmt: skip
     context.say(f"{_step(setup, way)}: {all_calls:,} system calls for {total:,} requests")
 
@@ -483,4 +483,5 @@ EXPERIMENT = Experiment(
     quick={"rounds": 1, "duration": "2s", "traced_requests": 2_000},
     run=_run,
     conclude=conclude,
+    servers=tuple(dict.fromkeys(_SETUPS.values())),
 )  # fmt: skip

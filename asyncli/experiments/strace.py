@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from asyncli.lab import child
 
 # To attach takes about a millisecond a process, and the table is written within a few more.
 _PATIENCE_S = 20.0
+_ENDED = re.compile(r"^State:\s+[ZX]", re.MULTILINE)
 
 
 def parse_counts(text: str) -> dict[str, int]:
@@ -39,7 +41,7 @@ def parse_counts(text: str) -> dict[str, int]:
 
 @contextlib.asynccontextmanager
 async def counting(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
-    """Count the system calls of ``pids`` and of what they fork meanwhile; the dictionary is filled at the block's end.
+    """Count the system calls of ``pids``, those that live, and of what they fork meanwhile; filled at the block's end.
 
     Raises :class:`~asyncli.errors.HostError` where strace is not installed, or may not trace them.
     """
@@ -80,14 +82,18 @@ def _read(process: subprocess.Popen[bytes], table: Path) -> dict[str, int]:
 
 
 def _attached(tracer: int, pids: Sequence[int]) -> bool:
-    return all(_tracer(pid) == tracer for pid in pids)
+    """Whether all that live are traced. Where none does, strace ends by itself."""
+    tracers = [one for pid in pids if (one := _tracer(pid)) is not None]
+    return bool(tracers) and all(one == tracer for one in tracers)
 
 
-def _tracer(pid: int) -> int:
-    """Who traces a process (proc(5), TracerPid); 0 for nobody, and for one that has ended."""
+def _tracer(pid: int) -> int | None:
+    """Who traces a process (proc(5), TracerPid): 0 for nobody; None of one that has ended, which nobody can."""
     with contextlib.suppress(OSError):
-        return parse_fields(read_text(f"/proc/{pid}/status"), {"TracerPid": "tracer"}).get("tracer", 0)
-    return 0
+        text = read_text(f"/proc/{pid}/status")
+        if not _ENDED.search(text):
+            return parse_fields(text, {"TracerPid": "tracer"}).get("tracer", 0)
+    return None
 
 
 def _why_not(said: str, pids: Sequence[int]) -> str:

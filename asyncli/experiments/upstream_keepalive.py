@@ -159,4 +159,5 @@ EXPERIMENT = Experiment(
     quick={"rounds": 1, "duration": "2s"},
     run=_run,
     conclude=conclude,
+    servers=("nginx-proxy",),
 )

@@ -24,8 +24,9 @@ def build(source: Path) -> Path:
     """The program of a C source, an absolute path: from the user's cache, or compiled into it (about half a second).
 
     The compiler is $CC (``cc``); the cache $XDG_CACHE_HOME/asyncli (``~/.cache/asyncli``), or a temporary folder that
-    goes with this process where that cannot be written or run from. A changed source, flag or compiler builds anew.
-    Raises :class:`HostError` without a compiler, and with its first complaint where it fails.
+    goes with this process where that cannot be written or run from. A changed source, flag or compiler builds anew; where
+    there is no compiler, and $CC names none, what an earlier one built of this source will do.
+    Raises :class:`HostError` without either, and with the compiler's first complaint where it fails.
     """
     try:
         text = source.read_bytes()
@@ -33,10 +34,16 @@ def build(source: Path) -> Path:
         raise HostError(
             f"{source.name}: not part of this installation of asyncli; install it again from a complete wheel"
         ) from None
-    compiler = _compiler()
-    key = hashlib.sha256(b"\0".join((text, " ".join((*compiler, *FLAGS)).encode(), _identity(compiler)))).hexdigest()[:16]
-    name = f"{source.stem}-{key}"
     folder = cache_folder()
+    name = f"{source.stem}-{_key(text, ' '.join(FLAGS).encode(), os.uname().machine.encode())}"
+    try:
+        compiler = _compiler()
+    except HostError:
+        built = [one for one in folder.glob(f"{name}-*") if _ours(one)] if folder is not None else []
+        if not built or os.environ.get("CC", "").strip():
+            raise
+        return built[0]
+    name = f"{name}-{_key(' '.join(compiler).encode(), _identity(compiler))}"
     if folder is not None:
         program = folder / name
         if not _ours(program):
@@ -86,7 +93,11 @@ def _compiler() -> list[str]:
 
 def _identity(compiler: list[str]) -> bytes:
     """What the compiler says that it is."""
-    return _run([*compiler, "--version"], Path("/")).stdout + os.uname().machine.encode()
+    return _run([*compiler, "--version"], Path("/")).stdout
+
+
+def _key(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def _compile(compiler: list[str], source: Path, program: Path) -> None:

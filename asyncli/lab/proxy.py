@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 from asyncli.errors import HostError
@@ -92,11 +93,11 @@ class LabNginxProxy(LabNginx):
 
     async def stop(self) -> None:
         """End the proxy, then the backends, and remove their files. Safe to repeat."""
-        try:
+        # Each in turn, whatever becomes of the one before: a second Ctrl-C cancels the wait for one of them.
+        async with contextlib.AsyncExitStack() as stack:
+            for backend in reversed(self.backends):
+                stack.push_async_callback(backend.stop)
             await super().stop()
-        finally:
-            for backend in self.backends:
-                await backend.stop()
 
     def _backend(self, name: str, workers: int | None, keepalive_requests: int) -> LabNginx:
         # All at once may go to either.

@@ -61,7 +61,7 @@ def _head(record: Record) -> Iterable[RenderableType]:
     yield Text(record.title, "bold")
     yield Text(record.question)
     what = f"{server_labels(record)}; {format_duration(record.duration_s)}"
-    yield Text(what if record.complete else f"{what}; stopped before its end", "dim")
+    yield Text(what if record.complete else f"{what}; not complete", "dim")
     yield ""
 
 
@@ -82,14 +82,15 @@ def _tables(record: Record) -> Iterable[RenderableType]:
     from rich.text import Text
 
     for table in record.conclusions.tables:
+        if not table.rows:
+            continue
         yield Text(table.title, "bold")
         yield _table(table)
         if table.caption:
             yield Indented(Text(table.caption, "dim"), 2, 2)
         yield ""
-    yield Indented(
-        Text(f"Figures are medians of {_rounds(record)}, from the least to the most. Source: {record.source}", "dim"), 2, 2
-    )
+    of = f"Figures are medians of {_rounds(record)}, from the least to the most. " if record.rounds else ""
+    yield Indented(Text(f"{of}Source: {record.source}", "dim"), 2, 2)
 
 
 def _rounds(record: Record) -> str:

@@ -26,10 +26,10 @@ def page(record: Record) -> str:
         title=record.title,
         question=record.question,
         byline=f"{server_labels(record)}; {record.started.replace('T', ' ')}, {format_duration(record.duration_s)}"
-        + ("" if record.complete else "; stopped before its end"),
+        + ("" if record.complete else "; not complete"),
         claims=conclusions.claims,
         marks={"holds": "passed", "holds in part": "warning", "does not hold": "failed", "cannot say": "untested"},
-        tables=[_table(one) for one in conclusions.tables],
+        tables=[_table(one) for one in conclusions.tables if one.rows],
         figures=[_figure(number, one) for number, one in enumerate(conclusions.charts, 1)],
         source=record.source,
         rounds=len({one["round"] for one in record.rounds}),
@@ -40,7 +40,7 @@ def page(record: Record) -> str:
         ],
         plan=Table("What was asked", [("", False), ("", False)], [[key, _plain(value)] for key, value in record.plan.items()]),
         environment=Table("Where", [("", False), ("", False)], [[key, _plain(value)] for key, value in environment.items()]),
-        command=f"asyncli experiment {record.experiment}{' --quick' if record.quick else ''}",
+        command=record.command,
         made=f"asyncli {__version__}",
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ import pytest
 
 from asyncli import experiments
 from asyncli.errors import HostError, PlanError
-from asyncli.experiments import pipelining
+from asyncli.experiments import distant, pipelining
 from asyncli.experiments.context import Context
 from asyncli.experiments.counters import counting
 from asyncli.experiments.distant import Distant
@@ -111,10 +111,26 @@ async def test_stopped_in_the_midst_it_leaves_no_process_and_keeps_what_was_meas
     assert page(record)
 
 
-@pytest.mark.parametrize(("key", "value"), [("responses", 0), ("connections", 0), ("connections", 100_000), ("rounds", 0), ("slow_ms", None)])
-async def test_numbers_that_make_no_experiment_are_refused_in_a_line(key: str, value: Any) -> None:
-    with pytest.raises(PlanError, match=key):
-        await run(EXPERIMENT, EXPERIMENT.defaults | {key: value}, say=lambda _: None)
+async def test_fewer_responses_than_connections_are_refused_in_a_line() -> None:
+    with pytest.raises(PlanError, match="responses: fewer than connections"):
+        await run(EXPERIMENT, EXPERIMENT.defaults | {"responses": 10, "connections": 20}, say=lambda _: None)
+
+
+@pytest.mark.nginx
+async def test_what_fails_or_goes_unanswered_is_said_and_counts_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def loses_some(client: str, url: str, connections: int, responses: int) -> dict[str, Any]:
+        return {"duration_s": 0.01, "cpu_s": 0.01, "answered": responses - 1, "failed": 0, "bytes": 1, "latencies_ms": [1.0]}
+
+    monkeypatch.setattr(pipelining, "run_client", loses_some)
+    monkeypatch.setattr(pipelining, "_PAGES", ("near",))
+    monkeypatch.setattr(pipelining, "_WAYS", ("pipelines", "threads"))
+    record = await tiny(only=["nginx"])
+    assert [one.evidence for one in record.findings if one.code == "round_failed"] == [
+        "near: threads, round 1 counts in no table and no claim: 599 of 600 requests were answered"
+    ]
+    assert steps(record)["near: pipelines"]["usable"]
+    assert not any("than threads" in one.claim for one in record.conclusions.claims)
+    assert [row.label for row in record.conclusions.tables[0].rows] == ["4 pipelines of 150"]
 
 
 # -- its parts
@@ -134,6 +150,26 @@ async def test_an_ordinary_client_counts_what_is_refused(client: str) -> None:
         nobody.bind(("127.0.0.1", 0))  # bound, and not listening
         said = await run_client(client, f"http://127.0.0.1:{nobody.getsockname()[1]}/", 2, 6)
     assert (said["answered"], said["failed"]) == (0, 6)
+
+
+async def test_what_a_child_says_of_its_end_is_told_at_once() -> None:
+    with pytest.raises(HostError, match=r"the distant server did not start: .*invalid float value: 'abc'"):
+        await Distant(100, "abc").start()  # type: ignore[arg-type]
+    with pytest.raises(HostError, match=r"the client of nothing failed: .*invalid choice: 'nothing'"):
+        await run_client("nothing", "http://127.0.0.1:1/", 1, 1)
+
+
+def test_a_port_that_was_taken_meanwhile_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as somebody:
+        somebody.bind(("127.0.0.1", 0))
+        somebody.listen()
+        taken = somebody.getsockname()[1]
+        drawn = [(taken, 0), (0, 0)]
+        monkeypatch.setattr("asyncli.lab.ports.free_pair", lambda _: drawn.pop(0))
+        with distant._listener(0) as listener:
+            assert (drawn, listener.getsockname()[1] != taken) == ([], True)
+        with pytest.raises(OSError, match="already in use"):
+            distant._listener(taken)
 
 
 async def test_answers_come_in_order_and_wait_for_a_slow_one_of_their_own_connection_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,20 @@ async def test_what_somebody_else_traces_is_refused_in_one_line(program: Program
         with pytest.raises(HostError, match=r"^strace may not trace process \d+ \(.*not permitted.*\); run as root or .*SYS_PTRACE$"):
             async with counting([program.process.pid]):
                 raise AssertionError("attached twice")
+
+
+async def test_who_has_ended_is_not_waited_for(program: Program) -> None:
+    ended = subprocess.Popen(["true"])
+    # A zombie, and after it nobody at all.
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    for _ in range(2):
+        async with counting([program.process.pid, ended.pid]) as calls:
+            program.call()
+        assert calls["getppid"] == 1000
+        ended.wait()
+    with pytest.raises(HostError, match=r"strace did not start: .*No such process"):
+        async with counting([ended.pid]):
+            raise AssertionError("attached to nobody")
 
 
 async def test_a_host_without_strace_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

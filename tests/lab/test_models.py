@@ -20,6 +20,7 @@ from pathlib import Path
 import h11
 import pytest
 from lab_clients import GET, HEAD, Client, alive, eventually, group
+from programs import Program
 
 from asyncli import lab
 from asyncli.errors import HostError, PlanError
@@ -678,6 +679,21 @@ def test_a_program_is_built_once_and_anew_when_it_changes(cache: Path, small: Pa
 
 
 @pytest.mark.compiler
+def test_what_was_built_before_needs_no_compiler(cache: Path, small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = compiler.build(small)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert compiler.build(small) == program
+    # One that the user named must be there; and another source was not built.
+    monkeypatch.setenv("CC", "nonesuch")
+    with pytest.raises(HostError, match="no C compiler nonesuch"):
+        compiler.build(small)
+    monkeypatch.delenv("CC")
+    small.write_text("int main(void) { return 8; }\n", encoding="ascii")
+    with pytest.raises(HostError, match="no C compiler on this host"):
+        compiler.build(small)
+
+
+@pytest.mark.compiler
 def test_where_the_cache_cannot_be_written_a_temporary_folder_does(cache: Path, small: Path) -> None:
     # A file where the folder should be: root could write past any permission.
     cache.write_text("in the way", encoding="ascii")
@@ -724,6 +740,13 @@ def test_two_first_uses_at_once_are_both_right(cache: Path, small: Path) -> None
 def test_the_models_compile_without_a_warning(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "cc -Werror -Wconversion -Wshadow -Wpedantic")
     assert compiler.build(SOURCE).parent == cache
+
+
+def test_the_command_says_how_many_workers_in_english(tmp_path: Path) -> None:
+    with Program(tmp_path, "lab", "asyncio") as program:
+        program.until(lambda: "with 1 worker, pid" in program.out, "it says what it started")
+        program.signal()
+        assert program.wait().status == 0
 
 
 def test_the_lab_knows_every_model_by_its_name() -> None:

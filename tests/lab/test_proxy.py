@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from lab_clients import Client, Poller, group, hung_up, opened, page_until, port
 
 from asyncli.errors import HostError
 from asyncli.lab import choose, ports
+from asyncli.lab.nginx import LabNginx
 from asyncli.lab.proxy import LabNginxProxy
 
 pytestmark = pytest.mark.nginx
@@ -123,6 +126,36 @@ async def test_nothing_of_the_three_stays() -> None:
         _ = server.pid
     with pytest.raises(HostError, match="not running"):
         _ = server.backend_pids
+
+
+async def test_a_second_interrupt_while_a_backend_ends_leaves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = lab()
+    ending, ended = asyncio.Event(), []
+
+    def of(backend: LabNginx, stop: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        async def slow() -> None:
+            first = not ending.is_set()
+            ending.set()
+            try:
+                await asyncio.Event().wait() if first else None
+            finally:
+                await stop()
+                ended.append(backend)
+
+        return slow
+
+    async with server:
+        pids = [server.pid, *server.backend_pids]
+        for backend in server.backends:
+            monkeypatch.setattr(backend, "stop", of(backend, backend.stop))
+        task = asyncio.create_task(server.stop())
+        await ending.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == [*server.backends]
+        assert [group(pid) for pid in pids] == [[], [], []]
+        monkeypatch.undo()
 
 
 async def test_a_taken_port_is_one_clear_line_and_leaves_no_backend() -> None:
