@@ -10,17 +10,19 @@ from pathlib import Path
 
 from asyncli.errors import PlanError
 from asyncli.experiments import command_of, load, require_plan
-from asyncli.experiments.record import Table, record_of
+from asyncli.experiments.record import VERDICTS, Table, record_of
 from asyncli.experiments.run import concluded
 from asyncli.report.experiment import amount, cell, heading, server_labels
 from asyncli.units import format_duration
 
 HEAD = """# The classic comparisons, run again
 
-Five write-ups about connections are often quoted. Each is one command of asyncli on real servers, in rounds that take turns; here
-stand its first table with the source's figures below ours, and what holds still of what the source claims. The page of each
-(`report.html`) has all tables and pictures. Figures are medians of the rounds, with the least and the most in brackets; they are
-of one machine, with client and server on it, and the source's of another: compare ratios, not figures.
+Four write-ups about connections are often quoted, and a fifth is missing: what a held connection costs in each server. Each is one
+command of asyncli on real servers, in rounds that take turns; here stand its first table with the source's figures below ours, and
+what holds still of what the source claims. The page of each (`report.html`) has all tables and pictures. Figures are medians of the
+rounds, with the least and the most in brackets; they are of one machine, with client and server on it, and the source's of another:
+compare ratios, not figures.
+
 """
 
 
@@ -66,5 +68,5 @@ def section(path: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(HEAD)
+    print(HEAD + VERDICTS + "\n")
     print("\n".join(line for path in sys.argv[1:] for line in section(path)).rstrip())

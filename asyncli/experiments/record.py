@@ -19,6 +19,11 @@ SCHEMA = 1
 Round = dict[str, Any]
 Unit = Literal["", "/s", "ms", "us", "s", "B", "cores", "share"]
 Verdict = Literal["holds", "holds in part", "does not hold", "cannot say"]
+#: What they mean, in words: :mod:`asyncli.experiments.judging`.
+VERDICTS = (
+    "holds: shown of every case; holds in part: of some; does not hold: the opposite is shown of every case; cannot say: "
+    "neither. Shown: all of the rounds' 95% interval is on that side of the rule."
+)
 
 
 class Column(msgspec.Struct):

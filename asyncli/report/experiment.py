@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from asyncli.experiments.record import Record, Row, Table, Unit
+from asyncli.experiments.record import VERDICTS, Record, Row, Table, Unit
 from asyncli.records import Finding
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
 from asyncli.report.words import digits, oneline
@@ -75,6 +75,7 @@ def _claims(record: Record) -> Iterable[RenderableType]:
             2,
         )
     if record.conclusions.claims:
+        yield Indented(Text(VERDICTS, "dim"), 2, 2)
         yield ""
 
 

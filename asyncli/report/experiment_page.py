@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from asyncli import __version__
-from asyncli.experiments.record import Chart, Record
+from asyncli.experiments.record import VERDICTS, Chart, Record
 from asyncli.experiments.record import Table as Figures
 from asyncli.report.charts import NARROW, WIDE, NothingToDraw
 from asyncli.report.experiment import amount, cell, heading, server_labels
@@ -28,6 +28,7 @@ def page(record: Record) -> str:
         byline=f"{server_labels(record)}; {record.started.replace('T', ' ')}, {format_duration(record.duration_s)}"
         + ("" if record.complete else "; not complete"),
         claims=conclusions.claims,
+        verdicts=VERDICTS,
         marks={"holds": "passed", "holds in part": "warning", "does not hold": "failed", "cannot say": "untested"},
         tables=[_table(one) for one in conclusions.tables if one.rows],
         figures=[_figure(number, one) for number, one in enumerate(conclusions.charts, 1)],
