@@ -178,6 +178,9 @@ class Bench:
             elapsed_s = max(elapsed_s, plan.duration_s)
         elif ended == "stopped":
             elapsed_s = max(elapsed_s, asked.ended_s)
+        elif plan.rate is not None and plan.requests is not None and ended == "asked":
+            # Of so many instants the last is one step before the end.
+            elapsed_s = max(elapsed_s, plan.requests / plan.rate)
         accounted = total.answered + sum(asked.failed.values()) + asked.in_flight + asked.left
         if plan.requests is not None and asked.ended and not self._failed and accounted != plan.requests:
             self._fail("requests_unaccounted", f"{accounted:,} of {plan.requests:,} requests are accounted for")

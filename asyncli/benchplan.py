@@ -156,6 +156,11 @@ def build_bench_plan(layers: Iterable[Layer]) -> BenchPlan:
     if fields.get("body") and "method" not in fields:
         fields["method"] = "POST"
     plan = BenchPlan(**fields)
+    if plan.connections < len(plan.urls):
+        many, where = len(plan.urls), located.get("connections", "URL")
+        raise PlanError(
+            f"{where}: {many} URLs need as many connections, as each asks for one; use -c {many} or more, or fewer URLs"
+        )
     if plan.body and plan.method not in _WITH_BODY:
         raise PlanError(f"{located['body']}: a {plan.method} carries no body; leave it out, or use --method POST")
     if plan.pipeline > 1 and plan.short:

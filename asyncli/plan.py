@@ -294,9 +294,9 @@ def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, "
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise PlanError(f"{path}: cannot be read ({error.strerror}); name a TOML plan such as configs/smoke.toml") from None
+        raise PlanError(f"{path}: cannot be read ({error.strerror}); name a TOML plan, as those in configs/") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: is not TOML ({error}); see configs/smoke.toml for the form") from None
+        raise PlanError(f"{path}: is not TOML ({error}); see those in configs/ for the form") from None
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)

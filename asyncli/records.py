@@ -98,6 +98,8 @@ class Asked(msgspec.Struct):
     queued: int = 0
     #: Requests that nobody will ask again, by cause.
     failed: dict[str, int] = msgspec.field(default_factory=dict)
+    #: Answers by the number of the URL that was asked.
+    by_target: dict[int, int] = msgspec.field(default_factory=dict)
     #: From the write of the request, on a connection that stood, to the first byte of its answer, and to the last.
     waiting_us: Histogram = msgspec.field(default_factory=Histogram)
     processing_us: Histogram = msgspec.field(default_factory=Histogram)
@@ -110,6 +112,7 @@ class Asked(msgspec.Struct):
         for name in ("keepalive", "resent", "body_bytes", "other_length", "in_flight", "overdue", "left", "queued"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         _add(self.failed, other.failed)
+        _add(self.by_target, other.by_target)
         _add(self.ended, other.ended)
         for name in ("waiting_us", "processing_us", "per_connection", "outstanding_us"):
             getattr(self, name).merge(getattr(other, name))

@@ -63,7 +63,7 @@ BENCH: dict[str, Any] = {
     "workers": None,
     "requests": {
         "total": None, "per_s": None, "failed": None, "keepalive": None, "failures": CAUSES, "by_status": CAUSES,
-        "other_length": None, "resent": None, "queued": None, "in_flight": None, "overdue": None, "left": None,
+        "by_url": CAUSES, "other_length": None, "resent": None, "queued": None, "in_flight": None, "overdue": None, "left": None,
     },
     "latency_ms": {"p50", "p90", "p99", "p999", "max"},
     "times_ms": dict.fromkeys(("connect", "waiting", "processing", "total"), _TIMES),

@@ -66,7 +66,7 @@ def test_a_body_of_what_is_no_file(tmp_path: Path) -> None:
         {"method": "PUT", "body": "x" * 10_000, "pipeline": 10_000},
         {"header": ["X: " + "x" * 10_000], "pipeline": 10_000},
         {"urls": [URL + "x" * 10_000], "pipeline": 10_000},
-        {"urls": [URL] * 100, "pipeline": 10_000},
+        {"urls": [URL] * 100, "pipeline": 10_000, "connections": 100},
     ],
     ids=["60 GB", "a body", "a header", "a URL", "many URLs"],
 )
@@ -80,6 +80,19 @@ def test_what_is_written_at_once_fits_into_memory(values: dict[str, Any]) -> Non
     if most > 1:
         refused(**values | {"pipeline": most + 1})
     assert plan(pipeline=10_000).pipeline == 10_000
+
+
+def test_each_url_has_a_connection() -> None:
+    assert plan(urls=[URL, URL], connections=2).connections == 2
+    assert refused(urls=[URL, URL], connections=1) == (
+        "--connections: 2 URLs need as many connections, as each asks for one; use -c 2 or more, or fewer URLs"
+    )
+
+
+def test_the_shipped_plan_reads() -> None:
+    file = Path(__file__).parent.parent / "configs" / "bench.toml"
+    built = build_bench_plan([read_plan_file(file, KEYS), Layer("URL", {"urls": [URL]})])
+    assert (built.connections, built.rate, built.duration_s, built.timeout_s) == (100, 1000.0, 10.0, 5.0)
 
 
 def test_flags_win_over_the_file(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
 def test_every_field_of_a_plan_has_a_key_and_every_shipped_plan_reads() -> None:
     assert {field for field, _ in KEYS.values()} == set(Plan.__struct_fields__)
     configs = Path(__file__).parent.parent / "configs"
-    shipped = sorted(configs.glob("*.toml"))
-    assert [file.stem for file in shipped] == ["100k", "overnight", "smoke"]
+    assert sorted(file.stem for file in configs.glob("*.toml")) == ["100k", "bench", "overnight", "smoke"]
+    shipped = [configs / f"{name}.toml" for name in ("100k", "overnight", "smoke")]
     assert [build_plan([read_plan_file(file), Layer("--{key}", {"urls": [URL]})]).connections for file in shipped] == [
         100_000,
         100_000,

@@ -11,7 +11,7 @@ import msgspec
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
-from asyncli.records import Asked, Environment, Finding, Severity
+from asyncli.records import STOPPED, Asked, Environment, Finding, Severity
 from asyncli.units import format_count, format_duration
 
 # A server that fills as much of a core as this is a limit as well, and the two share the blame.
@@ -24,6 +24,10 @@ LEAST_RATE_SHARE = 0.99
 _SHORTEST_SPAN_S = 0.5
 # In flight at the end for as much longer than the slowest answer took, and for as long, a request is unanswered.
 _FAR_SLOWER, _LONG_S = 2.0, 1.0
+# From this part of the latencies' p99 on, our own lateness is worth a word.
+_MOST_OF_TAIL = 0.3
+# Below this much time a rate is of few answers, and of a start.
+_SHORT_S = 0.1
 # More requests asked again than this part are no longer the race of a request with the server's closing of an idle connection.
 _MANY_RESENT = 0.01
 #: Of the percentiles that are printed, in percent.
@@ -31,7 +35,7 @@ PERCENTILES = (50, 66, 75, 80, 90, 95, 98, 99, 99.9, 100)
 
 RULE = (
     "passed: everything that was asked was answered below status 400, or was in flight at the end for not much longer than "
-    "answers took, and asyncli was not the limit; failed: something was not; "
+    "answers took, and asyncli was not the limit; failed: something was not, or was answered with an error; "
     f"invalid: asyncli asked late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than {MOST_CPU_SHARE:.0%} of the "
     f"time while the server filled less than {BUSY_SERVER_CORES:.0%} of a core; untested: nothing was answered"
 )
@@ -83,6 +87,7 @@ class Requests(msgspec.Struct):
     keepalive: int
     failures: dict[str, int]
     by_status: dict[int, int]
+    by_url: dict[str, int]
     other_length: int
     resent: int
     queued: int
@@ -170,6 +175,7 @@ def benched(run: BenchRun) -> Benched:
             keepalive=asked.keepalive,
             failures=asked.failed,
             by_status=dict(sorted(total.by_status.items())),
+            by_url={url: asked.by_target.get(number, 0) for number, url in enumerate(run.plan.urls)},
             other_length=asked.other_length,
             resent=asked.resent,
             queued=asked.queued,
@@ -246,6 +252,11 @@ def _server(run: BenchRun) -> Spent:
 
 def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iterable[Finding]:
     total, plan = run.total, run.plan
+    if run.ended == "stopped":
+        yield Finding(STOPPED, "warning", f"it was stopped by a signal after {format_duration(run.elapsed_s)}, before its end")
+    if total.answered and run.ended == "asked" and run.elapsed_s < _SHORT_S:
+        evidence = f"all was over in {format_duration(run.elapsed_s)}, too little to say what the server can do"
+        yield Finding("short_run", "info", evidence, "ask for more (-n), or for a time (-d 10s)")
     if (busy := _busy(run, generator, server)) is not None:
         yield busy
     errors = {status: count for status, count in total.by_status.items() if status >= 400}
@@ -261,9 +272,19 @@ def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Ite
         yield from _of_open_loop(run, asked)
     if refused := sum(total.failures.values()):
         evidence = f"{format_count(refused)} of {format_count(total.started)} connects failed ({_by_cause(total.failures)})"
+        if total.opened:
+            yield Finding("connects_failed", "warning", evidence, "see the server's listen queue and room")
+        else:
+            yield Finding("connects_failed", "error", evidence, "see that the server runs, and that this is its address and port")
+    if len(plan.urls) > 1:
+        shares = ", ".join(f"{url} {format_count(asked.by_target.get(number, 0))}" for number, url in enumerate(plan.urls))
+        evidence = f"each connection asks for one of the URLs, so a quick one is asked for more often: {shares}"
         yield Finding(
-            "connects_failed", "error" if not total.opened else "warning", evidence, "see the server's listen queue and room"
+            "several_urls", "info", evidence, "the latencies are those of all together; bench one at a time to tell them apart"
         )
+        if len({(target.host, target.port) for target in plan.held.targets}) > 1 and server.cpu_s is not None:
+            evidence = f"the CPU of the server is that of {run.environment['server']['label']} alone, and several are asked"
+            yield Finding("several_servers", "warning", evidence)
     if (limit := _limit(run, asked)) is not None:
         yield limit
     if asked.resent:
@@ -315,7 +336,7 @@ def _many(count: int, one: str, several: str) -> str:
 
 
 def _by_cause(counts: dict[str, int]) -> str:
-    words = {"heartbeat_timeout": "unanswered in time"}
+    words = {"heartbeat_timeout": "unanswered in time", "protocol_error": "what came is not HTTP"}
     return ", ".join(f"{words.get(cause, cause.replace('_', ' '))}: {format_count(count)}" for cause, count in counts.items())
 
 
@@ -337,10 +358,15 @@ def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
 
 def _of_open_loop(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     assert run.plan.rate is not None
-    late = run.total.lateness_us.quantile(0.99)
+    late, tail = run.total.lateness_us.quantile(0.99), run.total.latency_us.quantile(0.99)
     if late is not None and late / 1000 > MOST_LATENESS_MS:
         evidence = f"asyncli asked late: p99 {late / 1000:,.0f} ms (bound {MOST_LATENESS_MS:.0f} ms)"
         yield Finding("generator_saturated_late", "error", evidence, "use more --workers, or a lower --rate")
+    elif late is not None and tail is not None and late > max(_MOST_OF_TAIL * tail, 1000.0):
+        evidence = f"of the total's p99, {tail / 1000:,.1f} ms, asyncli's own lateness may be {late / 1000:,.1f} ms (its p99)"
+        yield Finding(
+            "late_tail", "warning", evidence, "leave more CPU to asyncli; waiting counts from the write, and is the server's"
+        )
     sent = run.total.sent - asked.resent
     due = run.plan.rate * run.elapsed_s
     if run.plan.requests is not None:
@@ -375,6 +401,10 @@ def _limit(run: BenchRun, asked: Asked) -> Finding | None:
 def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verdict, str]:
     total = run.total
     ours = [one for one in findings if one.code in _OURS and one.severity == "error"]
+    # An answer that is an error is the server's, however busy we were; but not where part of the count is missing.
+    errors = [one for one in findings if one.code == "error_answers"]
+    if errors and all(one.code in _LIMITS for one in ours):
+        return "failed", errors[0].evidence
     if ours:
         return "invalid", ours[0].evidence
     if not total.answered:
@@ -383,13 +413,13 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     errors = [one for one in findings if one.severity == "error"]
     if errors:
         return "failed", errors[0].evidence
-    rate = f"{total.answered / run.elapsed_s:,.0f} a second"
-    return "passed", f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}: {rate}, none failed"
+    rate = f"{total.answered / run.elapsed_s:,.0f} a second, none failed"
+    early = " (stopped before its end)" if run.ended == "stopped" else ""
+    return "passed", f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}: {rate}"
 
 
-_OURS = frozenset(
-    {
-        "asyncli_failed", "generator_failed", "generator_saturated_cpu", "generator_saturated_late", "generator_silent",
-        "requests_unaccounted", "worker_lost", "worker_silent",
-    }
-)  # fmt: skip
+# Findings of our own limits, and of all that is our own fault.
+_LIMITS = frozenset({"generator_saturated_cpu", "generator_saturated_late"})
+_OURS = _LIMITS | {
+    "asyncli_failed", "generator_failed", "generator_silent", "requests_unaccounted", "worker_lost", "worker_silent",
+}  # fmt: skip

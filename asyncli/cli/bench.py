@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from asyncli.benchplan import KEYS, build_bench_plan
+from asyncli.cli.options import plan_path
 from asyncli.plan import Layer, read_plan_file
 
 
@@ -31,18 +32,20 @@ from asyncli.plan import Layer, read_plan_file
 @click.option("--server-name", metavar="NAME", help="Or the name of the server's executable.")
 @click.option("--seed", metavar="N", help="Of the pauses before a failed connect is tried again; the same seed repeats them.")
 @click.option("--force", is_flag=True, default=None, help="Go on though this host's limits forbid it.")
-@click.option("--plan", "plan_file", metavar="FILE.toml", help="A plan: each flag above is a key of it; flags win over it.")
+@click.option(
+    "--plan", "plan_file", metavar="FILE.toml", help="A plan, or ours: bench. Each flag above is a key of it, and wins over it."
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write everything as JSON; '-' for standard output.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(urls: tuple[str, ...], plan_file: str | None, json_file: str | None, quiet: bool, **values: Any) -> int:
     """Ask for URL as fast as it is answered, or at a rate, and say how fast, how late, and at what cost in CPU.
 
     Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant
-    at which it was due, so that a server that stands still cannot hide. Several URLs share the connections. Ctrl-C ends it
-    and reports.
+    at which it was due, so that a server that stands still cannot hide. Of several URLs each gets its share of the
+    connections. Ctrl-C ends it and reports.
     """
     flags = {key: value for key, value in values.items() if key in KEYS and value is not None and value != ()}
-    layers = [read_plan_file(plan_file, KEYS)] if plan_file is not None else []
+    layers = [read_plan_file(plan_path(plan_file), KEYS)] if plan_file is not None else []
     if urls:
         layers.append(Layer("URL", {"urls": list(urls)}))
     plan = build_bench_plan([*layers, Layer("--{key}", flags)])

@@ -13,15 +13,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asyncli.errors import PlanError, StoreError
+from asyncli.experiments import ABOUT
 from asyncli.units import parse_count
 
 if TYPE_CHECKING:
     from asyncli.experiments.record import Record
 
 
-@click.command(name="experiment", no_args_is_help=True, context_settings={"max_content_width": 110})
+def _names() -> str:
+    widest = max(map(len, ABOUT))
+    lines = [f"  {name:<{widest}}  {about}" for name, about in ABOUT.items()]
+    return "\n".join(["\b", "What there is to compare:", *lines])
+
+
+@click.command(name="experiment", no_args_is_help=True, context_settings={"max_content_width": 110}, epilog=_names())
 @click.argument("name", metavar="NAME")
-@click.option("--quick", is_flag=True, help="A minute's taste instead of the whole.")
+@click.option("--quick", is_flag=True, help="A taste of half a minute: one round, from which little can be concluded.")
 @click.option("--rounds", metavar="N", help="Repeat each measurement so often, in turns.")
 @click.option("--duration", metavar="TIME", help="How long each measurement lasts, where it goes by time.")
 @click.option("--connections", metavar="N", help="Connections at a time.")
@@ -38,7 +45,6 @@ def command(
     NAME is short-vs-keepalive, upstream-keepalive, pipelining, server-models or holding. A server that is not installed is
     left out, and said so. Ctrl-C ends it and keeps what was measured.
 
-    \b
     Exit status: 0 measured, 2 usage or a record that cannot be written, 3 nothing measured, 4 ended early, 130 stopped.
     """
     import asyncio

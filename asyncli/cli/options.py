@@ -60,14 +60,15 @@ def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Laye
     """The plan of a command's flags: ours below the file's below the flags'. Raises :class:`PlanError`."""
     layers = [defaults] if defaults is not None else []
     if (file := values.get("plan_file")) is not None:
-        layers.append(read_plan_file(_plan_path(str(file))))
+        layers.append(read_plan_file(plan_path(str(file))))
     flags = {key: value for key, value in values.items() if key in {*KEYS, "ramp"} and value is not None and value != ()}
     if urls:
         layers.append(Layer("URL", {"urls": list(urls)}))
     return build_plan([*layers, Layer("--{key}", flags)])
 
 
-def _plan_path(name: str) -> Path:
+def plan_path(name: str) -> Path:
+    """The plan file called ``name``: a path, or one of ours without its suffix."""
     path = Path(name)
     if os.path.exists(path) or path.suffix or len(path.parts) > 1:
         return path

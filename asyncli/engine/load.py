@@ -379,6 +379,8 @@ class Load:
         tick.answered += count
         tick.by_status[response.status] = tick.by_status.get(response.status, 0) + count
         asked.body_bytes += count * response.body_bytes
+        target = self._shard.destinations[place].target
+        asked.by_target[target] = asked.by_target.get(target, 0) + count
         if self._lengths[place] is None:
             self._lengths[place] = response.body_bytes
         if response.body_bytes != self._lengths[place]:
@@ -549,6 +551,7 @@ class Load:
     def _miss_instants(self, now: float, waited: dict[int, int]) -> int:
         """How many instants have passed that nobody served, added to ``waited`` by how long ago."""
         assert self._shard.rate is not None
+        now = min(now, self._stop_at)  # what is due at the very end is no more to be asked
         step_s = self._shard.workers / self._shard.rate
         since = self._t0 + (self._due + self._worker / self._shard.workers) * step_s
         many = min(self._todo, max(0, ceil((now - since) / step_s - 1e-6)))

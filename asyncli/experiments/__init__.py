@@ -44,6 +44,14 @@ _TIMES = (1e-3, 86_400.0)
 # What the command line has a flag for; the rest of a plan comes from a record.
 _FLAGS = ("rounds", "duration", "connections", "only")
 
+#: name -> what it compares, and how long that takes on two CPUs.
+ABOUT = {
+    "short-vs-keepalive": "a connection for each request, or kept alive; Apache, nginx (6 min)",
+    "upstream-keepalive": "a proxy that keeps its connections to the backends, or not; nginx (5 min)",
+    "pipelining": "pipelines against one at a time, threads and tasks; nginx (2 min)",
+    "server-models": "processes, threads and pools, by CPU a connection; programs in C (6 min)",
+    "holding": "what a held connection costs each server of the lab, and how many fit (13 min)",
+}
 #: name -> the module with its EXPERIMENT.
 NAMES = {
     "short-vs-keepalive": "short_vs_keepalive",

@@ -38,6 +38,10 @@ class OwnServer(ABC):
             raise HostError(f"{self.called} is not running; start it first")
         return self._process.pid
 
+    def __repr__(self) -> str:
+        running = f", pid {self._process.pid}" if self._process is not None else ", not running"
+        return f"<{self.called} at {self.url}{running}>"
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

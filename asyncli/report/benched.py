@@ -35,8 +35,9 @@ def to_json(found: Benched) -> str:
 def one_line(found: Benched) -> str:
     """Verdict and figures in one line."""
     line = f"{found.verdict}: {found.why}"
-    if found.verdict == "passed" and found.latency_ms.p99 is not None:
-        line += f"; p50 {_ms(found.latency_ms.p50)} ms, p99 {_ms(found.latency_ms.p99)} ms"
+    if found.latency_ms.p99 is not None:
+        rate = "" if found.verdict == "passed" else f"; {found.requests.per_s:,.0f} a second"
+        line += f"{rate}; p50 {_ms(found.latency_ms.p50)} ms, p99 {_ms(found.latency_ms.p99)} ms"
     return oneline(line)
 
 
@@ -83,7 +84,8 @@ def _table(found: Benched) -> Iterable[RenderableType]:
 
 def _rows(found: Benched) -> Iterable[tuple[str, str]]:
     server, requests, connections = found.environment["server"], found.requests, found.connections
-    yield "server", f"{server['label']} at {', '.join(found.plan.urls)}"
+    label = "unknown" if server["label"] == "the server" else server["label"]
+    yield "server", f"{label} at {', '.join(found.plan.urls)}"
     yield "asked", asked(found.plan, found.workers)
     parts = [f"{format_count(requests.total)} answered in {format_duration(found.duration_s)}, {requests.per_s:,.0f} a second"]
     parts.append(f"{format_count(requests.keepalive)} on a connection that stayed open")
@@ -91,7 +93,7 @@ def _rows(found: Benched) -> Iterable[tuple[str, str]]:
     odd = {
         "asked again": requests.resent,
         "in flight at the end": requests.in_flight,
-        "overdue then": requests.overdue,
+        "due and not asked at the end": requests.overdue,
         "never asked": requests.left,
     }
     parts += [f"{format_count(count)} {what}" for what, count in odd.items() if count]
@@ -109,6 +111,10 @@ def _rows(found: Benched) -> Iterable[tuple[str, str]]:
             f"of it {format_bytes(of_bytes.bodies)} of bodies; {format_bytes(of_bytes.sent)} sent"
         ),
     )
+    if found.lateness_ms.p99 is not None:
+        late = found.lateness_ms
+        queued = f"; {format_count(requests.queued)} waited for a connection to be free" if requests.queued else ""
+        yield "asked late", f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms{queued}"
     yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}"
 
 
@@ -132,8 +138,10 @@ def _range(least: float, most: float) -> str:
 
 
 def _spent(spent: Spent) -> str:
-    if spent.cpu_us_per_request is None:
+    if spent.cpu_s is None:
         return "unknown"
+    if spent.cpu_us_per_request is None:
+        return f"{format_duration(spent.cpu_s)} in all"
     return f"{spent.cpu_us_per_request:,.1f} us a request ({cores(spent.cores)})"
 
 
@@ -199,4 +207,5 @@ def _findings(found: Benched) -> Iterable[RenderableType]:
         if one.remedy:
             words.append(f"; {oneline(one.remedy)}", "dim")
         yield Indented(words, 4, 2)
-    yield Indented(Text(f"The rule: {RULE}", "dim"), 4, 2)
+    if found.verdict != "passed":
+        yield Indented(Text(f"The rule: {RULE}", "dim"), 4, 2)

@@ -13,7 +13,7 @@ from asyncli.report.words import digits, oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 _WIDEST = 132
 _CLAIM_STYLE = {"holds": "bold green", "holds in part": "bold yellow", "does not hold": "bold red", "cannot say": "bold magenta"}
@@ -86,7 +86,7 @@ def _tables(record: Record) -> Iterable[RenderableType]:
         if not table.rows:
             continue
         yield Text(table.title, "bold")
-        yield _table(table)
+        yield _Fitting(table)
         if table.caption:
             yield Indented(Text(table.caption, "dim"), 2, 2)
         yield ""
@@ -99,16 +99,34 @@ def _rounds(record: Record) -> str:
     return "1 round" if rounds == 1 else f"{rounds} rounds"
 
 
-def _table(table: Table) -> RenderableType:
+# Wider than any table.
+_BOUNDLESS = 10_000
+
+
+class _Fitting:
+    """A table; where it is too wide, its rows one below the other, a figure a line."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
+        from rich.measure import Measurement
+
+        grid = _grid(self._table)
+        wide = Measurement.get(console, options.update(width=_BOUNDLESS), grid).maximum <= options.max_width
+        yield from [grid] if wide else _stacked(self._table)
+
+
+def _grid(table: Table) -> RenderableType:
     from rich import box
     from rich.table import Table as Grid
     from rich.text import Text
 
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    grid.add_column("")
+    grid.add_column("", no_wrap=True)
     columns = table.told
     for column in columns:
-        grid.add_column(heading(column.label, column.unit), justify="right")
+        grid.add_column(heading(column.label, column.unit), justify="right", no_wrap=True)
     for row in table.rows:
         cells = []
         for column in columns:
@@ -119,6 +137,22 @@ def _table(table: Table) -> RenderableType:
             theirs = [amount(row.source[one.key], one.unit) if one.key in row.source else "" for one in columns]
             grid.add_row(Text("  the source", "dim"), *(Text(one, "dim") for one in theirs))
     return grid
+
+
+def _stacked(table: Table) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    columns = table.told
+    widest = max((len(heading(one.label, one.unit)) for one in columns), default=0)
+    for row in table.rows:
+        yield Text(f"  {row.label}")
+        for column in columns:
+            middle, span = cell(row, column.key, column.unit)
+            line = Text.assemble((f"    {heading(column.label, column.unit):<{widest}}  ", "dim"), f"{middle:>10}")
+            line.append(f"  {span}" if span else "", "dim")
+            if column.key in row.source:
+                line.append(f"  source {amount(row.source[column.key], column.unit)}", "dim")
+            yield line
 
 
 def _findings(findings: list[Finding]) -> Iterable[RenderableType]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from asyncli import __version__
@@ -14,7 +13,7 @@ from asyncli.report.page import Figure, Table, fill
 from asyncli.report.plain_charts import draw
 from asyncli.report.svg import inline_svg
 from asyncli.report.words import oneline
-from asyncli.units import format_duration
+from asyncli.units import format_bytes, format_duration
 
 
 def page(record: Record) -> str:
@@ -39,8 +38,8 @@ def page(record: Record) -> str:
              "evidence": oneline(one.evidence), "remedy": oneline(one.remedy)}
             for one in record.findings
         ],
-        plan=Table("What was asked", [("", False), ("", False)], [[key, _plain(value)] for key, value in record.plan.items()]),
-        environment=Table("Where", [("", False), ("", False)], [[key, _plain(value)] for key, value in environment.items()]),
+        plan=Table("What was asked", [("", False), ("", False)], [[key, _plain(key, one)] for key, one in record.plan.items()]),
+        environment=Table("Where", [("", False), ("", False)], [[key, _plain(key, one)] for key, one in environment.items()]),
         command=record.command,
         made=f"asyncli {__version__}",
     )  # fmt: skip
@@ -49,8 +48,13 @@ def page(record: Record) -> str:
 _FACTS = ("kernel", "machine", "cpu_model", "cpus", "memory_bytes", "python", "asyncli", "host", "server")
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _plain(key: str, value: Any) -> str:
+    """A value of a plan or of a place, for a reader; of the servers, their names."""
+    if isinstance(value, list | dict):
+        return ", ".join(map(str, value)) or ("all" if key == "only" else "none")
+    if key == "memory_bytes" and value is not None:
+        return format_bytes(value)
+    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _table(table: Figures) -> Table:

@@ -85,11 +85,14 @@ def test_the_figures() -> None:
         ({"cpu_s": 1.9, "server_s": None}, "invalid", "generator_saturated_cpu"),
         ({"cpu_s": 1.9, "server_s": 1.8}, "passed", "both_busy"),
         ({"cpu_s": 1.9, "workers": 2}, "passed", None),
+        # An answer that is an error is the server's, however busy we were.
+        ({"cpu_s": 1.9, "server_s": 0.5, "by_status": {200: 900, 500: 100}}, "failed", "generator_saturated_cpu"),
+        ({"ended": "stopped"}, "passed", "stopped_by_user"),
         ({"cpu_s": 3.7, "workers": 2}, "invalid", "generator_saturated_cpu"),
         ({"by_status": {200: 999, 503: 1}}, "failed", "error_answers"),
         ({"by_status": {304: 1000}}, "passed", None),
         ({"asked": Asked(failed={"reset": 1})}, "failed", "requests_failed"),
-        ({"asked": Asked(left=7), "plan": {"requests": 1007}, "ended": "stopped"}, "failed", "requests_left"),
+        ({"asked": Asked(left=7), "plan": {"requests": 1007}, "ended": "stopped"}, "failed", "stopped_by_user"),
         ({"asked": Asked(left=7), "plan": {"requests": 1007, "duration_s": 2.0}, "ended": "time"}, "passed", "requests_left"),
         ({"asked": Asked(left=7), "plan": {"requests": 1007}, "ended": "gave up"}, "failed", "gave_up"),
         ({"ended": "gave up"}, "failed", "gave_up"),
@@ -115,9 +118,30 @@ def test_the_figures() -> None:
 def test_each_doubt_has_its_verdict(made: dict[str, Any], verdict: str, code: str | None) -> None:
     found = benched(a_run(**made))
     assert found.verdict == verdict
-    assert codes(found) == ([] if code is None else [code])
+    assert codes(found)[:1] == ([] if code is None else [code])
     if verdict == "invalid":
         assert found.findings[0].evidence == found.why
+    if made.get("ended") == "stopped":
+        assert "(stopped before its end)" in found.why or verdict == "failed"
+
+
+def test_a_run_of_a_moment_and_a_tail_of_our_own_are_said_to_be() -> None:
+    run = a_run()
+    run.elapsed_s = 0.01
+    assert codes(benched(run)) == ["short_run"]
+    late = {"plan": {"duration_s": 2.0, "rate": 500.0}, "latency_us": histogram(*[9000] * 1000)}
+    assert codes(benched(a_run(**late, lateness_us=histogram(2000)))) == []
+    assert codes(benched(a_run(**late, lateness_us=histogram(4000)))) == ["late_tail"]
+
+
+def test_of_several_urls_each_has_its_count_and_the_servers_cpu_its_server() -> None:
+    run = a_run(asked=Asked(by_target={0: 990, 1: 10}))
+    run.plan = BenchPlan(urls=(URL, "http://127.0.0.1:81/x"), duration_s=2.0)
+    found = benched(run)
+    assert found.requests.by_url == {URL: 990, "http://127.0.0.1:81/x": 10}
+    assert codes(found) == ["several_urls", "several_servers"]
+    run.plan = BenchPlan(urls=(URL, f"{URL}x"), duration_s=2.0)
+    assert codes(benched(run)) == ["several_urls"]
 
 
 def test_only_an_error_of_ours_makes_it_invalid() -> None:

@@ -79,9 +79,9 @@ def record_of(doing: Any = measures, concluding: Any = conclude, **changes: Any)
     return asyncio.run(run(made, plan_of(made, False, changes), say=lambda _: None))
 
 
-def text_of(record: Record) -> str:
+def text_of(record: Record, width: int = 140) -> str:
     out = io.StringIO()
-    print_experiment(record, Console(width=140, file=out))
+    print_experiment(record, Console(width=width, file=out))
     return out.getvalue()
 
 
@@ -92,6 +92,14 @@ def test_figures_of_rounds() -> None:
     assert span([2.0, 2.001]) == "2.00"
     assert Row("x", {"a": [1.0, 9.0, 2.0]}).median("a") == 2.0
     assert Row("x", {}).median("a") is None
+
+
+def test_a_table_that_does_not_fit_has_a_figure_a_line() -> None:
+    wide, narrow = text_of(record_of()), text_of(record_of(), 24)
+    assert "…" not in wide + narrow
+    assert not [line for line in wide.splitlines() if line.strip() == "switched on"]
+    said = " ".join(narrow.split())
+    assert "off requests/s 150 100 to 200 source 21,203 switched on requests/s 305 210 to 400" in said
 
 
 def test_text_and_page_say_the_same() -> None:
