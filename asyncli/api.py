@@ -34,6 +34,7 @@ from asyncli.report.pictures import Picture, pictures
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.tables import CostView, DeathView, DriftView, Table
 from asyncli.report.text import answer, one_line, print_report, server_name, why
+from asyncli.report.thresholds import require as require_limits
 from asyncli.report.timeline import timeline
 from asyncli.store.reader import Run, read_run
 
@@ -356,7 +357,9 @@ def make_plan(urls: str | Sequence[str], **settings: Any) -> Plan:
 
     Raises :class:`~asyncli.errors.PlanError` that names the key, says what is wrong with it, and what to write.
     """
-    return build_plan([Layer("plan: {key}", {**settings, "urls": urls})])
+    plan = build_plan([Layer("plan: {key}", {**settings, "urls": urls})])
+    require_limits(plan.fail_if, Summary)
+    return plan
 
 
 def lab_server(

@@ -64,6 +64,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     headers: tuple[str, ...] = ()
     first_beat: Literal["now", "sleep"] = "now"
     reopen: bool = True
+    #: Limits on the run's own numbers, as expressions: what is crossed makes it fail (report/thresholds.py).
+    fail_if: tuple[str, ...] = ()
     seed: int = 0
     force: bool = False
 
@@ -255,6 +257,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "header": ("headers", _strings(_header)),
     "first_beat": ("first_beat", _first_beat),
     "reopen": ("reopen", _boolean),
+    "fail_if": ("fail_if", _strings(_text)),
     "seed": ("seed", _whole(0, 2**63 - 1, "a seed")),
     "force": ("force", _boolean),
 }

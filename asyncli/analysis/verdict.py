@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -17,6 +17,8 @@ RULE = (
     "passed: as many held at the hold's end as were asked for, and none lost; invalid: the generator was the limit; "
     "untested: nothing ever connected; else failed"
 )
+#: The numbers on which the rule is; where the user limits one of them, that limit stands in the rule's place.
+LOST, HELD = "connections.lost", "connections.held"
 # Attempts that failed for want of these never left this host.
 _OURS = ("no_ports", "no_descriptors")
 
@@ -28,15 +30,26 @@ class Judgement(msgspec.Struct):
     why: str
 
 
-def judge(plan: Plan, totals: Totals, *, saturated: bool, complete: bool, findings: Sequence[Finding] = ()) -> Judgement:
+def judge(
+    plan: Plan,
+    totals: Totals,
+    *,
+    saturated: bool,
+    complete: bool,
+    findings: Sequence[Finding] = (),
+    limited: Collection[str] = (),
+    crossed: Sequence[str] = (),
+) -> Judgement:
     """The verdict, first match wins; ``findings``: those of the run file, where the user who stopped the run is named.
+
+    ``limited``: the keys that the user set limits to, and of these limits ``crossed``, in words.
 
     1. untested: nothing ever connected.
     2. invalid: the generator was the limit. It passed a stated bound (``saturated``), lost a worker, or could not open
        what was asked for want of its own ports or descriptors.
-    3. failed: an established connection was lost.
+    3. failed: a limit of the user's was crossed; an established connection was lost, and no limit says how many may be.
     4. invalid: the run was killed (not ``complete``), so its hold has no end to be judged at.
-    5. failed: fewer are held at the hold's end than were asked for.
+    5. failed: fewer are held at the hold's end than were asked for, and no limit says how few may be.
     6. passed.
     """
     whole, held, asked = totals.whole, totals.held, plan.connections
@@ -53,15 +66,18 @@ def judge(plan: Plan, totals: Totals, *, saturated: bool, complete: bool, findin
     if held < asked and starved:
         names = " and ".join(cause.removeprefix("no_") for cause in starved)
         return Judgement("invalid", f"the generator ran out of {names}: it opened {held:,} of {asked:,}")
-    if whole.lost:
+    if crossed:
+        return Judgement("failed", "; ".join(crossed))
+    if whole.lost and LOST not in limited:
         return Judgement("failed", f"{whole.lost:,} of {whole.opened:,} established connections were lost")
     if any(one.code == CUT for one in findings):
         return Judgement("invalid", stop)
     if not complete:
         return Judgement("invalid", f"the run has no end: it goes on, or it was killed{by_hand}")
-    if held < asked:
+    if held < asked and HELD not in limited:
         return Judgement("failed", f"{held:,} of {asked:,} connections were held at the end{by_hand}")
-    return Judgement("passed", f"{held:,} of {asked:,} connections were held to the end, and none was lost{by_hand}")
+    lost = f"{whole.lost:,} were lost, as many as --fail-if allows" if whole.lost else "none was lost"
+    return Judgement("passed", f"{held:,} of {asked:,} connections were held to the end, and {lost}{by_hand}")
 
 
 def interrupted(findings: Sequence[Finding]) -> str:

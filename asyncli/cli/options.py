@@ -36,6 +36,7 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each heartbeat; repeatable."),
     click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
     click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
+    click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail where 'lost > 0.1%' or the like is so; repeatable."),
     click.option("--seed", metavar="N", help="Of the jitter; the same seed gives the same schedule."),
     click.option("--force", is_flag=True, default=None, help="Go on though the preflight refuses."),
     click.option("--plan", "plan_file", metavar="FILE.toml", help="A plan, or the name of one of ours: smoke, 100k, overnight."),
@@ -64,7 +65,13 @@ def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Laye
     flags = {key: value for key, value in values.items() if key in {*KEYS, "ramp"} and value is not None and value != ()}
     if urls:
         layers.append(Layer("URL", {"urls": list(urls)}))
-    return build_plan([*layers, Layer("--{key}", flags)])
+    plan = build_plan([*layers, Layer("--{key}", flags)])
+    if plan.fail_if:
+        from asyncli.report.summary import Summary
+        from asyncli.report.thresholds import require
+
+        require(plan.fail_if, Summary)
+    return plan
 
 
 def plan_path(name: str) -> Path:

@@ -24,6 +24,9 @@ from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan, plan_document
 from asyncli.records import CUT, SCHEMA, STOPPED, Environment, Finding, Phase, PhaseName
 from asyncli.report.analyses import Analyses, analyse
+from asyncli.report.thresholds import Outcome
+from asyncli.report.thresholds import judge as judge_limits
+from asyncli.report.thresholds import parse as parse_limit
 from asyncli.store.reader import Run
 
 __all__ = ["Summary", "exit_status", "summarise"]
@@ -177,38 +180,19 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     whole = totals.whole
     reconciliation, disagreements = reconcile(totals, phases, ticks, samples, plan)
     limits = saturation(plan, totals, phases, ticks, environment)
-    judgement = judge(plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings)
     marks = _Marks(run)
     server, server_findings = _server(run, marks)
     generator, generator_findings = _generator(marks, totals, is_saturated(limits))
     rate = achieved_per_s(plan, totals, phases, ticks)
-    findings = [
-        Finding(f"verdict_{judgement.verdict}", _SEVERITY[judgement.verdict], judgement.why, f"the rule: {RULE}"),
-        *limits,
-        *deaths.failures(totals),
-        *deaths.deaths(known.diagnoses),
-        *disagreements,
-        *company(totals, phases, ticks, samples, environment),
-        *deaths.listen_queue(phases, ticks, samples, environment),
-        *deaths.statuses(whole),
-        *_of_the_file(run),
-        *run.findings,
-        *_of_numbers(plan, totals, rate),
-        *cost.findings,
-        *known.findings,
-        *_of_residue(cost.residue),
-        *server_findings,
-        *generator_findings,
-    ]
     end = end_of_run(phases, ticks, samples)
-    return Summary(
+    summary = Summary(
         schema=SCHEMA,
         run=RunPart(
             id=run.id,
             started=run.started,
             duration_s=end,
             phases=[PhaseSpan(one.name, one.start_s, one.end_s) for one in phases],
-            verdict=judgement.verdict,
+            verdict="untested",
             complete=run.complete,
         ),
         plan=dict(plan_document(plan)),
@@ -247,9 +231,62 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         drift=known.drifts,
         diagnoses=known.diagnoses,
         generator=generator,
-        findings=_once(findings),
+        findings=[],
         environment=_whole_environment(environment),
     )
+    outcomes, unreadable = _judge_limits(plan, summary)
+    crossed = [one.words for one in outcomes if one.crossed is not False] + [one.evidence for one in unreadable]
+    judgement = judge(
+        plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings,
+        limited=[one.threshold.key for one in outcomes], crossed=crossed,
+    )  # fmt: skip
+    summary.run.verdict = judgement.verdict
+    summary.findings = _once(
+        [
+            Finding(f"verdict_{judgement.verdict}", _SEVERITY[judgement.verdict], judgement.why, f"the rule: {RULE}"),
+            *_of_limits(outcomes),
+            *unreadable,
+            *limits,
+            *deaths.failures(totals),
+            *deaths.deaths(known.diagnoses),
+            *disagreements,
+            *company(totals, phases, ticks, samples, environment),
+            *deaths.listen_queue(phases, ticks, samples, environment),
+            *deaths.statuses(whole),
+            *_of_the_file(run),
+            *run.findings,
+            *_of_numbers(plan, totals, rate),
+            *cost.findings,
+            *known.findings,
+            *_of_residue(cost.residue),
+            *server_findings,
+            *generator_findings,
+        ]
+    )
+    return summary
+
+
+def _judge_limits(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:
+    """What the run's own numbers say of its plan's limits; a file of another asyncli may have some that this one cannot read."""
+    limits, unreadable = [], []
+    for text in plan.fail_if:
+        try:
+            limits.append(parse_limit(text, Summary))
+        except ValueError as error:
+            unreadable.append(Finding("limit_unknown", "error", f"--fail-if: {error}"))
+    return judge_limits(limits, msgspec.to_builtins(summary, str_keys=True) if limits else {}), unreadable
+
+
+def _of_limits(outcomes: list[Outcome]) -> list[Finding]:
+    """What came of each limit of ``--fail-if``; one of which nothing can be said has not been kept."""
+    return [
+        Finding("limit_kept", "info", f"kept: {one.words}")
+        if one.crossed is False
+        else Finding("limit_crossed", "error", f"crossed: {one.words}")
+        if one.crossed
+        else Finding("limit_unknown", "error", f"{one.words}, so it cannot be said that it was kept", "see why, or leave it out")
+        for one in outcomes
+    ]
 
 
 _SEVERITY: dict[Verdict, Literal["info", "error"]] = {

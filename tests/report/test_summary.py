@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from contract import ENVIRONMENT, SOAK, keys_match
 from recording import write_run
@@ -161,3 +162,44 @@ def test_json_is_stable_and_finite(tmp_path: Path) -> None:
     summary = summarise(run)
     summary.ramp.achieved_per_s = math.nan
     assert json.loads(to_json(summary))["ramp"]["achieved_per_s"] is None
+
+
+def limited(*limits: str, lost: int = 3) -> dict[str, Any]:
+    run = a_run(30_000, server=False)
+    run.plan = msgspec.structs.replace(run.plan, fail_if=limits)
+    if lost:
+        run.ticks[-3][1].deaths["reset"] = Deaths(lost)
+    return document(run)
+
+
+@pytest.mark.parametrize(
+    ("limits", "lost", "verdict", "codes"),
+    [
+        ((), 3, "failed", []),
+        (("lost > 0.1%",), 3, "passed", ["limit_kept"]),
+        (("lost > 0.005%",), 3, "failed", ["limit_crossed"]),
+        # A limit on something else leaves the rule on losses as it is.
+        (("heartbeats.failed > 0",), 3, "failed", ["limit_kept"]),
+        (("heartbeats.failed > 0",), 0, "passed", ["limit_kept"]),
+        (("heartbeats.latency_ms.p99 > 1us",), 0, "failed", ["limit_crossed"]),
+        (("heartbeats.latency_ms.p99 < 1h", "lost > 1"), 0, "failed", ["limit_crossed", "limit_kept"]),
+        # What is unknown has not been kept.
+        (("server.pss_bytes.hold_end > 1GB", "held < 1"), 0, "failed", ["limit_unknown", "limit_kept"]),
+    ],
+)
+def test_limits_of_the_users_own_decide(limits: tuple[str, ...], lost: int, verdict: str, codes: list[str]) -> None:
+    found = limited(*limits, lost=lost)
+    assert found["run"]["verdict"] == verdict
+    assert [one["code"] for one in found["findings"] if one["code"].startswith("limit_")] == codes
+    said = next(one["evidence"] for one in found["findings"] if one["code"] == f"verdict_{verdict}")
+    if verdict == "failed" and codes:
+        crossed = [one["evidence"] for one in found["findings"] if one["code"] == "limit_crossed"]
+        assert not crossed or crossed[0].removeprefix("crossed: ") in said
+    if verdict == "passed" and lost:
+        assert f"{lost} were lost, as many as --fail-if allows" in said
+
+
+def test_a_limit_of_another_asyncli_is_not_kept_in_silence() -> None:
+    found = limited("connections.wishes > 1", lost=0)
+    assert found["run"]["verdict"] == "failed"
+    assert [one["code"] for one in found["findings"] if one["code"].startswith("limit_")] == ["limit_unknown"]

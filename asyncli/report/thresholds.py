@@ -1,0 +1,210 @@
+"""``--fail-if 'lost > 0.1%'``: limits on what a run says of itself, over any number of its JSON. Pure.
+
+An expression is a key, a comparison and a number with its unit; nothing is evaluated but that. Keys are those of the summary's
+JSON, checked against its types before anything starts, so that a night is not judged by a typing error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from asyncli.errors import PlanError
+from asyncli.units import format_bytes, format_count, format_duration, parse_duration
+
+_FORM = re.compile(r"\s*([A-Za-z_][\w.*]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*?)\s*")
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">": lambda a, b: a > b, ">=": lambda a, b: a >= b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
+}  # fmt: skip
+_NUMBER = re.compile(r"([-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?)\s*(\S.*)?")
+_COUNTS = {"": 1.0, "k": 1e3, "m": 1e6}
+_BYTES = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
+#: Of a part of the JSON that has several numbers, the one that its name alone means.
+_MEANT = ("bytes_per_connection", "bytes_per_hour", "connections")
+#: What a percentage is of, by the first word of the key.
+_WHOLES = {"connections": "connections.requested", "heartbeats": "heartbeats.sent", "requests": "requests.total"}
+# Not numbers of the run: what it was asked to do, where, and words.
+_APART = ("schema", "plan", "environment", "findings", "diagnoses")
+# Parts of counts by what happened.
+_BY_NAME = ("failures", "deaths", "by_status", "ended")
+#: A key that stands for any name.
+_ANY = "*"
+
+
+class Threshold(msgspec.Struct, frozen=True):
+    """One expression: ``key`` in full, ``bound`` in the key's own unit, or a part of ``whole``'s value where that is given."""
+
+    text: str
+    key: str
+    comparison: str
+    bound: float
+    whole: str | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """``value`` of the key (None: unknown), and whether the limit was ``crossed`` (None: it cannot be said)."""
+
+    threshold: Threshold
+    value: float | None
+    crossed: bool | None
+
+    @property
+    def words(self) -> str:
+        """What came of it, for a reader."""
+        one = self.threshold
+        if self.value is None:
+            return f"{one.text}: {one.key} is unknown"
+        return f"{one.text}: {one.key} is {_shown(one.key, self.value)}"
+
+
+def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
+    """The expression in ``text`` on the numbers of ``of``. ``ValueError`` says what is wrong and what to write instead."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no limit; write KEY > NUMBER, for example 'lost > 0.1%'")
+    key, comparison, number = _full(match[1], keys(of)), match[2], match[3]
+    whole = None
+    if number.endswith("%"):
+        whole = _WHOLES.get(key.partition(".")[0])
+        if whole is None or _kind(key) != "count":
+            raise ValueError(f"{key} is no part of anything, so {number!r} cannot be; write a number without %")
+        bound = _number(number[:-1].strip(), {"": 0.01}, number)
+    else:
+        bound = _bound(key, number)
+    return Threshold(text.strip(), key, comparison, bound, whole)
+
+
+def require(expressions: Iterable[str], of: type[msgspec.Struct]) -> None:
+    """Raise :class:`PlanError` for the first that is no limit on the numbers of ``of``."""
+    for text in expressions:
+        try:
+            parse(text, of)
+        except ValueError as error:
+            raise PlanError(f"--fail-if: {error}") from None
+
+
+def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[Outcome]:
+    """What ``document``, the JSON of a run as plain data, says of each."""
+    outcomes = []
+    for one in thresholds:
+        value = _value(document, one.key)
+        bound: float | None = one.bound
+        if one.whole is not None:
+            whole = _value(document, one.whole)
+            bound = None if whole is None else one.bound * whole
+        crossed = None if value is None or bound is None else _COMPARE[one.comparison](value, bound)
+        outcomes.append(Outcome(one, value, crossed))
+    return outcomes
+
+
+@functools.cache
+def keys(of: type[msgspec.Struct]) -> Sequence[str]:
+    """Every number of ``of``, by the key that a limit may name; ``*`` stands for a name that depends on what happened."""
+    return [key for key in dict.fromkeys(_walk(of, "")) if key.partition(".")[0] not in _APART]
+
+
+def _full(key: str, known: Sequence[str]) -> str:
+    """The whole key of which ``key`` says enough."""
+    if any(_matches(one, key) for one in known):
+        return key
+    tails = [one for one in known if one.endswith(f".{key}")]
+    for meant in _MEANT:
+        tails += [one for one in known if _matches(one, f"{key}.{meant}")]
+    found = list(dict.fromkeys(tails))
+    if len(found) == 1:
+        # What stood for any name is called by its own.
+        return f"{key}.{found[0].rpartition('.')[2]}" if _ANY in found[0] else found[0]
+    if found:
+        raise ValueError(f"{key!r} may be {' or '.join(found)}; write which")
+    near = difflib.get_close_matches(key, [*known, *(one.rpartition(".")[2] for one in known)], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "see the keys of 'asyncli report RUN --json -'"
+    raise ValueError(f"{key!r} is no number of a run; {hint}")
+
+
+def _matches(pattern: str, key: str) -> bool:
+    wanted, given = pattern.split("."), key.split(".")
+    return len(wanted) == len(given) and all(a in (_ANY, b) for a, b in zip(wanted, given, strict=True))
+
+
+def _walk(of: Any, where: str) -> Iterator[str]:
+    """The keys of the numbers of a type."""
+    if isinstance(of, type) and issubclass(of, msgspec.Struct):
+        hints = typing.get_type_hints(of)
+        for field in msgspec.structs.fields(of):
+            yield from _walk(hints[field.name], f"{where}.{field.name}".lstrip("."))
+        return
+    origin, arguments = typing.get_origin(of), typing.get_args(of)
+    if origin in (typing.Union, types.UnionType):
+        for one in arguments:
+            yield from _walk(one, where)
+    elif origin is dict:
+        named = typing.get_args(arguments[0]) if typing.get_origin(arguments[0]) is typing.Literal else (_ANY,)
+        for name in named:
+            yield from _walk(arguments[1], f"{where}.{name}")
+    elif of in (int, float, bool):
+        yield where
+
+
+def _value(document: Mapping[str, Any], key: str) -> float | None:
+    found: Any = document
+    for name in key.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        # A cause or a status that never came has no entry: it came 0 times.
+        found = found.get(name, 0 if key.split(".")[-2:-1][0] in _BY_NAME else None)
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _kind(key: str) -> str:
+    words = key.split(".")
+    leaf = words[-1]
+    if "bytes" in leaf or any("bytes" in word for word in words[:-1]):
+        return "bytes_h" if "per_hour" in leaf else "bytes"
+    if any(word.endswith("_ms") for word in words):
+        return "ms"
+    if leaf.endswith("_s") and not leaf.endswith("per_s"):
+        return "s"
+    return "count"
+
+
+def _bound(key: str, number: str) -> float:
+    kind = _kind(key)
+    if kind == "bytes_h":
+        number = number.removesuffix("/h").strip()
+    if kind in ("bytes", "bytes_h"):
+        return _number(number, _BYTES, number)
+    if kind in ("ms", "s"):
+        per_s = 1000.0 if kind == "ms" else 1.0
+        match = _NUMBER.fullmatch(number)
+        if match is not None and not match[2]:
+            return float(match[1].replace("_", ""))
+        return parse_duration(number) * per_s
+    return _number(number, _COUNTS, number)
+
+
+def _number(text: str, units: Mapping[str, float], said: str) -> float:
+    match = _NUMBER.fullmatch(text)
+    unit = (match[2] or "").strip().lower() if match is not None else ""
+    if match is None or unit not in units:
+        known = ", ".join(one for one in units if one)
+        raise ValueError(f"{said!r} is not a number for it; write one{f', with {known} behind it if need be' if known else ''}")
+    return float(match[1].replace("_", "")) * units[unit]
+
+
+def _shown(key: str, value: float) -> str:
+    kind = _kind(key)
+    if kind == "bytes_h":
+        return f"{format_bytes(value)} an hour"
+    if kind == "bytes":
+        return format_bytes(value)
+    if kind in ("ms", "s"):
+        return format_duration(value / 1000 if kind == "ms" else value)
+    return format_count(value) if value == int(value) else f"{value:.4g}"

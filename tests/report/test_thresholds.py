@@ -1,0 +1,107 @@
+"""Limits on a run's own numbers: what they mean, what they refuse, and what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncli.report.summary import Summary
+from asyncli.report.thresholds import Outcome, judge, keys, parse
+
+DOCUMENT: dict[str, Any] = {
+    "connections": {"requested": 1000, "held": 995, "lost": 5, "deaths": {"reset": 5}},
+    "heartbeats": {"sent": 20_000, "failed": 7, "by_status": {"200": 19_990}, "latency_ms": {"p99": 251.0, "max": None}},
+    "cost": {"server_user": {"bytes_per_connection": 2100.0}, "kernel": None},
+    "drift": {"server_user": {"bytes_per_hour": 1.2e6}},
+    "run": {"duration_s": 3600.0},
+}
+
+
+def crossed(text: str) -> bool | None:
+    return judge([parse(text, Summary)], DOCUMENT)[0].crossed
+
+
+@pytest.mark.parametrize(
+    ("text", "is_crossed"),
+    [
+        ("lost > 0.1%", True),
+        ("lost > 0.5%", False),
+        ("lost >= 0.5%", True),
+        ("lost > 4", True),
+        ("connections.lost>5", False),
+        ("held < 1k", True),
+        ("heartbeats.failed > 0.1%", False),
+        ("heartbeats.latency_ms.p99 > 250", True),
+        ("heartbeats.latency_ms.p99 > 250ms", True),
+        ("heartbeats.latency_ms.p99 > 0.3s", False),
+        ("cost.server_user.bytes_per_connection > 2KB", True),
+        ("cost.server_user > 2KiB", True),
+        ("cost.server_user > 2.2kB", False),
+        ("drift.server_user > 1MB/h", True),
+        ("drift.server_user > 1.2e6", False),
+        ("run.duration_s < 1h", False),
+        ("connections.deaths.reset != 0", True),
+        # What never came, came 0 times; what was not measured is unknown.
+        ("connections.deaths.closed_idle > 0", False),
+        ("heartbeats.by_status.502 > 0", False),
+        ("heartbeats.latency_ms.max > 1s", None),
+        ("cost.kernel > 1", None),
+        ("drift.kernel > 1MB/h", None),
+    ],
+)
+def test_what_a_limit_says_of_a_run(text: str, is_crossed: bool | None) -> None:
+    assert crossed(text) is is_crossed
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is no limit; write KEY > NUMBER"),
+        ("lost", "is no limit"),
+        ("lost > ", "is no limit"),
+        ("lost > many", "'many' is not a number for it; write one"),
+        ("lost > 1MB", "'1MB' is not a number for it"),
+        ("lots > 1", "did you mean 'lost'?"),
+        ("failed > 1", "may be connections.failed or heartbeats.failed; write which"),
+        ("plan.connections > 1", "is no number of a run"),
+        ("run.verdict == 1", "is no number of a run"),
+        ("cost.server_user > 1%", "is no part of anything"),
+        ("heartbeats.latency_ms.p99 > 5 parsecs", "is not a duration"),
+        ("__import__('os') > 1", "is no limit"),
+    ],
+)
+def test_what_is_no_limit_says_what_to_write(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse(text, Summary)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_words_have_the_value_in_its_unit() -> None:
+    def words(text: str) -> str:
+        return judge([parse(text, Summary)], DOCUMENT)[0].words
+
+    assert words(" lost  > 4 ") == "lost  > 4: connections.lost is 5"
+    assert words("heartbeats.latency_ms.p99 > 250") == "heartbeats.latency_ms.p99 > 250: heartbeats.latency_ms.p99 is 251 ms"
+    assert words("drift.server_user > 1MB/h") == "drift.server_user > 1MB/h: drift.server_user.bytes_per_hour is 1.2 MB an hour"
+    assert words("cost.kernel > 1") == "cost.kernel > 1: cost.kernel.bytes_per_connection is unknown"
+
+
+def test_every_key_of_the_contract_can_be_named() -> None:
+    assert len(keys(Summary)) > 100
+    for key in keys(Summary):
+        assert parse(f"{key} > 1", Summary).key == key
+    assert not [key for key in keys(Summary) if key.startswith(("plan", "environment"))]
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_limit_or_refused_in_words(text: str) -> None:
+    try:
+        outcome = judge([parse(text, Summary)], DOCUMENT)[0]
+    except ValueError as error:
+        assert str(error)
+    else:
+        assert isinstance(outcome, Outcome)
