@@ -19,8 +19,17 @@ CONNECTIONS = "100k"
 @click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]")
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write the report as one HTML page that opens offline; '-' likewise.")
+@click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
-def command(server: str | None, out: str | None, json_file: str | None, html_file: str | None, quiet: bool, **values: Any) -> int:
+def command(
+    server: str | None,
+    out: str | None,
+    json_file: str | None,
+    html_file: str | None,
+    junit_file: str | None,
+    quiet: bool,
+    **values: Any,
+) -> int:
     """Start an nginx of our own, hold 100,000 connections on it, and print what one more costs.
 
     Needs no configuration and leaves nothing behind. Where no nginx with stub_status is installed, the built-in server
@@ -39,4 +48,6 @@ def command(server: str | None, out: str | None, json_file: str | None, html_fil
         return msgspec.structs.replace(plan, urls=(chosen.url,), status_url=chosen.status_url, server_pid=chosen.pid)
 
     chosen = lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s)
-    return run_soak(plan, out=out, json_file=json_file, html_file=html_file, quiet=quiet, lab=chosen, aim=aim)
+    return run_soak(
+        plan, out=out, json_file=json_file, html_file=html_file, junit_file=junit_file, quiet=quiet, lab=chosen, aim=aim
+    )

@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 @click.argument("run", metavar="RUN.db")
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON instead; '-' for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise.")
+@click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
 @click.option("--plots", "plots_folder", metavar="DIR", help="Write each figure as PNG and SVG into this folder.")
 @click.option("--csv", "csv_folder", metavar="DIR", help="Write the run's tables as CSV into this folder.")
-def command(run: str, json_file: str | None, html_file: str | None, plots_folder: str | None, csv_folder: str | None) -> int:
+def command(
+    run: str,
+    json_file: str | None,
+    html_file: str | None,
+    junit_file: str | None,
+    plots_folder: str | None,
+    csv_folder: str | None,
+) -> int:
     """Print the report of a run file: finished, interrupted, or still being written.
 
     With any of the flags below it is written there instead, and the names of the files are printed.
@@ -33,7 +41,7 @@ def command(run: str, json_file: str | None, html_file: str | None, plots_folder
     from asyncli.store.reader import read_run
 
     path = Path(run)
-    require_files({"--json": json_file, "--html": html_file}, path)
+    require_files({"--json": json_file, "--html": html_file, "--junit": junit_file}, path)
     for flag, folder in (("--plots", plots_folder), ("--csv", csv_folder)):
         if folder is not None:
             require_folder(flag, folder)
@@ -42,7 +50,7 @@ def command(run: str, json_file: str | None, html_file: str | None, plots_folder
     gc.freeze()
     analyses = analyse(read)
     summary = summarise(read, analyses)
-    if json_file is html_file is plots_folder is csv_folder is None:
+    if json_file is html_file is junit_file is plots_folder is csv_folder is None:
         from rich.console import Console
 
         from asyncli.report.text import print_report
@@ -55,6 +63,11 @@ def command(run: str, json_file: str | None, html_file: str | None, plots_folder
 
         write_file("--json", json_file, to_json(summary) + "\n")
     written: list[Path] = []
+    if junit_file is not None:
+        from asyncli.report.junit import to_junit
+
+        write_file("--junit", junit_file, to_junit(summary))
+        written += [] if junit_file == "-" else [Path(junit_file)]
     drawn = []
     if html_file is not None or plots_folder is not None:
         from asyncli.report.pictures import pictures
@@ -78,7 +91,7 @@ def command(run: str, json_file: str | None, html_file: str | None, plots_folder
         if not plots:
             print("asyncli: --plots: no figure can be drawn of this run: nothing was recorded over time", file=sys.stderr)
     # What was written is said where it does not end up in the JSON or the page.
-    says = sys.stderr if "-" in (json_file, html_file) else sys.stdout
+    says = sys.stderr if "-" in (json_file, html_file, junit_file) else sys.stdout
     with printing():
         for one in written:
             print(one, file=says)

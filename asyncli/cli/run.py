@@ -17,6 +17,7 @@ from asyncli.lab import LabServer
 from asyncli.plan import Plan
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.jsonout import to_json
+from asyncli.report.junit import to_junit
 from asyncli.report.live import LiveView, NullView, PlainView
 from asyncli.report.livestate import Onlooker
 from asyncli.report.summary import Summary, exit_status, summarise
@@ -55,6 +56,7 @@ def run_soak(
     out: str | None = None,
     json_file: str | None = None,
     html_file: str | None = None,
+    junit_file: str | None = None,
     quiet: bool = False,
     lab: LabServer | None = None,
     aim: Callable[[Plan, LabServer], Plan] | None = None,
@@ -62,9 +64,9 @@ def run_soak(
     """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it."""
     path = Path(out) if out is not None else free_name()
     require_free(path)
-    require_files({"--json": json_file, "--html": html_file}, path)
-    # With the JSON or the page on standard output, everything for the eye goes to standard error.
-    piped = "-" in (json_file, html_file)
+    require_files({"--json": json_file, "--html": html_file, "--junit": junit_file}, path)
+    # With the JSON, the page or the XML on standard output, everything for the eye goes to standard error.
+    piped = "-" in (json_file, html_file, junit_file)
     console = Console(stderr=piped, highlight=False)
     status, read = asyncio.run(_soak(plan, path, console, quiet, lab, aim))
     if read is None:
@@ -82,12 +84,16 @@ def run_soak(
         if json_file is not None:
             write_file("--json", json_file, to_json(summary) + "\n", f"'asyncli report {path} --json FILE' writes it elsewhere")
 
+    def tell_ci() -> None:
+        if junit_file is not None:
+            write_file("--junit", junit_file, to_junit(summary), f"'asyncli report {path} --junit FILE' writes it elsewhere")
+
     def draw() -> None:
         if html_file is not None:
             _write_page(run, analyses, summary, html_file, f"'asyncli report {path} --html FILE' writes it elsewhere")
 
     # The page last: a figure takes seconds, and the answer should not wait for it.
-    deliver(tell, keep, draw)
+    deliver(tell, keep, tell_ci, draw)
     return status
 
 

@@ -15,9 +15,16 @@ from asyncli.cli.options import plan_from, plan_options
 @click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]")
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write the report as one HTML page that opens offline; '-' likewise.")
+@click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
-    urls: tuple[str, ...], out: str | None, json_file: str | None, html_file: str | None, quiet: bool, **values: Any
+    urls: tuple[str, ...],
+    out: str | None,
+    json_file: str | None,
+    html_file: str | None,
+    junit_file: str | None,
+    quiet: bool,
+    **values: Any,
 ) -> int:
     """Hold connections on the server at URL and say what one more of them costs.
 
@@ -27,4 +34,4 @@ def command(
     plan = plan_from(values, urls)
     from asyncli.cli.run import run_soak
 
-    return run_soak(plan, out=out, json_file=json_file, html_file=html_file, quiet=quiet)
+    return run_soak(plan, out=out, json_file=json_file, html_file=html_file, junit_file=junit_file, quiet=quiet)

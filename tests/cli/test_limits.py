@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from programs import run
+from programs import SHORT, run
 
 import asyncli
 from asyncli.errors import PlanError
@@ -32,3 +33,16 @@ def test_python_says_the_same() -> None:
     assert asyncli.make_plan("http://127.0.0.1:9/", fail_if="lost > 0.1%").fail_if == ("lost > 0.1%",)
     with pytest.raises(PlanError, match="did you mean 'lost'"):
         asyncli.make_plan("http://127.0.0.1:9/", fail_if=["lots > 1"])
+
+
+@pytest.mark.nginx
+def test_a_crossed_limit_is_exit_99_and_a_failure_for_ci(tmp_path: Path) -> None:
+    limits = ["--fail-if", "lost > 0.1%", "--fail-if", "heartbeats.latency_ms.p99 > 1us"]
+    done = run(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "1s", *limits, "--junit", "out.xml", "--out", "run.db", "--quiet")
+    assert done.status == 99
+    assert done.out.startswith("failed: heartbeats.latency_ms.p99 > 1us: heartbeats.latency_ms.p99 is ")
+    suite = ET.parse(tmp_path / "out.xml").getroot()
+    failed = [case.get("name", "") for case in suite.findall("testcase") if case.find("failure") is not None]
+    assert [name.partition(":")[0] for name in failed] == ["verdict", "heartbeats.latency_ms.p99 > 1us"]
+    again = run(tmp_path, "report", "run.db", "--junit", "-")
+    assert (again.status, again.out) == (0, (tmp_path / "out.xml").read_text())

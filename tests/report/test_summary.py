@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from synthetic_run import a_run
 from asyncli.plan import plan_document
 from asyncli.records import Deaths, Finding
 from asyncli.report.jsonout import to_json
+from asyncli.report.junit import to_junit
 from asyncli.report.summary import exit_status, summarise
 from asyncli.store.reader import Run, read_run
 
@@ -203,3 +205,28 @@ def test_a_limit_of_another_asyncli_is_not_kept_in_silence() -> None:
     found = limited("connections.wishes > 1", lost=0)
     assert found["run"]["verdict"] == "failed"
     assert [one["code"] for one in found["findings"] if one["code"].startswith("limit_")] == ["limit_unknown"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "lost", "failures", "errors"),
+    [((), 0, 0, 0), ((), 3, 1, 0), (("lost > 1", "held < 1"), 3, 2, 0), (("server.pss_bytes.hold_end > 1GB",), 0, 1, 1)],
+)
+def test_junit_has_the_verdict_and_each_limit_as_a_test(limits: tuple[str, ...], lost: int, failures: int, errors: int) -> None:
+    run = a_run(30_000, server=False)
+    run.plan = msgspec.structs.replace(run.plan, fail_if=limits)
+    if lost:
+        run.ticks[-3][1].deaths["reset"] = Deaths(lost)
+    suite = ET.fromstring(to_junit(summarise(run)))
+    cases = suite.findall("testcase")
+    assert next(one.get("name") for one in cases) == "verdict"
+    assert len(cases) == int(suite.get("tests", "0")) == 1 + len(limits)
+    assert (suite.get("failures"), suite.get("errors")) == (str(failures), str(errors))
+    assert len(suite.findall("testcase/failure")) == failures
+    assert all(one.get("message") for one in suite.iter() if one.tag in ("failure", "error"))
+
+
+def test_what_xml_cannot_hold_is_replaced() -> None:
+    run = empty(a_run(100))
+    run.plan = msgspec.structs.replace(run.plan, fail_if=("a\x00\ud800<b> & 'c'",))
+    suite = ET.fromstring(to_junit(summarise(run)).encode("utf-8"))
+    assert (suite.get("errors"), suite.get("failures")) == ("2", "0")
