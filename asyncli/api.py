@@ -30,6 +30,7 @@ from asyncli.report import charts
 from asyncli.report import comparison as comparison_report
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.frames import Frames, pandas
+from asyncli.report.livestate import Onlooker
 from asyncli.report.pictures import Picture, pictures
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.tables import CostView, DeathView, DriftView, Table
@@ -420,12 +421,13 @@ async def soak(
         status = {} if aim.status_url is None else {"status_url": aim.status_url}
         plan = make_plan(aim.url, **{**status, "server_pid": aim.pid, **settings})
     path = free_name() if out is None else Path(out)
-    watcher: NotebookWatcher | LogWatcher | None = None
+    watcher: Onlooker = Onlooker(plan)
     if progress is not False and kernel_shell() is not None:
         watcher = NotebookWatcher(plan)
     elif progress:
         watcher = LogWatcher(plan)
     run = Soak(plan, path, watcher=watcher, target=target)
+    watcher.stop = run.stop
     try:
         await run.run()
     except BaseException:

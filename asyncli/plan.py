@@ -66,6 +66,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     reopen: bool = True
     #: Limits on the run's own numbers, as expressions: what is crossed makes it fail (report/thresholds.py).
     fail_if: tuple[str, ...] = ()
+    #: End it at the first of these that is crossed and can only get worse.
+    abort: bool = False
     seed: int = 0
     force: bool = False
 
@@ -258,6 +260,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "first_beat": ("first_beat", _first_beat),
     "reopen": ("reopen", _boolean),
     "fail_if": ("fail_if", _strings(_text)),
+    "abort": ("abort", _boolean),
     "seed": ("seed", _whole(0, 2**63 - 1, "a seed")),
     "force": ("force", _boolean),
 }

@@ -30,6 +30,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 #: Codes of the findings of a run that its user ended before its plan did: drained after the first signal, or cut off at once.
 STOPPED, CUT = "stopped_by_user", "cut_off"
+#: ... and of one that a limit of its user's ended.
+ABORTED = "aborted_by_limit"
 
 
 class Phase(msgspec.Struct):

@@ -24,7 +24,7 @@ from asyncli.engine.spread import Destination, Spread
 from asyncli.environment import given_up, look_around, read_environment
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
-from asyncli.records import CUT, STOPPED, Check, Deaths, Finding, Phase, PhaseName, Sample, Tick
+from asyncli.records import ABORTED, CUT, STOPPED, Check, Deaths, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.store.writer import RunWriter
 from asyncli.units import format_duration
 
@@ -94,10 +94,16 @@ class Soak:
         self._generator: Generator | None = None
         self.started = False
 
-    def stop(self) -> None:
-        """Go to the drain from wherever the run is; safe to repeat, callable from a signal handler of the loop."""
+    def stop(self, because: str = "") -> None:
+        """Go to the drain from wherever the run is; safe to repeat, callable from a signal handler of the loop.
+
+        ``because``: what else than the user ends it, in words.
+        """
+        stoppable = not self._stopped.is_set() and (self._phase is None or self._phase.name in _STOPPABLE)
         planned = self._phase is not None and self._phase.name == "hold" and self.plan.hold_s is None
-        if not self._stopped.is_set() and not planned and (self._phase is None or self._phase.name in _STOPPABLE):
+        if stoppable and because:
+            self._found(Finding(ABORTED, "error", f"stopped {self._where()}, because {because}", "leave out --abort to go on"))
+        elif stoppable and not planned:
             evidence = f"stopped by the user (Ctrl-C or a signal) {self._where()}"
             self._found(Finding(STOPPED, "warning", evidence, "let the run come to its end, or ask for a shorter one"))
         self._stopped.set()

@@ -37,6 +37,7 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
     click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
     click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail where 'lost > 0.1%' or the like is so; repeatable."),
+    click.option("--abort", is_flag=True, default=None, help="Stop as soon as a limit on a count or a maximum is crossed."),
     click.option("--seed", metavar="N", help="Of the jitter; the same seed gives the same schedule."),
     click.option("--force", is_flag=True, default=None, help="Go on though the preflight refuses."),
     click.option("--plan", "plan_file", metavar="FILE.toml", help="A plan, or the name of one of ours: smoke, 100k, overnight."),

@@ -127,6 +127,7 @@ async def _soak(
                         console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
             with _Screen(plan, console, quiet) as screen:
                 soak = Soak(plan, path, watcher=screen, target=target)
+                screen.stop = soak.stop
                 await soak.run()
 
     def stop() -> bool:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
 from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, PhaseName, Sample, Tick
+from asyncli.report.livelimits import LiveLimits
+from asyncli.report.summary import Summary
+from asyncli.report.thresholds import parse
 
 # Latencies and rates are of these last seconds: long enough to stand still for the eye, short enough to show a change.
 RECENT_S = 10
@@ -224,14 +228,19 @@ def _ms(histogram: Histogram, q: float) -> float | None:
 
 
 class Onlooker:
-    """A soak's watcher that folds what happens; what it shows is for :meth:`look` to say."""
+    """A soak's watcher that folds what happens; what it shows is for :meth:`look` to say.
+
+    ``stop``: what ends the soak for a reason in words, called where a plan's ``abort`` asks for it.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.fold = LiveFold(plan)
+        self.stop: Callable[[str], None] = lambda _because: None
+        limits = [parse(text, Summary) for text in plan.fail_if] if plan.abort else []
+        self._limits = LiveLimits(limits, plan.connections)
 
     def look(self, at_once: bool) -> None:
-        """Show the state of now; ``at_once``: a phase or a finding, which must not wait for the next frame."""
-        raise NotImplementedError
+        """Show the state of now, here to nobody; ``at_once``: a phase or a finding, which must not wait for the next frame."""
 
     def phase(self, phase: Phase) -> None:
         self.fold.phase(phase)
@@ -239,6 +248,8 @@ class Onlooker:
 
     def tick(self, t_s: float, tick: Tick) -> None:
         self.fold.tick(t_s, tick)
+        if (crossed := self._limits.crossed(tick)) is not None:
+            self.stop(f"a limit was crossed: {crossed.words}")
         self.look(at_once=False)
 
     def sample(self, sample: Sample) -> None:

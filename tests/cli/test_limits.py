@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -46,3 +47,16 @@ def test_a_crossed_limit_is_exit_99_and_a_failure_for_ci(tmp_path: Path) -> None
     assert [name.partition(":")[0] for name in failed] == ["verdict", "heartbeats.latency_ms.p99 > 1us"]
     again = run(tmp_path, "report", "run.db", "--junit", "-")
     assert (again.status, again.out) == (0, (tmp_path / "out.xml").read_text())
+
+
+@pytest.mark.nginx
+def test_abort_stops_at_the_first_limit_that_can_only_get_worse(tmp_path: Path) -> None:
+    limits = ["--fail-if", "heartbeats.latency_ms.max > 1us", "--fail-if", "run.duration_s > 1d", "--abort"]
+    done = run(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "1h", *limits, "--out", "run.db", "--json", "out.json")
+    assert done.status == 99
+    found = json.loads((tmp_path / "out.json").read_text())
+    aborted = next(one["evidence"] for one in found["findings"] if one["code"] == "aborted_by_limit")
+    assert "because a limit was crossed: heartbeats.latency_ms.max > 1us: heartbeats.latency_ms.max is " in aborted
+    assert "stopped_by_user" not in [one["code"] for one in found["findings"]]
+    assert found["run"]["duration_s"] < 60
+    assert (found["connections"]["lost"], found["run"]["complete"]) == (0, True)

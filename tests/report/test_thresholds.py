@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncli.records import Deaths, Tick
+from asyncli.report.livelimits import LiveLimits
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import Outcome, judge, keys, parse
 
@@ -95,6 +97,27 @@ def test_every_key_of_the_contract_can_be_named() -> None:
     for key in keys(Summary):
         assert parse(f"{key} > 1", Summary).key == key
     assert not [key for key in keys(Summary) if key.startswith(("plan", "environment"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("lost > 2", 2), ("lost > 0.2%", 2), ("connections.deaths.reset >= 1", 0), ("heartbeats.failed > 0", 1),
+        ("heartbeats.latency_ms.max > 5ms", 2), ("connections.failures.refused > 0", 2), ("heartbeats.by_status.502 > 0", None),
+        # What may still get better is judged at the end alone.
+        ("held < 1", None), ("heartbeats.latency_ms.p99 > 1us", None), ("heartbeats.failed > 0.001%", None), ("lost < 5", None),
+    ],
+)  # fmt: skip
+def test_while_it_runs_what_can_only_get_worse_is_judged(text: str, when: int | None) -> None:
+    ticks = [
+        Tick(sent=10, deaths={"reset": Deaths(1)}),
+        Tick(sent=10, beats_failed=1, deaths={"reset": Deaths(1)}),
+        Tick(sent=10, deaths={"reset": Deaths(1)}, failures={"refused": 1}),
+    ]
+    ticks[2].latency_us.add(6000)
+    live = LiveLimits([parse(text, Summary)], 1000)
+    outcomes = [live.crossed(tick) for tick in ticks]
+    assert next((at for at, one in enumerate(outcomes) if one is not None), None) == when
 
 
 @given(st.text(max_size=60))
