@@ -20,6 +20,8 @@ CONNECTIONS = "100k"
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write the report as one HTML page that opens offline; '-' likewise.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
+@click.option("--log-json", is_flag=True, help="While it runs, a JSON object a line for each event.")
+@click.option("--on-finish", metavar="COMMAND", help="Run at the end, verdict in $ASYNCLI_VERDICT, summary on standard input.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
     server: str | None,
@@ -27,6 +29,8 @@ def command(
     json_file: str | None,
     html_file: str | None,
     junit_file: str | None,
+    log_json: bool,
+    on_finish: str | None,
     quiet: bool,
     **values: Any,
 ) -> int:
@@ -40,7 +44,7 @@ def command(
     defaults = Layer("demo: {key}", {"urls": [placeholder], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"})
     plan = plan_from(values, (), defaults)
     from asyncli import lab
-    from asyncli.cli.run import run_soak
+    from asyncli.cli.run import Files, run_soak
     from asyncli.lab import LabServer
     from asyncli.plan import Plan
 
@@ -48,6 +52,5 @@ def command(
         return msgspec.structs.replace(plan, urls=(chosen.url,), status_url=chosen.status_url, server_pid=chosen.pid)
 
     chosen = lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s)
-    return run_soak(
-        plan, out=out, json_file=json_file, html_file=html_file, junit_file=junit_file, quiet=quiet, lab=chosen, aim=aim
-    )
+    files = Files(out, json_file, html_file, junit_file)
+    return run_soak(plan, files, quiet=quiet, log_json=log_json, on_finish=on_finish, lab=chosen, aim=aim)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
+from asyncli.cli.finish import run_command
 from asyncli.cli.main import INTERRUPTED
 from asyncli.cli.places import UNSEEN, deliver, printing, require_files, write_file
 from asyncli.cli.signals import until_stopped
@@ -18,7 +21,7 @@ from asyncli.plan import Plan
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
-from asyncli.report.live import LiveView, NullView, PlainView
+from asyncli.report.live import JsonView, LiveView, NullView, PlainView, plain_line
 from asyncli.report.livestate import Onlooker
 from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
@@ -30,9 +33,13 @@ from asyncli.store.writer import require_free
 class _Screen(Onlooker):
     """Folds what happens into a state and shows it."""
 
-    def __init__(self, plan: Plan, console: Console, quiet: bool) -> None:
+    def __init__(self, plan: Plan, console: Console, quiet: bool, log_json: bool) -> None:
         super().__init__(plan)
-        self._view = NullView() if quiet else LiveView(plan, console) if console.is_terminal else PlainView(plan, console)
+        self._console = console
+        if quiet:
+            self._view = NullView()
+        else:
+            self._view = (JsonView if log_json else LiveView if console.is_terminal else PlainView)(plan, console)
 
     def __enter__(self) -> _Screen:
         self._view.__enter__()
@@ -42,6 +49,11 @@ class _Screen(Onlooker):
         with contextlib.suppress(*UNSEEN):
             self._view.__exit__(None, None, None)
 
+    def say_now(self) -> None:
+        """One line of how it stands, for whoever asked by SIGUSR1."""
+        with contextlib.suppress(*UNSEEN):
+            self._console.print(plain_line(self.fold.state()), soft_wrap=True, markup=False, highlight=False)
+
     def look(self, at_once: bool) -> None:
         """A screen that is gone (the reader of a pipe has left) ends the showing, never the soak."""
         try:
@@ -50,25 +62,37 @@ class _Screen(Onlooker):
             self._view = NullView()
 
 
+class Files(NamedTuple):
+    """Where a soak writes; None: nowhere, but for the run file, which then has a name of its own."""
+
+    out: str | None = None
+    json: str | None = None
+    html: str | None = None
+    junit: str | None = None
+
+
 def run_soak(
     plan: Plan,
+    to: Files,
     *,
-    out: str | None = None,
-    json_file: str | None = None,
-    html_file: str | None = None,
-    junit_file: str | None = None,
     quiet: bool = False,
+    log_json: bool = False,
+    on_finish: str | None = None,
     lab: LabServer | None = None,
     aim: Callable[[Plan, LabServer], Plan] | None = None,
 ) -> int:
-    """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it."""
+    """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it.
+
+    ``on_finish``: a command of the user's that hears the verdict at the end, whatever it is.
+    """
+    out, json_file, html_file, junit_file = to
     path = Path(out) if out is not None else free_name()
     require_free(path)
     require_files({"--json": json_file, "--html": html_file, "--junit": junit_file}, path)
     # With the JSON, the page or the XML on standard output, everything for the eye goes to standard error.
     piped = "-" in (json_file, html_file, junit_file)
     console = Console(stderr=piped, highlight=False)
-    status, read = asyncio.run(_soak(plan, path, console, quiet, lab, aim))
+    status, read = asyncio.run(_soak(plan, path, console, quiet, log_json, lab, aim))
     if read is None:
         return status
     run, analyses, summary = read
@@ -93,7 +117,11 @@ def run_soak(
             _write_page(run, analyses, summary, html_file, f"'asyncli report {path} --html FILE' writes it elsewhere")
 
     # The page last: a figure takes seconds, and the answer should not wait for it.
-    deliver(tell, keep, tell_ci, draw)
+    def tell_the_user() -> None:
+        if on_finish is not None:
+            run_command(on_finish, summary, path, status)
+
+    deliver(tell, keep, tell_ci, draw, tell_the_user)
     return status
 
 
@@ -110,7 +138,13 @@ def _read(path: Path) -> tuple[Run, Analyses, Summary]:
 
 
 async def _soak(
-    plan: Plan, path: Path, console: Console, quiet: bool, lab: LabServer | None, aim: Callable[[Plan, LabServer], Plan] | None
+    plan: Plan,
+    path: Path,
+    console: Console,
+    quiet: bool,
+    log_json: bool,
+    lab: LabServer | None,
+    aim: Callable[[Plan, LabServer], Plan] | None,
 ) -> tuple[int, tuple[Run, Analyses, Summary] | None]:
     soak: Soak | None = None
 
@@ -125,7 +159,8 @@ async def _soak(
                 if not quiet:
                     with contextlib.suppress(*UNSEEN):
                         console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
-            with _Screen(plan, console, quiet) as screen:
+            with _Screen(plan, console, quiet, log_json) as screen:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.say_now)
                 soak = Soak(plan, path, watcher=screen, target=target)
                 screen.stop = soak.stop
                 await soak.run()

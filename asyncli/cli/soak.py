@@ -16,6 +16,8 @@ from asyncli.cli.options import plan_from, plan_options
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write the report as one HTML page that opens offline; '-' likewise.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
+@click.option("--log-json", is_flag=True, help="While it runs, a JSON object a line for each event.")
+@click.option("--on-finish", metavar="COMMAND", help="Run at the end, verdict in $ASYNCLI_VERDICT, summary on standard input.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
     urls: tuple[str, ...],
@@ -23,6 +25,8 @@ def command(
     json_file: str | None,
     html_file: str | None,
     junit_file: str | None,
+    log_json: bool,
+    on_finish: str | None,
     quiet: bool,
     **values: Any,
 ) -> int:
@@ -32,6 +36,6 @@ def command(
     once. The run file holds everything: 'asyncli report RUN.db' prints it again.
     """
     plan = plan_from(values, urls)
-    from asyncli.cli.run import run_soak
+    from asyncli.cli.run import Files, run_soak
 
-    return run_soak(plan, out=out, json_file=json_file, html_file=html_file, junit_file=junit_file, quiet=quiet)
+    return run_soak(plan, Files(out, json_file, html_file, junit_file), quiet=quiet, log_json=log_json, on_finish=on_finish)

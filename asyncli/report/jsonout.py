@@ -17,14 +17,15 @@ def to_json(summary: Summary) -> str:
 
 def finite_json(document: Any) -> str:
     """Plain data as indented JSON; numbers that JSON does not know are null."""
-    return msgspec.json.format(msgspec.json.encode(_finite(document)), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(finite(document)), indent=2).decode()
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Plain data with null for each number that JSON does not know."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return value

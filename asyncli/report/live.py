@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding
+from asyncli.report.jsonout import finite
 from asyncli.report.livestate import LiveFold, LiveState
 from asyncli.report.terminal import SEVERITY_STYLE
 from asyncli.report.words import bytes_each, cores, milliseconds, oneline, or_dash
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["LiveFold", "LiveState", "LiveView", "NullView", "PlainView"]
+__all__ = ["JsonView", "LiveFold", "LiveState", "LiveView", "NullView", "PlainView"]
 
 # More often tires the eye, and the terminal.
 _SHORTEST_FRAME_S = 0.25
@@ -63,6 +67,40 @@ class PlainView(NullView):
 
     def _print(self, line: str) -> None:
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+class JsonView(NullView):
+    """The same log for machines: a JSON object a line, ``event`` being phase, finding or status."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._file = console.file
+        self._phase: str | None = None
+        self._next_s = 0.0
+        self._findings = 0
+
+    def update(self, state: LiveState) -> None:
+        fresh = min(state.findings_seen - self._findings, len(state.findings))
+        for finding in state.findings[len(state.findings) - fresh :] if fresh else ():
+            self._say("finding", state, msgspec.to_builtins(finding))
+        self._findings = state.findings_seen
+        if state.phase != self._phase:
+            self._phase = state.phase
+            self._say("phase", state, {})
+        if state.elapsed_s >= self._next_s:
+            self._next_s = state.elapsed_s + _LINE_EVERY_S
+            self._say("status", state, status(state))
+
+    def _say(self, event: str, state: LiveState, more: dict[str, Any]) -> None:
+        time_now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        line = {"time": time_now, "t_s": state.elapsed_s, "event": event, "phase": state.phase, **more}
+        self._file.write(msgspec.json.encode(finite(line)).decode() + "\n")
+        self._file.flush()
+
+
+def status(state: LiveState) -> dict[str, Any]:
+    """One look as plain data, without what a log says by itself."""
+    of_the_log = ("phase", "elapsed_s", "findings", "findings_seen", "phases_done")
+    return {key: value for key, value in msgspec.to_builtins(state).items() if key not in of_the_log}
 
 
 def plain_line(state: LiveState) -> str:

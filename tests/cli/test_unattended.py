@@ -1,0 +1,46 @@
+"""What an unattended soak tells, and to whom: a log for machines, a line on a signal, a command at the end."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from programs import SHORT, Program, run
+
+pytestmark = pytest.mark.nginx
+
+
+def test_a_log_of_json_lines_and_a_command_that_hears_the_verdict(tmp_path: Path) -> None:
+    command = 'echo "$ASYNCLI_VERDICT $ASYNCLI_STATUS $ASYNCLI_LINE" > said; cat > summary.json; basename "$ASYNCLI_RUN" >> said'
+    done = run(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1s", "--out", "run.db", "--log-json", "--on-finish", command)
+    assert (done.status, done.err) == (0, "")
+    lines = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
+    assert {line["event"] for line in lines} >= {"phase", "status"}
+    phases = [line["phase"] for line in lines if line["event"] == "phase"]
+    assert phases[-3:] == ["hold", "drain", "residue"]
+    assert all({"time", "t_s", "event", "phase"} <= line.keys() for line in lines)
+    assert next(line for line in lines if line["event"] == "status")["asked"] == 50
+    verdict, name = (tmp_path / "said").read_text().splitlines()
+    assert verdict.startswith("passed 0 passed: 50 of 50 connections were held to the end")
+    assert name == "run.db"
+    assert json.loads((tmp_path / "summary.json").read_text())["connections"]["held"] == 50
+
+
+def test_a_command_that_fails_is_said_and_changes_no_status(tmp_path: Path) -> None:
+    done = run(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "0.2s", "--quiet", "--on-finish", "exit 7")
+    assert (done.status, done.err) == (0, "asyncli: --on-finish: 'exit 7' ended with status 7\n")
+
+
+def test_sigusr1_asks_for_a_line(tmp_path: Path) -> None:
+    with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
+        program.until((tmp_path / "run.db").exists, "it measures")
+
+        def said() -> bool:
+            program.signal(signal.SIGUSR1)
+            return "held 50 of 50" in program.out
+
+        program.until(said, "it says that all are held")
+        program.signal(signal.SIGINT)
+        assert program.wait().status == 0
