@@ -31,6 +31,8 @@ _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CL
 _Socket = socket.SocketType
 _CONNECTS = (errno.EINPROGRESS, 0)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+# A sockaddr of the family AF_UNSPEC.
+_NOWHERE = bytes(16)
 
 
 class Net(Protocol):
@@ -139,12 +141,22 @@ class PollNet(RealNet):
 
     For a few connections that each live for one request. poll(2) looks at every one of them at each call, so where they are
     many, or live long, the epoll set is the better one.
+
+    A connection that is replaced leaves its socket to the next one: connecting to an address of no family dissolves what it
+    was (connect(2)). On the wire that is a FIN and then a SYN from another port, as ever; the socket, its inode and its file
+    are spared, a tenth of what a short connection costs.
     """
 
     def __init__(self, destinations: tuple[Destination, ...], sources: tuple[str, ...]) -> None:
+        import ctypes
+
         super().__init__(destinations, sources)
         self._set = select.poll()
         self._watched: set[int] = set()
+        self._kept: dict[int, socket.SocketType] = {}
+        # A plain call that holds the interpreter: it is over in a microsecond, and no module of Python's connects to nowhere.
+        self._libc_connect = ctypes.PyDLL(None).connect
+        self._libc_connect.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
     def watch(self, handle: int, events: int, again: bool = False) -> None:
         self._set.register(handle, events)
@@ -158,18 +170,26 @@ class PollNet(RealNet):
         super().close(handle, abort)
 
     def replace(self, handle: int, destination: int, source: int) -> int:
-        os.close(handle)
-        try:
-            # The kernel gives the lowest free number, which is the one just closed; then the set stays as it is.
-            other = self.connect(destination, source)
-        except OSError:
-            self._forget(handle)
-            raise
-        if other != handle:
-            self._forget(handle)
+        family, address = self._targets[destination]
+        if not self._sources[destination]:
+            sock = self._kept.get(handle)
+            if sock is None:
+                sock = self._kept[handle] = _Socket(family, _NONBLOCKING_STREAM, 0, handle)
+            try:
+                sock.shutdown(socket.SHUT_WR)
+                if self._libc_connect(handle, _NOWHERE, len(_NOWHERE)) == 0 and sock.connect_ex(address) in _CONNECTS:
+                    return handle
+            except OSError:
+                pass  # it was reset meanwhile
+        self.close(handle, abort=False)
+        other = self.connect(destination, source)
+        if other == handle:
+            self.watch(other, READABLE | PEER_CLOSED)
         return other
 
     def _forget(self, handle: int) -> None:
         if handle in self._watched:
             self._watched.discard(handle)
             self._set.unregister(handle)
+        if (kept := self._kept.pop(handle, None)) is not None:
+            kept.detach()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -72,3 +73,47 @@ def test_where_connecting_fails_the_old_one_is_closed_all_the_same(net: RealNet,
         os.fstat(handle)
     assert net.poll(8) == []
     first.close()
+
+
+def test_a_socket_that_is_left_to_the_next_connection_is_a_new_one_to_the_server(listener: socket.socket) -> None:
+    net = PollNet((Destination(socket.AF_INET, "127.0.0.1", listener.getsockname()[1]),), ())
+    handle, peer = connected(net, listener)
+    ports = {peer.getpeername()[1]}
+    inode = os.fstat(handle).st_ino
+    for number in range(50):
+        net.send(handle, b"ask %d" % number)
+        assert peer.recv(100) == b"ask %d" % number
+        peer.sendall(b"answer")
+        peer.shutdown(socket.SHUT_WR)
+        assert net.poll(8, 1.0) == [(handle, READABLE | PEER_CLOSED)]
+        assert net.recv(handle, 100) == b"answer"
+        assert net.replace(handle, 0, 0) == handle
+        assert peer.recv(1) == b""  # an orderly end, and no reset
+        peer.close()
+        peer = listener.accept()[0]
+        ports.add(peer.getpeername()[1])
+        assert net.poll(8) == []
+    assert len(ports) == 51
+    assert os.fstat(handle).st_ino == inode
+    net.close(handle, abort=False)
+    assert peer.recv(1) == b""
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
+    peer.close()
+
+
+def test_one_that_was_reset_is_replaced_all_the_same(listener: socket.socket) -> None:
+    net = PollNet((Destination(socket.AF_INET, "127.0.0.1", listener.getsockname()[1]),), ())
+    handle, peer = connected(net, listener)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+    other = net.replace(handle, 0, 0)
+    second = listener.accept()[0]
+    assert net.send(other, b"x") == 1
+    assert second.recv(1) == b"x"
+    second.sendall(b"y")
+    assert net.poll(8, 1.0) == [(other, READABLE)]
+    net.close(other, abort=True)
+    with pytest.raises(ConnectionResetError):
+        second.recv(1)
+    second.close()
