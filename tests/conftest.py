@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 
@@ -16,6 +17,9 @@ import pytest
 from asyncli.lab.apache import find_apache
 from asyncli.lab.binary import find_nginx
 from asyncli.lab.haproxy import find_haproxy
+
+# Programs under test inherit it: one that was started under nohup would rightly not hear a SIGHUP.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _nginx() -> bool:
