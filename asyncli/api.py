@@ -421,11 +421,11 @@ async def soak(
         status = {} if aim.status_url is None else {"status_url": aim.status_url}
         plan = make_plan(aim.url, **{**status, "server_pid": aim.pid, **settings})
     path = free_name() if out is None else Path(out)
-    watcher: Onlooker = Onlooker(plan)
+    watcher: Onlooker
     if progress is not False and kernel_shell() is not None:
         watcher = NotebookWatcher(plan)
-    elif progress:
-        watcher = LogWatcher(plan)
+    else:
+        watcher = LogWatcher(plan) if progress else Onlooker(plan)
     run = Soak(plan, path, watcher=watcher, target=target)
     watcher.stop = run.stop
     try:

@@ -261,8 +261,7 @@ def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Ite
         yield busy
     errors = {status: count for status, count in total.by_status.items() if status >= 400}
     if errors:
-        listed = ", ".join(f"HTTP {status}: {format_count(count)}" for status, count in sorted(errors.items()))
-        evidence = f"{format_count(sum(errors.values()))} of {format_count(total.answered)} answers were errors ({listed})"
+        evidence = _answers(errors, total.answered, "were errors")
         yield Finding("error_answers", "error", evidence, "aim at a path that the server answers with 200, or see its error log")
     if failed := sum(asked.failed.values()):
         evidence = f"{_many(failed, 'request was', 'requests were')} never answered whole ({_by_cause(asked.failed)})"
@@ -298,8 +297,7 @@ def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Ite
         yield Finding("lengths_differ", "info", evidence)
     elsewhere = {status: count for status, count in total.by_status.items() if status in _REDIRECTS}
     if elsewhere:
-        listed = ", ".join(f"HTTP {status}: {format_count(count)}" for status, count in sorted(elsewhere.items()))
-        evidence = f"{format_count(sum(elsewhere.values()))} of {format_count(total.answered)} answers sent elsewhere ({listed})"
+        evidence = _answers(elsewhere, total.answered, "sent elsewhere")
         yield Finding("redirected", "warning", f"{evidence}, and nobody went there", "aim at the address that they name")
     if plan.short and asked.keepalive:
         evidence = (
@@ -329,6 +327,11 @@ def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
         evidence = f"{what} had waited for up to {format_duration(longest_s)}, and {than}: the latencies leave them out"
         severity: Severity = "error" if longest_s >= _LONG_S else "warning"
         yield Finding("unanswered_at_end", severity, evidence, "see whether the server stands still")
+
+
+def _answers(by_status: dict[int, int], of: int, what: str) -> str:
+    listed = ", ".join(f"HTTP {status}: {format_count(count)}" for status, count in sorted(by_status.items()))
+    return f"{format_count(sum(by_status.values()))} of {format_count(of)} answers {what} ({listed})"
 
 
 def _many(count: int, one: str, several: str) -> str:

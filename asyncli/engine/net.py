@@ -132,7 +132,7 @@ class RealNet:
         self.close(handle, abort=False)
         other = self.connect(destination, source)
         if other == handle:
-            self._epoll.register(other, READABLE | PEER_CLOSED)
+            self.watch(other, READABLE | PEER_CLOSED)
         return other
 
 
@@ -181,11 +181,7 @@ class PollNet(RealNet):
                     return handle
             except OSError:
                 pass  # it was reset meanwhile
-        self.close(handle, abort=False)
-        other = self.connect(destination, source)
-        if other == handle:
-            self.watch(other, READABLE | PEER_CLOSED)
-        return other
+        return super().replace(handle, destination, source)
 
     def _forget(self, handle: int) -> None:
         if handle in self._watched:

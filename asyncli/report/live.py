@@ -46,20 +46,31 @@ class NullView:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
 
-class PlainView(NullView):
-    """A log: a line at each change of phase, at each finding, and every ten seconds of the run."""
+class _Log(NullView):
+    """What every log keeps: where it stands between two looks."""
 
-    def __init__(self, plan: Plan, console: Console) -> None:
-        self._console = console
+    def __init__(self) -> None:
         self._phase: str | None = None
         self._next_s = 0.0
         self._findings = 0
 
-    def update(self, state: LiveState) -> None:
+    def _fresh(self, state: LiveState) -> tuple[Finding, ...]:
+        """The findings since the last call, as far as the state still has them."""
         fresh = min(state.findings_seen - self._findings, len(state.findings))
-        for finding in state.findings[len(state.findings) - fresh :] if fresh else ():
-            self._print(f"{format_clock(state.elapsed_s)}  {finding.severity}: {oneline(finding.evidence)}")
         self._findings = state.findings_seen
+        return state.findings[len(state.findings) - fresh :] if fresh else ()
+
+
+class PlainView(_Log):
+    """A log: a line at each change of phase, at each finding, and every ten seconds of the run."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._console = console
+        super().__init__()
+
+    def update(self, state: LiveState) -> None:
+        for finding in self._fresh(state):
+            self._print(f"{format_clock(state.elapsed_s)}  {finding.severity}: {oneline(finding.evidence)}")
         if state.phase != self._phase or state.elapsed_s >= self._next_s:
             self._phase = state.phase
             self._next_s = state.elapsed_s + _LINE_EVERY_S
@@ -69,20 +80,16 @@ class PlainView(NullView):
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-class JsonView(NullView):
+class JsonView(_Log):
     """The same log for machines: a JSON object a line, ``event`` being phase, finding or status."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self._file = console.file
-        self._phase: str | None = None
-        self._next_s = 0.0
-        self._findings = 0
+        super().__init__()
 
     def update(self, state: LiveState) -> None:
-        fresh = min(state.findings_seen - self._findings, len(state.findings))
-        for finding in state.findings[len(state.findings) - fresh :] if fresh else ():
+        for finding in self._fresh(state):
             self._say("finding", state, msgspec.to_builtins(finding))
-        self._findings = state.findings_seen
         if state.phase != self._phase:
             self._phase = state.phase
             self._say("phase", state, {})
