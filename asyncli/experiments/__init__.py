@@ -50,7 +50,7 @@ ABOUT = {
     "upstream-keepalive": "a proxy that keeps its connections to the backends, or not; nginx (5 min)",
     "pipelining": "pipelines against one at a time, threads and tasks; nginx (2 min)",
     "server-models": "processes, threads and pools, by CPU a connection; programs in C (6 min)",
-    "holding": "what a held connection costs each server of the lab, and how many fit (13 min)",
+    "holding": "what a held connection costs each server of the lab, and how many fit (20 min)",
 }
 #: name -> the module with its EXPERIMENT.
 NAMES = {

@@ -63,6 +63,8 @@ _SHARE_OF_FREE = 1 / 3
 _ASKED_OF_ONE = 8
 # A slope with a wider interval than this is no ground to divide by.
 _SURE = 0.5
+# What a server of one process has open besides its connections, and some to spare.
+_OWN_DESCRIPTORS = 100
 # A push opens so much more than is reckoned, in this share of its time: slowly, since what it holds is told once a second.
 _BEYOND, _OPENS_IN = 1.3, 0.85
 
@@ -182,24 +184,24 @@ async def _group(context: Context, stack: contextlib.AsyncExitStack) -> MemoryGr
 async def _push(context: Context, name: str, number: int) -> None:
     """Within its limit of memory, a third more connections than are reckoned to fit."""
     plan, shape = context.plan, _SHAPES[name]
-    known = [one for one in context.rounds if one["step"] == name and one["round"] == number]
+    known = next((one for one in context.rounds if one["step"] == name and one["round"] == number), None)
     limit = plan["limit_mib"] * _MIB
-    # The limit is on what is charged, and so is what is reckoned: a TCP socket may be none of it.
-    memory = memory_stop(charged_alone(shape, known[0]), limit) if known else None
-    if memory is None:
+    if known is None or not _sure(known):
         return
-    first = stops(shape, charged_alone(shape, known[0]), limit)[0].number
-    free = _free_bytes() * _SHARE_OF_FREE
-    aim = math.ceil(min(_BEYOND * first, free / max(1.0, known[0]["host"] or shape.guess_bytes)))
+    # The limit is on what is charged, and so is what is reckoned: a TCP socket may be none of it.
+    known = charged_alone(shape, known)
+    aim = aimed(shape, known, limit, _free_bytes())
     within_s = parse_duration(plan["push_time"])
-    rate = max(100, math.ceil(aim / (_OPENS_IN * within_s)))
     async with MemoryGroup(limit) as group:
         with group.inside():
             server = _made(name, aim, plan)
             await server.start()
         try:
+            # What it takes at its start is that of one cut for so many: nginx makes its slots then.
+            memory = memory_stop({**known, "start": float(group.held_bytes)}, limit)
+            assert memory is not None
             soak = plan_of_soak(
-                server, connections=aim, ramp=f"{max(1, rate // 100)}/10ms", keepalive=plan["keepalive"], timeout="3s",
+                server, connections=aim, ramp=ramp_of(aim, _OPENS_IN * within_s), keepalive=plan["keepalive"], timeout="3s",
                 hold=plan["push_time"], baseline="1s", reopen=False, force=True,
             )  # fmt: skip
             found = await push(server, soak, lambda: group.used_bytes, within_s)
@@ -313,6 +315,21 @@ def memory_stop(one: Round, limit_bytes: float) -> Stop | None:
     if room <= 0:
         return Stop(0.0, "memory, all of which its start takes", 0.0, 0.0)
     return Stop(math.floor(room / each), "memory", math.floor(room / (each + half)), math.floor(room / (each - half)))
+
+
+def aimed(shape: Shape, one: Round, limit_bytes: float, free_bytes: float) -> int:
+    """Connections to ask of a server in a limit that should not hold them all: what its one process and this host allow."""
+    first = stops(shape, one, limit_bytes)[0].number
+    free = free_bytes * _SHARE_OF_FREE / max(1.0, one["host"] or shape.guess_bytes)
+    descriptors = math.inf if shape.many or not one.get("nofile") else one["nofile"] - _OWN_DESCRIPTORS
+    return max(1, math.ceil(min(_BEYOND * first, free, descriptors)))
+
+
+def ramp_of(connections: int, within_s: float) -> str:
+    """The ramp of a plan that opens so many in no more than ``within_s``, by batches 10 ms apart or, of one, farther."""
+    rate = connections / within_s
+    batch = max(1, math.ceil(rate / 100))
+    return f"{batch}/{max(1, math.floor(1000 * batch / rate))}ms"
 
 
 def charged_alone(shape: Shape, one: Round) -> Round:
@@ -650,7 +667,8 @@ EXPERIMENT = Experiment(
     source="none: the same soak against all of them is ours, and the claims are what is commonly expected",
     defaults={
         "rounds": 2, "connections": 10_000, "members": 1_000, "rate": 2_000, "plateaus": 5, "rest": "3s", "keepalive": "10s",
-        "hold": "4s", "baseline": "3s", "limit_mib": 256, "push": ["nginx", "thread", "fork"], "push_time": "20s",
+        "hold": "4s", "baseline": "3s", "limit_mib": 48, "push": [name for name, shape in _SHAPES.items() if not shape.pool],
+        "push_time": "20s",
         "servers": list(SERVERS), "only": [],
     },
     quick={

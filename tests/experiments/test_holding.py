@@ -377,6 +377,25 @@ def test_memory_is_reckoned_with_the_interval_of_the_slope_and_not_from_an_unsur
     assert holding.memory_stop(made("nginx", each=None), 51 << 20) is None
 
 
+def test_a_push_asks_for_a_third_more_than_fits_and_no_more_than_there_are_descriptors() -> None:
+    shapes = holding._SHAPES
+    assert holding.aimed(shapes["nginx"], made("nginx"), 51 << 20, 8e9) == math.ceil(1.3 * 10_485)
+    # 52,000 would fit by memory, and as many descriptors as two processes have.
+    assert holding.aimed(shapes["nginx"], made("nginx", workers=2), 1 << 30, 8e9) == 52_000
+    assert holding.aimed(shapes["haproxy"], made("haproxy", workers=2), 1 << 30, 8e9) == 19_900
+    # Both ends of each take memory of this host.
+    assert holding.aimed(shapes["nginx"], made("nginx"), 51 << 20, 27e6) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("connections", "within_s", "ramp"), [(530, 17.0, "1/32ms"), (1_624, 17.0, "1/10ms"), (1_750, 17.0, "2/19ms"), (29_682, 17.0, "18/10ms")]
+)
+def test_a_push_opens_all_within_its_time(connections: int, within_s: float, ramp: str) -> None:
+    assert holding.ramp_of(connections, within_s) == ramp
+    batch, ms = (int(part) for part in ramp.removesuffix("ms").split("/"))
+    assert connections / batch * ms / 1000 <= within_s
+
+
 def test_a_push_is_reckoned_by_what_its_group_is_charged() -> None:
     shape = holding._SHAPES["thread-pool"]
     one = made("thread-pool", charge=2_000.0, charge_half=50.0, start=8e6, workers=1_000)

