@@ -23,6 +23,7 @@ COMMANDS = {
     "soak": ("asyncli.cli.soak", "Hold connections on a server and say what one more costs."),
     "check": ("asyncli.cli.check", "Say, in numbers, whether this host and server can carry a plan."),
     "report": ("asyncli.cli.report", "Print the report of a run file, also of one that is still being written."),
+    "watch": ("asyncli.cli.watch", "Look at a soak that is running, from another terminal."),
     "compare": ("asyncli.cli.compare", "Say what differs between runs, with intervals, and which differences are real."),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "bench": ("asyncli.cli.bench", "Ask as fast as the server answers, or at a rate: requests a second, latency, CPU."),

@@ -60,16 +60,16 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 def read_with(path: str | os.PathLike[str], load: Callable[[sqlite3.Connection], Run]) -> Run:
     """What ``load`` makes of the run file ``path``; raises as :func:`read_run` does."""
     path = Path(path)
-    _look(path)
-    with _opened(path) as connection:
+    look(path)
+    with opened_file(path) as connection:
         try:
-            _identify(path, connection)
+            identify(path, connection)
             # One transaction: a live file keeps growing, and its tables must tell of the same instant.
             connection.execute("BEGIN")
             with _no_collection():
                 return load(connection)
         except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
-            raise _wrong(path, error) from None
+            raise wrong(path, error) from None
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _look(path: Path) -> None:
+def look(path: Path) -> None:
     try:
         if path.is_dir():
             raise StoreError(f"{path}: is a folder; name the run file in it, for example {path / 'run.db'}")
@@ -104,7 +104,7 @@ def _look(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def opened_file(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that cannot write.
 
     Reading a WAL needs its index, a file ``-shm`` beside it. Where that can be neither opened nor made (a read-only
@@ -143,15 +143,15 @@ def _connect(path: Path) -> sqlite3.Connection | None:
             connection.close()
         if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return None
-        raise _wrong(path, error) from None
+        raise wrong(path, error) from None
     except sqlite3.DatabaseError as error:
         if connection is not None:
             connection.close()
-        raise _wrong(path, error) from None
+        raise wrong(path, error) from None
     return connection
 
 
-def _wrong(path: Path, error: Exception) -> StoreError:
+def wrong(path: Path, error: Exception) -> StoreError:
     if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
         return StoreError(f"{path}: another program keeps it locked; end its transaction and try again")
     why = " ".join(str(error).split()) or type(error).__name__
@@ -162,7 +162,7 @@ def _empty(path: Path) -> StoreError:
     return StoreError(f"{path}: is empty: the run in it has not begun, or was ended before it did; name another run file")
 
 
-def _identify(path: Path, connection: sqlite3.Connection) -> None:
+def identify(path: Path, connection: sqlite3.Connection) -> None:
     # Until the writer's first commit there is a header and nothing else.
     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise _empty(path)

@@ -44,3 +44,21 @@ def test_sigusr1_asks_for_a_line(tmp_path: Path) -> None:
         program.until(said, "it says that all are held")
         program.signal(signal.SIGINT)
         assert program.wait().status == 0
+
+
+def test_watch_looks_in_from_another_terminal(tmp_path: Path) -> None:
+    with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
+        program.until(lambda: "held 50 of 50" in run(tmp_path, "watch", "run.db", "--once").out, "all are held")
+        line = run(tmp_path, "watch", "run.db", "--once").out
+        assert "  hold  " in line
+        assert "lost 0" in line
+        with Program(tmp_path, "watch", "run.db", name="watch") as watch:
+            watch.until(lambda: "held 50 of 50" in watch.out, "it shows it")
+            program.signal(signal.SIGINT)
+            assert program.wait().status == 0
+            assert watch.wait().status == 0
+            assert watch.out.endswith("it has ended: asyncli report run.db\n")
+    assert run(tmp_path, "watch", "run.db", "--once").out.endswith("; it has ended\n")
+    done = run(tmp_path, "watch", "none.db")
+    assert (done.status, done.out) == (2, "")
+    assert done.err == "asyncli: none.db: there is no such file; name a run file that asyncli wrote (see --out)\n"
