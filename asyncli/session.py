@@ -19,7 +19,7 @@ import msgspec
 from asyncli import preflight
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
-from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
+from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerBack, WorkerLost, WorkerReplaced, WorkerSilent, build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.environment import given_up, look_around, read_environment
 from asyncli.plan import Plan, plan_document
@@ -322,6 +322,11 @@ class Soak:
                         "find out who ended it (the kernel's log names an out-of-memory kill), then run again",
                     )
                 )  # fmt: skip
+            case WorkerReplaced(worker=worker, pid=pid):
+                evidence = (
+                    f"worker {worker} has another process (pid {pid}), which opens its connections again as fast as the ramp"
+                )
+                self._found(Finding("worker_replaced", "info", evidence))
             case Failed():
                 if self._last.held:
                     # Nobody is left to count them: what was held by the last tick is the generator's loss.
