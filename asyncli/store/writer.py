@@ -7,6 +7,7 @@ still says what it was. What is handed over afterwards is at most about a second
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
 import os
 import sqlite3
@@ -19,8 +20,8 @@ from typing import Any, Self
 import msgspec
 
 from asyncli.errors import StoreError
-from asyncli.records import SCHEMA, Check, Finding, Phase, Sample, Tick
-from asyncli.store.schema import APPLICATION_ID, TABLES
+from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
+from asyncli.store.schema import APPLICATION_ID, GAPS, RESUMED_SCHEMA, TABLES
 
 COMMIT_EVERY_S = 1.0
 # While the disk refuses, records wait in memory: two a second, some 5 kB each with all their numbers, so this is more
@@ -41,6 +42,7 @@ _PHASE = "INSERT INTO phases VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET s
 _TICK = "INSERT INTO ticks VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _SAMPLE = "INSERT INTO samples VALUES (?, ?, ?)"
 _FINDING = "INSERT INTO findings VALUES (?, ?, ?, ?, ?)"
+_GAP = "INSERT INTO gaps VALUES (?, ?) ON CONFLICT (start_s) DO UPDATE SET end_s = ?2"
 _CHECK = "INSERT OR REPLACE INTO checks VALUES (?, ?)"
 
 # What sqlite3 raises for the data's sake rather than the disk's: a text that is not UTF-8, a number beyond 64 bits.
@@ -69,6 +71,7 @@ class RunWriter:
         self.dropped = 0
         self._connection = connection
         self._identity = _identity(path)
+        self._claim = _hold(path)
         self._environment = dict(environment)
         self._lock = threading.Lock()
         self._waiting: list[_Statement] = []
@@ -119,9 +122,39 @@ class RunWriter:
             raise StoreError(f"{path}: {_words(error)}; name a file on a disk with room with --out") from None
         return cls(path, connection, environment)
 
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str], environment: Mapping[str, Any], *, anew: bool) -> Self:
+        """The run file ``path``, to go on with; ``anew`` with its phases, since it had not come to its hold.
+
+        Raises :class:`StoreError` (one line) where another process writes it, or where it cannot be written.
+        """
+        path = Path(path)
+        if not _free_to_write(path):
+            raise StoreError(f"{path}: its run goes on, another process writes it; 'asyncli watch {path}' looks on")
+        connection = None
+        try:
+            connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            forget = "DELETE FROM phases;" if anew else ""
+            connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {forget}")
+            connection.execute("COMMIT")
+            metrics = dict(connection.execute("SELECT name, id FROM metrics"))
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            raise StoreError(f"{path}: {_words(error)}; make room on its disk, or give the right to write it") from None
+        writer = cls(path, connection, environment)
+        writer._metrics = metrics
+        return writer
+
     def phase(self, phase: Phase) -> None:
         """Record a phase, or what has become of the one of that name."""
         self._put(_PHASE, [(phase.name, phase.start_s, phase.end_s)])
+
+    def gap(self, gap: Gap) -> None:
+        """Record a gap, or its end; only in a file that is resumed."""
+        self._put(_GAP, [(gap.start_s, gap.end_s)])
 
     def tick(self, t_s: float, tick: Tick) -> None:
         """Record a second of the generator, heard of at ``t_s`` on the run's clock."""
@@ -193,6 +226,8 @@ class RunWriter:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
+        if self._claim is not None:
+            os.close(self._claim)
 
     def _commit(self) -> bool:
         """Everything that waits in one transaction; on failure it waits on. True when nothing is left to write."""
@@ -246,6 +281,34 @@ def _claim(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
     except OSError as error:
         raise StoreError(f"{path}: cannot be created ({error.strerror}); name another file with --out") from None
+
+
+def _hold(path: Path) -> int | None:
+    """A descriptor that says, for as long as it is open, that the file is written: also when its process is killed.
+
+    By flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html); None where the file system has none.
+    """
+    with contextlib.suppress(OSError):
+        claim = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(claim)
+            return None
+        return claim
+    return None
+
+
+def _free_to_write(path: Path) -> bool:
+    """Whether no other process writes it, as far as the file system tells."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+    return True
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
