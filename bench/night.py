@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from typing import Any
 import psutil
 from common import command, machine
 
+from asyncli.errors import StoreError
 from asyncli.lab.nginx import LabNginx
 from asyncli.store.reader import read_run
 
@@ -52,7 +54,8 @@ async def wait_for_hold(path: Path, many: int) -> None:
     """Until all are held."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
-        if path.exists():
+        # It is empty until the baseline is on record.
+        with contextlib.suppress(StoreError):
             ticks = read_run(path).ticks
             if ticks and ticks[-1][1].held == many:
                 return
@@ -118,7 +121,7 @@ def tell(folder: Path, before: dict[str, int], after: dict[str, int]) -> None:
         if b - a > 2.5 and not any(gap.start_s <= a + 1.5 and b <= (gap.end_s or b) + 1.5 for gap in run.gaps)
     ]  # fmt: skip
     print(f"seconds missing outside the gaps: {missing or 'none'}; {len(run.ticks):,} ticks, {len(run.samples):,} samples")
-    drift, generator = summary["drift"].get("generator_user"), summary["generator"]
+    drift = summary["drift"].get("generator_user")
     if drift is not None and drift["bytes_per_hour"] is not None:
         low, high = drift["ci95"]
         print(f"asyncli's memory: {drift['bytes_per_hour']:+,.0f} B an hour ({low:+,.0f} to {high:+,.0f}), of {drift['level_bytes']:,.0f} B, over {drift['minutes']} minutes: {drift['verdict']}")
