@@ -488,7 +488,7 @@ def _resumed(before: Interrupted, now_s: float) -> Finding:
     after = format_duration(round(now_s - before.last_s))
     evidence = (
         f"the run was cut off {where}, at {format_clock(before.last_s)}, and resumed {after} later{lost}; {then}, and nothing is "
-        "fitted across the gap"
+        "fitted across the gap, nor are the server's counters compared over it"
     )
     return Finding(RESUMED, "warning", evidence, "see what ended it then: the kernel's log, the journal, a reboot")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 
 from asyncli.cli.options import plan_from, plan_options
 from asyncli.errors import PlanError
@@ -46,6 +47,11 @@ def command(
     return run_soak(plan, Files(out, json_file, html_file, junit_file), quiet=quiet, log_json=log_json, on_finish=on_finish)
 
 
+#: What may be said anew of a run that is resumed: where its server is, which a reboot changes, and nothing that is asked of it.
+_SERVER = ("server_pid", "server_pidfile", "server_name")
+_ANEW = (*_SERVER, "force")
+
+
 def _resume(
     run: str,
     urls: tuple[str, ...],
@@ -56,12 +62,19 @@ def _resume(
     log_json: bool,
     on_finish: str | None,
 ) -> int:
-    given = [f"--{key.replace('_', '-')}" for key, value in values.items() if value is not None and value != ()]
+    named = {key: value for key, value in values.items() if value is not None and value != ()}
+    given = [f"--{key.replace('_', '-')}" for key in named if key not in _ANEW]
     given += ["--out"] * (out is not None) + ["the URL"] * bool(urls)
     if given:
-        raise PlanError(f"--resume goes on with the plan that is in {run}; leave out {' and '.join(given)}")
+        raise PlanError(f"--resume goes on with the plan in {run}; leave out {' and '.join(given)}")
     from asyncli.cli.run import Files, run_soak
     from asyncli.store.resume import read_interrupted
 
     before = read_interrupted(run)
-    return run_soak(before.plan, Files(run, *files), quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before)
+    plan = before.plan
+    if named:
+        anew = plan_from(named, plan.urls)
+        # One of the three names the server, and the others then do not.
+        keys = {*named, *(_SERVER if named.keys() & set(_SERVER) else ())}
+        plan = msgspec.structs.replace(plan, **{key: getattr(anew, key) for key in keys})
+    return run_soak(plan, Files(run, *files), quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before)

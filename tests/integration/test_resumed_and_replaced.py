@@ -120,7 +120,8 @@ def test_a_run_that_had_not_come_to_its_hold_begins_anew(tmp_path: Path, nginx: 
         program.signal(signal.SIGKILL)
         program.until_gone()
     held = _last_held(tmp_path)
-    done = run(tmp_path, "soak", "--resume", "run.db", name="resumed")
+    # A server that was started anew has another pid: that may be said, and nothing else.
+    done = run(tmp_path, "soak", "--resume", "run.db", "--server-pid", str(nginx.pid), name="resumed")
     assert done.status == 4
     summary = report(tmp_path, "run.db")
     counted(summary)
