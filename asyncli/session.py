@@ -85,7 +85,6 @@ class Soak:
         self._failures = 0
         self._given_up: set[int] = set()
         self._destinations: tuple[Destination, ...] = ()
-        self._troubled = False
         self._silent_turns = 0
         self._silent_workers: dict[int, int] = {}  # number -> pid
         self._early: list[Finding] = []
@@ -93,6 +92,8 @@ class Soak:
         self._writer: RunWriter | None = None
         self._generator: Generator | None = None
         self.started = False
+        #: What the run file lacks, in one line, once the run is over.
+        self.trouble: str | None = None
 
     def stop(self, because: str = "") -> None:
         """Go to the drain from wherever the run is; safe to repeat, callable from a signal handler of the loop.
@@ -293,7 +294,8 @@ class Soak:
                 t_s = self._t0 + tick.second - self._zero
                 if self._writer is not None:
                     self._writer.tick(t_s, tick)
-                    self._tell_trouble(self._writer.trouble)
+                    for finding in self._writer.news():
+                        self._watcher.finding(finding)
                 self._watcher.tick(t_s, tick)
                 for destination in tick.dropped:
                     self._dropped(destination)
@@ -328,12 +330,6 @@ class Soak:
                     lost = {"generator_lost": Deaths(count=self._last.held)}
                     self._hear(Ticked(Tick(second=self._last.second + 1, deaths=lost)))
                 self._fail("generator_failed", message.why)
-
-    def _tell_trouble(self, trouble: str | None) -> None:
-        """The run file cannot be written just now (a full disk): rows wait in memory, and the user should know at once."""
-        if trouble is not None and not self._troubled:
-            self._troubled = True
-            self._found(Finding("run_file_trouble", "warning", trouble, "make room or rights there; what waits is written then"))
 
     def _dropped(self, number: int) -> None:
         """The engine gave an address up."""
@@ -390,6 +386,8 @@ class Soak:
     async def _close(self, completed: bool) -> None:
         if self._writer is not None:
             await asyncio.to_thread(self._writer.close, completed and not self._failed)
+            # It may have been moved, or deleted and written anew.
+            self.out, self.trouble = self._writer.path, self._writer.trouble
 
 
 async def _for_at_most(seconds: float, event: asyncio.Event) -> None:
