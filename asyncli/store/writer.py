@@ -218,19 +218,19 @@ class RunWriter:
 
     def _commit(self) -> bool:
         """Everything that waits in one transaction; on failure it waits on. True when nothing is left to write."""
-        with self._lock:
-            batch = self._waiting
-            self._waiting = []
-        if not batch:
-            return True
+        batch: list[_Statement] = []
         try:
             lost = self._stay()
+            with self._lock:
+                batch, self._waiting = self._waiting, []
+            if not batch:
+                return True
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             self._connection.execute("BEGIN IMMEDIATE")
             unfit = sum(not self._write(sql, rows) for sql, rows in batch)
             self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             with self._lock:
@@ -288,7 +288,7 @@ class RunWriter:
     def _write_anew(self) -> bool:
         """All of the run in a new file, to which the run then belongs; False where no place takes it."""
         for place in moving.homes(self.path):
-            with contextlib.suppress(sqlite3.Error, StoreError):
+            with contextlib.suppress(sqlite3.Error, StoreError, OSError):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 moving.write_whole(self._connection, place, _claim)
@@ -355,7 +355,7 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _words(error: sqlite3.Error) -> str:
+def _words(error: Exception) -> str:
     """SQLite's own words, which for a failed write say too little by themselves."""
     name = getattr(error, "sqlite_errorname", "")
     return f"cannot be written ({error}{f', {name}' if name else ''})"
