@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from asyncli import preflight
+from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
@@ -153,6 +154,8 @@ class Soak:
             self.started = True
             self._enter("baseline")
             tasks.append(asyncio.create_task(collector.run(), name="the collector"))
+            clocks = ClockWatch(self._clock, on_sample=self._sampled, on_finding=self._found)
+            tasks.append(asyncio.create_task(clocks.run(), name="the watcher of clocks"))
             for task in tasks:
                 task.add_done_callback(self._ended)
             await self._phases(shard, collector, generator)
