@@ -27,7 +27,7 @@ from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
 from asyncli.records import ABORTED, CUT, STOPPED, Check, Deaths, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.store.writer import RunWriter
-from asyncli.units import format_duration
+from asyncli.units import format_duration, instant_of
 
 # The ramp's first batch is due this long after the workers hear of it: time for the word to reach sixty processes.
 _LEAD_S = 0.1
@@ -51,6 +51,8 @@ class Watcher(Protocol):
     def tick(self, t_s: float, tick: Tick) -> None: ...
     def sample(self, sample: Sample) -> None: ...
     def finding(self, finding: Finding) -> None: ...
+    def planned(self, plan: Plan) -> None:
+        """The plan, in which something has been reckoned by now: how long a hold by the wall clock is."""
 
 
 class NoWatcher:
@@ -60,6 +62,7 @@ class NoWatcher:
     def tick(self, t_s: float, tick: Tick) -> None: ...
     def sample(self, sample: Sample) -> None: ...
     def finding(self, finding: Finding) -> None: ...
+    def planned(self, plan: Plan) -> None: ...
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -177,9 +180,10 @@ class Soak:
         generator.begin(self._t0)
         await self._wait_for_ramp(shard)
 
+        self._reckon_hold()
         self._enter("hold")
         if not self._nobody_home():
-            await self._wait(plan.hold_s)
+            await self._wait(self.plan.hold_s)
         await collector.sample_now()
 
         self._enter("drain")
@@ -192,6 +196,25 @@ class Soak:
             await self._wait(plan.residue_s, even_if_stopped=True)
         await collector.sample_now()
         self._leave()
+
+    def _reckon_hold(self) -> None:
+        """A hold that ends by the wall clock: how long that is from now. Where that clock is stepped later, it stays so."""
+        if self.plan.hold_until is None:
+            return
+        now_s = time.time()
+        hold_s = instant_of(self.plan.hold_until, now_s) - now_s
+        self.plan = msgspec.structs.replace(self.plan, hold_s=max(0.0, hold_s))
+        if self._writer is not None:
+            self._writer.plan(plan_document(self.plan))
+        self._watcher.planned(self.plan)
+        if hold_s <= 0:
+            evidence = f"the hold was to end at {self.plan.hold_until}, which had passed when it began"
+            self._found(Finding("hold_until", "warning", evidence, "write a time to come: --hold 'until 07:00'"))
+        else:
+            end = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now_s + hold_s))
+            self._found(
+                Finding("hold_until", "info", f"the hold ends at {end}, {format_duration(round(hold_s))} after its begin")
+            )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task of ours is over: by itself, it is a bug that must neither hide nor let the run go on without numbers."""

@@ -166,6 +166,10 @@ class RunWriter:
         self._environment.update(environment)
         self._put(_META, [("environment", _json(self._environment))])
 
+    def plan(self, plan_document: Mapping[str, Any]) -> None:
+        """Record the plan anew, in which something has been reckoned by now."""
+        self._put(_META, [("plan", _json(plan_document))])
+
     def news(self) -> list[Finding]:
         """What has befallen the file since the last call; it is recorded already."""
         with self._lock:

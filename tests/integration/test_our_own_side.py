@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -237,6 +238,26 @@ def test_a_stepped_wall_clock_moves_nothing_but_what_people_read(tmp_path: Path,
     instants = [t_s for t_s, _ in run.ticks]
     assert instants == sorted(instants)
     assert all(later - earlier < 5 for earlier, later in itertools.pairwise(instants))
+
+
+@pytest.mark.compiler
+def test_a_hold_by_the_wall_clock_ends_at_the_instant_that_was_reckoned_when_it_began(tmp_path: Path, skew: Skew) -> None:
+    end = time.strftime("%H:%M:%S", time.localtime(time.time() + 8))
+    with serving() as server, soaking(tmp_path, server.url, "--hold", f"until {end}") as program:
+        program.until_phase("hold")
+        # It would last an hour longer.
+        skew.step_wall(-3600)
+        program.until(lambda: f"left (until {end})" in program.out, "the live line says until when")
+        done = program.wait()
+    summary = report(tmp_path, "run.db")
+    assert (done.status, done.err, summary["run"]["verdict"]) == (0, "", "passed")
+    assert summary["plan"]["hold_until"] == end
+    (hold,) = (one for one in summary["run"]["phases"] if one["name"] == "hold")
+    assert hold["end_s"] - hold["start_s"] == pytest.approx(summary["plan"]["hold_s"], abs=1.0)
+    # Ramp and baseline count in: they took their share of the eight seconds.
+    assert summary["plan"]["hold_s"] < 8
+    assert re.fullmatch(rf"the hold ends at \S+ {end} \S+, \d s after its begin", *evidence(summary, "hold_until"))
+    assert "stopped_early" not in codes(summary)
 
 
 @pytest.mark.nginx
