@@ -433,9 +433,9 @@ async def soak(
     except BaseException:
         # Interrupted or cancelled: what is shown stays on the page, and must not look as if it went on.
         if run.started and isinstance(watcher, NotebookWatcher):
-            watcher.end(f"ended before its end; what was recorded: asyncli.load({os.fspath(path)!r})")
+            watcher.end(f"ended before its end; what was recorded: asyncli.load({os.fspath(run.out)!r})")
         raise
-    recorded = await asyncio.to_thread(load, path)
+    recorded = await asyncio.to_thread(load, run.out)
     if isinstance(watcher, NotebookWatcher):
         watcher.end(f"{recorded.verdict}: {why(recorded.summary)} ({recorded.path.name})")
     return recorded

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import secrets
+import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
@@ -20,7 +21,7 @@ import msgspec
 
 from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
-from asyncli.units import parse_count, parse_duration, parse_pace
+from asyncli.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_pace, parse_until
 
 # A connection beats after 1 to keepalive/2 seconds, so below 2 s the interval would be empty.
 SHORTEST_KEEPALIVE_S = 2.0
@@ -45,8 +46,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     keepalive_s: float = 60.0
     batch: int = 10
     interval_s: float = 0.010
-    #: None: hold until stopped.
+    #: None: hold until stopped, or until ``hold_until``.
     hold_s: float | None = 60.0
+    #: A time of day, or of a date, in the words of ``units.parse_until``: ``hold_s`` is reckoned from it when the hold begins.
+    hold_until: str | None = None
     baseline_s: float = 5.0
     residue_s: float = 5.0
     #: 0: one even ramp. K: K equal steps with a rest of ``plateau_s`` after each.
@@ -201,7 +204,25 @@ _positive = above_zero("10ms")
 
 
 def _hold(value: object) -> float | None:
-    return None if value in (None, "forever") else parse_duration(value)
+    try:
+        return None if value in (None, "forever") else parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; a hold may also be 'forever', or 'until 07:00'") from None
+
+
+def _until(value: object) -> str | None:
+    """The words of a hold that ends by the wall clock."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a time of day; write until 07:00, or until 2026-11-22T07:00")
+    words, now_s = parse_until(value), time.time()
+    left_s = instant_of(words, now_s) - now_s
+    if left_s <= 0:
+        raise ValueError(f"{value.strip()!r} has passed; write a time to come, or a time of day alone")
+    if left_s > LONGEST_S:
+        raise ValueError(f"{value.strip()!r} is more than ten years off; write for example until 07:00")
+    return words
 
 
 def _whole(low: int, high: int, what: str) -> Callable[[object], int]:
@@ -279,8 +300,8 @@ class Layer(msgspec.Struct, frozen=True):
         return self.where.format(key=key.replace("_", "-") if self.where.startswith("--") else key)
 
 
-def _without_pace(layer: Layer) -> Layer:
-    """``ramp`` says two keys at once."""
+def _one_by_one(layer: Layer) -> Layer:
+    """``ramp`` says two keys at once, and ``hold`` either of two."""
     values = dict(layer.values)
     pace = values.pop("ramp", None)
     if pace is not None:
@@ -290,6 +311,14 @@ def _without_pace(layer: Layer) -> Layer:
             raise PlanError(f"{layer.locate('ramp')}: {error}") from None
         # Beside it, the key that says one of the two again says it more exactly.
         values = {"batch": batch, "interval": interval_s} | values
+    if "hold" in values:
+        hold = values["hold"]
+        by_clock = hold.strip()[5:] if isinstance(hold, str) and hold.strip().lower().startswith("until") else None
+        try:
+            values["hold_until"] = _until(by_clock)
+        except ValueError as error:
+            raise PlanError(f"{layer.locate('hold')}: {error}") from None
+        values["hold"] = hold if by_clock is None else None
     return Layer(layer.where, values)
 
 
@@ -339,7 +368,7 @@ def read_layers(
 
 def build_plan(layers: Iterable[Layer]) -> Plan:
     """The layers, weakest first, as one plan. A missing seed is drawn, so that the plan kept in the run file repeats the run."""
-    fields, located = read_layers(map(_without_pace, layers), KEYS)
+    fields, located = read_layers(map(_one_by_one, layers), KEYS | {"hold_until": ("hold_until", _until)})
     plan = Plan(**fields)
     if plan.batch > plan.connections:
         plan = msgspec.structs.replace(plan, batch=plan.connections)

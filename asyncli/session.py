@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from asyncli import preflight
+from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerBack, WorkerLost, WorkerReplaced, WorkerSilent, build_shard
@@ -27,7 +28,7 @@ from asyncli.preflight.limits import Limits
 from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Check, Deaths, Finding, Gap, Phase, PhaseName, Sample, Tick
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
-from asyncli.units import format_clock, format_duration
+from asyncli.units import format_clock, format_duration, instant_of
 
 # The ramp's first batch is due this long after the workers hear of it: time for the word to reach sixty processes.
 _LEAD_S = 0.1
@@ -52,6 +53,8 @@ class Watcher(Protocol):
     def tick(self, t_s: float, tick: Tick) -> None: ...
     def sample(self, sample: Sample) -> None: ...
     def finding(self, finding: Finding) -> None: ...
+    def planned(self, plan: Plan) -> None:
+        """The plan, in which something has been reckoned by now: how long a hold by the wall clock is."""
 
 
 class NoWatcher:
@@ -61,6 +64,7 @@ class NoWatcher:
     def tick(self, t_s: float, tick: Tick) -> None: ...
     def sample(self, sample: Sample) -> None: ...
     def finding(self, finding: Finding) -> None: ...
+    def planned(self, plan: Plan) -> None: ...
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -105,7 +109,6 @@ class Soak:
         self._failures = 0
         self._given_up: set[int] = set()
         self._destinations: tuple[Destination, ...] = ()
-        self._troubled = False
         self._silent_turns = 0
         self._silent_workers: dict[int, int] = {}  # number -> pid
         self._early: list[Finding] = []
@@ -113,6 +116,8 @@ class Soak:
         self._writer: RunWriter | None = None
         self._generator: Generator | None = None
         self.started = False
+        #: What the run file lacks, in one line, once the run is over.
+        self.trouble: str | None = None
 
     def stop(self, because: str = "") -> None:
         """Go to the drain from wherever the run is; safe to repeat, callable from a signal handler of the loop.
@@ -177,6 +182,8 @@ class Soak:
                 self._close_gap()
                 self._enter("baseline")
             tasks.append(asyncio.create_task(collector.run(), name="the collector"))
+            clocks = ClockWatch(self._clock, on_sample=self._sampled, on_finding=self._found)
+            tasks.append(asyncio.create_task(clocks.run(), name="the watcher of clocks"))
             for task in tasks:
                 task.add_done_callback(self._ended)
             await self._phases(shard, collector, generator)
@@ -201,6 +208,7 @@ class Soak:
             generator.begin(self._t0)
             await self._wait_for_ramp(shard)
             if not self._failed:
+                self._reckon_hold()
                 self._enter("hold")
         if not self._nobody_home():
             await self._wait(self._hold_left_s())
@@ -220,6 +228,25 @@ class Soak:
         await collector.sample_now()
         self._leave()
 
+    def _reckon_hold(self) -> None:
+        """A hold that ends by the wall clock: how long that is from now. Where that clock is stepped later, it stays so."""
+        if self.plan.hold_until is None:
+            return
+        now_s = time.time()
+        hold_s = instant_of(self.plan.hold_until, now_s) - now_s
+        self.plan = msgspec.structs.replace(self.plan, hold_s=max(0.0, hold_s))
+        if self._writer is not None:
+            self._writer.plan(plan_document(self.plan))
+        self._watcher.planned(self.plan)
+        if hold_s <= 0:
+            evidence = f"the hold was to end at {self.plan.hold_until}, which had passed when it began"
+            self._found(Finding("hold_until", "warning", evidence, "write a time to come: --hold 'until 07:00'"))
+        else:
+            end = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now_s + hold_s))
+            self._found(
+                Finding("hold_until", "info", f"the hold ends at {end}, {format_duration(round(hold_s))} after its begin")
+            )
+
     async def _fill_again(self, shard: Shard, generator: Generator, hold: Phase) -> None:
         """Hold again what the run held when it was interrupted; until then its gap lasts."""
         self._report_phase(Phase("hold", hold.start_s))
@@ -233,6 +260,9 @@ class Soak:
         """How long the hold is still to last; None: until it is stopped."""
         if self.plan.hold_s is None or self._resume is None:
             return self.plan.hold_s
+        if self.plan.hold_until is not None and self._held_before is not None:
+            # It was reckoned when the hold began, and an interruption does not make it later.
+            return max(0.0, self._held_before.start_s + self.plan.hold_s - self._clock())
         return max(0.0, self.plan.hold_s - self._resume.held_s)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -364,7 +394,8 @@ class Soak:
                 t_s = self._t0 + tick.second - self._zero
                 if self._writer is not None:
                     self._writer.tick(t_s, tick)
-                    self._tell_trouble(self._writer.trouble)
+                    for finding in self._writer.news():
+                        self._watcher.finding(finding)
                 self._watcher.tick(t_s, tick)
                 for destination in tick.dropped:
                     self._dropped(destination)
@@ -404,12 +435,6 @@ class Soak:
                     lost = {"generator_lost": Deaths(count=self._last.held)}
                     self._hear(Ticked(Tick(second=self._last.second + 1, deaths=lost)))
                 self._fail("generator_failed", message.why)
-
-    def _tell_trouble(self, trouble: str | None) -> None:
-        """The run file cannot be written just now (a full disk): rows wait in memory, and the user should know at once."""
-        if trouble is not None and not self._troubled:
-            self._troubled = True
-            self._found(Finding("run_file_trouble", "warning", trouble, "make room or rights there; what waits is written then"))
 
     def _dropped(self, number: int) -> None:
         """The engine gave an address up."""
@@ -470,6 +495,8 @@ class Soak:
     async def _close(self, completed: bool) -> None:
         if self._writer is not None:
             await asyncio.to_thread(self._writer.close, completed and not self._failed)
+            # It may have been moved, or deleted and written anew.
+            self.out, self.trouble = self._writer.path, self._writer.trouble
 
 
 async def _for_at_most(seconds: float, event: asyncio.Event) -> None:

@@ -1,10 +1,11 @@
-"""Text to numbers and back: "100k", "10/10ms", "8h", "1h30m". Parsed here and nowhere else.
+"""Text to numbers and back: "100k", "10/10ms", "8h", "1h30m", "until 07:00". Parsed here and nowhere else.
 
 Every parser raises ``ValueError`` with what is wrong and what to write instead; the caller adds where.
 """
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 
@@ -12,6 +13,7 @@ _COUNT = re.compile(r"(\d+(?:[._]\d+)*)\s*([kKmM]?)")
 _COUNT_FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|m|h|d)?")
 _DURATION_FACTOR = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNTIL = re.compile(r"(?:(\d{4}-\d\d-\d\d)(?:T|\s+))?(\d{1,2}:\d\d(?::\d\d)?)", re.ASCII)
 # Ten years: past it a duration is a typing error, and float seconds would lose their microseconds.
 LONGEST_S = 10 * 365 * 86400.0
 
@@ -60,6 +62,33 @@ def parse_duration(value: object) -> float:
     if seconds > LONGEST_S:
         raise ValueError(f"{value!r} is longer than ten years; write for example 8h")
     return seconds
+
+
+def parse_until(value: str) -> str:
+    """The end of ``until 07:00`` or ``until 2026-11-22T07:00``, in this machine's time zone: ``07:00``, ``2026-11-22T07:00``."""
+    match = _UNTIL.fullmatch(value.strip())
+    try:
+        if match is None:
+            raise ValueError
+        at = datetime.time.fromisoformat(match[2].zfill(5))
+        words = at.isoformat("seconds" if at.second else "minutes")
+        return f"{datetime.date.fromisoformat(match[1]).isoformat()}T{words}" if match[1] else words
+    except ValueError:
+        raise ValueError(f"{value.strip()!r} is not a time of day; write until 07:00, or until 2026-11-22T07:00") from None
+
+
+def instant_of(until: str, now_s: float) -> float:
+    """When ``until``, of :func:`parse_until`, is (s since 1970): a time of day next after ``now_s``, today or tomorrow.
+
+    By the time zone's own rules, so a day may have 23 or 25 hours. A time that a clock passes over in spring is as much later;
+    of one that it shows twice in autumn the first is meant that has not passed. A whole date may have passed.
+    """
+    day, _, clock = until.rpartition("T")
+    at = datetime.time.fromisoformat(clock)
+    first = datetime.date.fromisoformat(day) if day else datetime.datetime.fromtimestamp(now_s).date()
+    days = [first] if day else [first, first + datetime.timedelta(days=1)]
+    shown = [datetime.datetime.combine(one, at).replace(fold=fold).timestamp() for one in days for fold in (0, 1)]
+    return next((instant for instant in shown if instant > now_s), shown[-1])
 
 
 def _float(value: float) -> float:

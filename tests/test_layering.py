@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.spread": set(),
     "collect": {"errors", "units", "plan", "records"},
     "preflight": {"errors", "units", "plan", "records", "engine.spread"},
-    "store": {"core.histogram", "errors", "plan", "records", "samples"},
+    "store": {"core.histogram", "errors", "units", "plan", "records", "samples"},
     "analysis": {"benchplan", "core.histogram", "core.ramp", "units", "plan", "records", "samples"},
     "report": {
         "asyncli", "benchplan", "core.histogram", "errors", "units", "plan", "records", "samples", "engine.spread", "store.reader",

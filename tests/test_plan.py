@@ -32,7 +32,8 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
 
 
 def test_every_field_of_a_plan_has_a_key_and_every_shipped_plan_reads() -> None:
-    assert {field for field, _ in KEYS.values()} == set(Plan.__struct_fields__)
+    # The hold has two fields: how long, or until when.
+    assert {field for field, _ in KEYS.values()} | {"hold_until"} == set(Plan.__struct_fields__)
     configs = Path(__file__).parent.parent / "configs"
     assert sorted(file.stem for file in configs.glob("*.toml")) == ["100k", "bench", "overnight", "smoke"]
     shipped = [configs / f"{name}.toml" for name in ("100k", "overnight", "smoke")]
@@ -49,6 +50,36 @@ def test_a_recorded_plan_comes_back_whole() -> None:
     assert built.seed == load_plan(plan_document(built)).seed
     with pytest.raises(PlanError):
         load_plan({"urls": [URL], "unknown": 1})
+
+
+def test_a_hold_by_the_wall_clock_keeps_its_words(tmp_path: Path) -> None:
+    built = plan(hold="until 07:00")
+    assert (built.hold_s, built.hold_until) == (None, "07:00")
+    assert load_plan(plan_document(built)) == built
+    assert plan(hold="Until  7:00").hold_until == "07:00"
+    assert plan(hold="until 2030-11-22T07:00").hold_until == "2030-11-22T07:00"
+    # The stronger layer's word is the only one.
+    for weak, strong, fields in (("until 07:00", "8h", (28800, None)), ("8h", "until 07:00", (None, "07:00")), ("until 07:00", "forever", (None, None))):
+        layers = [Layer("a.toml: {key}", {"urls": [URL], "hold": weak}), Layer("--{key}", {"hold": strong})]
+        built = build_plan(layers)
+        assert (built.hold_s, built.hold_until) == fields
+
+
+@pytest.mark.parametrize(
+    ("hold", "says"),
+    [
+        ("until", "'' is not a time of day; write until 07:00, or until 2026-11-22T07:00"),
+        ("until seven", "'seven' is not a time of day"),
+        ("until 2020-01-01T07:00", "'2020-01-01T07:00' has passed; write a time to come"),
+        ("until 9999-01-01T07:00", "more than ten years off"),
+        ("till 07:00", "a hold may also be 'forever', or 'until 07:00'"),
+    ],
+)
+def test_a_hold_that_is_none(hold: str, says: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(hold=hold)
+    assert str(caught.value).startswith("--hold: ")
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(

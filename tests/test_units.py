@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import datetime
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.units import format_bytes, format_clock, format_duration, parse_count, parse_duration, parse_pace
+from asyncli.units import (
+    format_bytes,
+    format_clock,
+    format_duration,
+    instant_of,
+    parse_count,
+    parse_duration,
+    parse_pace,
+    parse_until,
+)
 
 
 @pytest.mark.parametrize(
@@ -80,3 +92,47 @@ def test_durations_for_reading(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(-0.5, "0:00:00"), (65.9, "0:01:05"), (3600, "1:00:00"), (360_061, "100:01:01")])
 def test_a_runs_clock(seconds: float, text: str) -> None:
     assert format_clock(seconds) == text
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def _at(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("until", "now", "then"),
+    [
+        ("07:00", "2026-11-21T22:00+01:00", "2026-11-22T07:00+01:00"),
+        ("07:00", "2026-11-21T06:59:59+01:00", "2026-11-21T07:00+01:00"),
+        # A time that has passed today means tomorrow, and so does this very second.
+        ("07:00", "2026-11-21T07:00+01:00", "2026-11-22T07:00+01:00"),
+        ("7:00", "2026-12-31T23:00+01:00", "2027-01-01T07:00+01:00"),
+        # The night that is an hour longer, and the one that is an hour shorter.
+        ("07:00", "2026-10-24T22:00+02:00", "2026-10-25T07:00+01:00"),
+        ("07:00", "2026-03-28T22:00+01:00", "2026-03-29T07:00+02:00"),
+        # The clock shows it twice, and not at all.
+        ("02:30", "2026-10-24T22:00+02:00", "2026-10-25T02:30+02:00"),
+        ("02:30", "2026-10-25T02:45+02:00", "2026-10-25T02:30+01:00"),
+        ("02:30", "2026-03-28T22:00+01:00", "2026-03-29T03:30+02:00"),
+        ("2026-11-22 07:00:30", "2026-11-21T22:00+01:00", "2026-11-22T07:00:30+01:00"),
+        ("2026-11-20T07:00", "2026-11-21T22:00+01:00", "2026-11-20T07:00+01:00"),
+    ],
+)
+def test_until(berlin: None, until: str, now: str, then: str) -> None:
+    words = parse_until(until)
+    assert instant_of(words, _at(now)) == _at(then)
+    assert parse_until(words) == words
+
+
+@pytest.mark.parametrize("text", ["", "7", "0700", "07:60", "24:00", "07:00Z", "07:00+01:00", "2026-02-30T07:00", "tomorrow 07:00", "T07:00", "٠٧:٠٠"])
+def test_what_is_no_time_of_day(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a time of day; write until 07:00, or until 2026-11-22T07:00"):
+        parse_until(text)

@@ -770,6 +770,9 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     if isinstance(server, dict):
         found |= {f"server.{key}": server.get(key) for key in ("label", "version", "exe", "config_hash")}
     found |= {f"plan.{key}": value for key, value in msgspec.to_builtins(plan).items() if key not in ("batch", "interval_s")}
+    if plan.hold_until is not None:
+        # By the wall clock it is a few seconds longer or shorter each time.
+        del found["plan.hold_s"]
     found["plan.ramp"] = f"{plan.batch}/{format_duration(plan.interval_s).replace(' ', '')}"
     found |= {key: environment.get(key) for key in (*_HOST, *_OURS, "python", "local", "workers", "sources")}
     for name, keys in (("sysctls", None), ("limits", _LIMITS)):

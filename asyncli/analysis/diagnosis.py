@@ -38,6 +38,7 @@ _MECHANISMS = (
     timers.client_header_timeout,
     timers.keepalive_timeout,
     moments.idle_reuse,
+    moments.suspended,
     moments.certain_bursts,
     timers.likely_keepalive_off,
     timers.likely_client_header_timeout,

@@ -41,7 +41,42 @@ _NEARLY_ALL, _FULL, _NOT_ALL, _HALF = 0.9, 0.75, 0.8, 0.5
 # Who answers nobody and uses so much of a core does not stand still.
 _BUSY_CORES = 0.5
 
+#: The code of what a suspension of this machine explains: no loss of the server's.
+SUSPENDED = "suspended"
+
 _ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
+
+
+# -- suspension
+
+
+def suspended(case: Case) -> None:
+    """This machine slept and nobody beat: what had not been heard of again when it ended had been given up meanwhile.
+
+    Its next heartbeat comes within the longest gap, and shows it within the timeout.
+    """
+    for place, (woke_s, slept_s) in enumerate(case.witness.suspensions):
+        until_s = woke_s + case.gap_s + case.timeout_s + 3.0
+        timeout = case.configured("keepalive_timeout")
+        why = (
+            f"nginx keepalive_timeout (nginx.conf says {format_duration(timeout)}) went by meanwhile"
+            if timeout and slept_s + case.gap_s >= timeout
+            else "the server or a box on the way had given them up meanwhile"
+        )
+
+        slept = f"after this machine had been suspended for {format_duration(round(slept_s, 1))}, at {format_clock(woke_s)}"
+        for cell in case.of(*_ENDED, "heartbeat_timeout", "other"):
+            if woke_s - 2.0 < cell.to_s <= until_s:
+                silent_s = max(0.0, cell.from_s - woke_s - 1.0)
+                words = _since(cell.cause, f"{slept}, and had not been heard of since: {why}")
+                case.take(cell, SUSPENDED, words, True, where=("idle_s", silent_s, math.inf), place=place)
+
+
+def _since(cause: str, said: str) -> Words:
+    return lambda share: (f"{befell(cause, share.count)} {said}", _AWAKE)
+
+
+_AWAKE = "keep this machine awake: systemd-inhibit asyncli ..."
 
 
 # -- idle reuse

@@ -39,14 +39,17 @@ def judge(
     findings: Sequence[Finding] = (),
     limited: Collection[str] = (),
     crossed: Sequence[str] = (),
+    asleep: int = 0,
 ) -> Judgement:
     """The verdict, first match wins; ``findings``: those of the run file, where the user who stopped the run is named.
 
-    ``limited``: the keys that the user set limits to, and of these limits ``crossed``, in words.
+    ``limited``: the keys that the user set limits to, and of these limits ``crossed``, in words. ``asleep``: how many were lost
+    because this machine was suspended.
 
     1. untested: nothing ever connected.
     2. invalid: the generator was the limit. It passed a stated bound (``saturated``), lost connections with a process of its
-       own, though no limit says how many may be, or could not open what was asked for want of its own ports or descriptors.
+       own, though no limit says how many may be, lost connections only because its machine was suspended, or could not open
+       what was asked for want of its own ports or descriptors.
     3. failed: a limit of the user's was crossed; an established connection was lost, and no limit says how many may be.
     4. invalid: the run was killed (not ``complete``), so its hold has no end to be judged at.
     5. failed: fewer are held at the hold's end than were asked for, and no limit says how few may be.
@@ -63,6 +66,8 @@ def judge(
         return Judgement("invalid", "the generator was the limit, so the numbers are its own rather than the server's")
     if gone is not None and OURS not in limited:
         return Judgement("invalid", f"asyncli itself lost {gone.count:,} connections with a process of its own")
+    if asleep and asleep == whole.lost:
+        return Judgement("invalid", f"this machine was suspended, and lost {asleep:,} connections by that and none else")
     if held < asked and starved:
         names = " and ".join(cause.removeprefix("no_") for cause in starved)
         return Judgement("invalid", f"the generator ran out of {names}: it opened {held:,} of {asked:,}")

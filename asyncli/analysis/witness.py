@@ -68,6 +68,11 @@ class Witness:
         steps = [later - earlier for earlier, later in itertools.pairwise(self._seen)]
         self._missed_s = max(_GAP_S, 2 * statistics.median(steps)) if steps else _GAP_S
         self._status = {name: series(samples, f"status.{name}") for name in ("active", "accepts", "connects")}
+        slept = series(samples, "clock.suspended_s")
+        #: When this machine woke from a suspension (s of the run, to a second), and how long it was (s).
+        self.suspensions = [
+            (t_s, now - before) for t_s, before, now in zip(slept.t_s, [0.0, *slept.values], slept.values, strict=False)
+        ]
 
     @property
     def is_nginx(self) -> bool:

@@ -19,7 +19,7 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--batch", metavar="N", help="Connections opened together.  [default: 10]"),
     click.option("--interval", metavar="TIME", help="Time from batch to batch.  [default: 10ms]"),
     click.option("--ramp", metavar="N/TIME", help="Both at once: 10/10ms."),
-    click.option("--hold", metavar="TIME", help="How long to hold all of them, or 'forever'.  [default: 60s]"),
+    click.option("--hold", metavar="TIME", help="How long to hold them, 'forever', or 'until 07:00'.  [default: 60s]"),
     click.option("--baseline", metavar="TIME", help="How long to measure before the first connect.  [default: 5s]"),
     click.option("--residue", metavar="TIME", help="How long to measure after the last close.  [default: 5s]"),
     click.option("--plateaus", metavar="K", help="Ramp in K equal steps with a rest after each."),

@@ -97,7 +97,7 @@ def run_soak(
     # With the JSON, the page or the XML on standard output, everything for the eye goes to standard error.
     piped = "-" in (json_file, html_file, junit_file)
     console = Console(stderr=piped, highlight=False)
-    status, read = asyncio.run(_soak(plan, path, console, quiet, log_json, lab, aim, resume))
+    status, path, read = asyncio.run(_soak(plan, path, console, quiet, log_json, lab, aim, resume))
     if read is None:
         return status
     run, analyses, summary = read
@@ -151,7 +151,7 @@ async def _soak(
     lab: LabServer | None,
     aim: Callable[[Plan, LabServer], Plan] | None,
     resume: Interrupted | None,
-) -> tuple[int, tuple[Run, Analyses, Summary] | None]:
+) -> tuple[int, Path, tuple[Run, Analyses, Summary] | None]:
     soak: Soak | None = None
 
     async def work() -> None:
@@ -179,6 +179,8 @@ async def _soak(
     finished = await until_stopped(work(), stop)
     if soak is None or not soak.started:
         print("asyncli: interrupted before the first measurement; there is nothing to report", file=sys.stderr)
-        return INTERRUPTED, None
-    read = await asyncio.to_thread(_read, path)
-    return (exit_status(read[2].verdict) if finished else INTERRUPTED), read
+        return INTERRUPTED, path, None
+    if soak.trouble is not None:
+        print(f"asyncli: {soak.trouble}", file=sys.stderr)
+    read = await asyncio.to_thread(_read, soak.out)
+    return (exit_status(read[2].verdict) if finished else INTERRUPTED), soak.out, read

@@ -8,6 +8,7 @@ where they are used.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Literal
@@ -16,7 +17,7 @@ from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, share, sources_wanted
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import Check
-from asyncli.units import format_bytes, format_count
+from asyncli.units import format_bytes, format_count, instant_of
 
 Verdict = Literal["ok", "short", "warn", "unknown"]
 
@@ -64,6 +65,9 @@ def ramp_s(plan: Plan) -> float:
 
 def oldest_s(plan: Plan) -> float | None:
     """The age of the first connection at the end of the hold, seconds; None when the hold has no end."""
+    if plan.hold_until is not None:
+        now_s = time.time()
+        return max(ramp_s(plan), instant_of(plan.hold_until, now_s) - now_s - plan.baseline_s)
     return None if plan.hold_s is None else ramp_s(plan) + plan.hold_s
 
 

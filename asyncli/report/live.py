@@ -116,7 +116,8 @@ def plain_line(state: LiveState) -> str:
     if state.phase == "ramp" and state.achieved_per_s is not None:
         parts.append(f"{state.achieved_per_s:,.0f}/s (asked {state.asked_per_s:,.0f}/s)")
     if state.eta_s is not None:
-        parts.append(f"{format_duration(round(state.eta_s))} left")
+        until = f" (until {state.until})" if state.until and state.phase == "hold" else ""
+        parts.append(f"{format_duration(round(state.eta_s))} left{until}")
     parts.append(f"lost {format_count(state.lost)}" + _causes(state.deaths))
     if state.failed:
         parts.append(f"failed {format_count(state.failed)}" + _causes(state.failures))
@@ -213,12 +214,13 @@ def _phases(state: LiveState, plain: bool) -> Text:
     done, now, later = ("x", ">", ".") if plain else ("✓", "▶", "·")
     line = Text(no_wrap=True)
     for name in PHASES:
+        said = f"hold until {state.until}" if name == "hold" and state.until else name
         if name == state.phase:
-            line.append(f"{now} {name}   ", "bold cyan")
+            line.append(f"{now} {said}   ", "bold cyan")
         elif name in state.phases_done:
-            line.append(f"{done} {name}   ", "green")
+            line.append(f"{done} {said}   ", "green")
         else:
-            line.append(f"{later} {name}   ", "dim")
+            line.append(f"{later} {said}   ", "dim")
     return line
 
 

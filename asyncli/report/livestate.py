@@ -34,6 +34,8 @@ class LiveState(msgspec.Struct):
     #: How far the phase has come, from 0 to 1, and when it should be over; None for a phase without a set end.
     progress: float | None = None
     eta_s: float | None = None
+    #: When the hold ends by the wall clock, as the plan says it: "07:00"; None where it does not.
+    until: str | None = None
     asked: int = 0
     held: int = 0
     opened: int = 0
@@ -88,7 +90,7 @@ class LiveFold:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._ramp = plan.schedule
-        self._state = LiveState(asked=plan.connections, asked_per_s=plan.asked_per_s)
+        self._state = LiveState(asked=plan.connections, asked_per_s=plan.asked_per_s, until=plan.hold_until)
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
         self._baseline: dict[str, list[float]] = {name: [] for name in _MEMORY}
@@ -160,6 +162,10 @@ class LiveFold:
     def finding(self, finding: Finding) -> None:
         self._findings.append(finding)
         self._state.findings_seen += 1
+
+    def planned(self, plan: Plan) -> None:
+        """The plan, in which the length of the hold has been reckoned by now."""
+        self._plan = plan
 
     def state(self) -> LiveState:
         """A look of its own: later records do not change it."""
@@ -259,3 +265,6 @@ class Onlooker:
     def finding(self, finding: Finding) -> None:
         self.fold.finding(finding)
         self.look(at_once=True)
+
+    def planned(self, plan: Plan) -> None:
+        self.fold.planned(plan)

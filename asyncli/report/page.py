@@ -460,6 +460,8 @@ def _finding(one: Finding) -> dict[str, str]:
 
 def _plan_table(summary: Summary) -> Table:
     rows = [[key.removesuffix("_s").replace("_", " "), _setting(key, value)] for key, value in summary.plan.items()]
+    if summary.plan.get("hold_until") and summary.plan.get("hold_s") is None:
+        rows = [row for row in rows if row[0] != "hold"]  # it never began
     return Table("The plan", [("", False), ("", False)], rows)
 
 

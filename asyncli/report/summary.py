@@ -16,6 +16,7 @@ from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import outside, without_counters
+from asyncli.analysis.moments import SUSPENDED
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.series import Series, end_of_hold, end_of_run, first_connect, phase, series
@@ -250,6 +251,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     judgement = judge(
         plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings,
         limited=[one.threshold.key for one in outcomes], crossed=crossed,
+        asleep=sum(one.count for one in known.diagnoses if one.code == SUSPENDED),
     )  # fmt: skip
     summary.run.verdict = judgement.verdict
     summary.findings = _once(

@@ -8,7 +8,7 @@ import os
 import sqlite3
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -89,7 +89,7 @@ class Follower:
         ]
         return News(phases, ticks, samples, findings, frame.complete)
 
-    def _new(self, table: str, columns: str) -> list[tuple[object, ...]]:
+    def _new(self, table: str, columns: str) -> list[tuple[Any, ...]]:
         rows = self._connection.execute(
             f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid", (self._seen[table],)
         ).fetchall()

@@ -21,7 +21,9 @@ import msgspec
 
 from asyncli.errors import StoreError
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
+from asyncli.store import moving
 from asyncli.store.schema import APPLICATION_ID, GAPS, RESUMED_SCHEMA, TABLES
+from asyncli.units import format_duration
 
 COMMIT_EVERY_S = 1.0
 # While the disk refuses, records wait in memory: two a second, some 5 kB each with all their numbers, so this is more
@@ -32,6 +34,8 @@ MOST_WAITING = 10_000
 _LAST_TRIES, _LAST_WAIT_S = 4, 0.5
 # Another process may hold the file's lock for a moment (a shell with a transaction open); only our thread waits for it.
 _BUSY_S = 1.0
+# All of a file that was taken away is written anew within a second; where there is no place for it, this often.
+_AGAIN_S = 60.0
 
 _Row = tuple[Any, ...]
 _Statement = tuple[str, list[_Row]]
@@ -62,7 +66,9 @@ class RunWriter:
     """The one writer of a run file. Every method but :meth:`create` and :meth:`close` returns at once.
 
     A disk that refuses does not end the run: records wait in memory, are tried again each second, and ``trouble`` says
-    in one line what is wrong (None while all is well). ``dropped`` counts records given up.
+    in one line what is wrong (None while all is well). ``dropped`` counts records given up. A file that is moved is followed;
+    one that is deleted, with its folder or without, is written anew, and so is at the end one whose disk is still full.
+    ``path`` is where the run is now, and :meth:`news` tells of it.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, environment: Mapping[str, Any]) -> None:
@@ -70,8 +76,12 @@ class RunWriter:
         self.trouble: str | None = None
         self.dropped = 0
         self._connection = connection
-        self._identity = _identity(path)
-        self._claim = _hold(path)
+        self._claimed = _hold(path)
+        self._identity = moving.identity(path)
+        self._troubled_s: float | None = None
+        self._next_try_s = -math.inf
+        self._news: list[Finding] = []
+        self._now_s = 0.0
         self._environment = dict(environment)
         self._lock = threading.Lock()
         self._waiting: list[_Statement] = []
@@ -107,10 +117,7 @@ class RunWriter:
         }
         connection = None
         try:
-            connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-            connection.execute("PRAGMA journal_mode = WAL")
-            # FULL: a commit has reached the disk when it returns, so a power cut costs one second at most.
-            connection.execute("PRAGMA synchronous = FULL")
+            connection = _open(path)
             connection.executescript(f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; {TABLES}")
             connection.executemany(_META, meta.items())
             connection.execute("COMMIT")
@@ -133,9 +140,7 @@ class RunWriter:
             raise StoreError(f"{path}: its run goes on, another process writes it; 'asyncli watch {path}' looks on")
         connection = None
         try:
-            connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
+            connection = _open(path)
             forget = "DELETE FROM phases;" if anew else ""
             connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {forget}")
             connection.execute("COMMIT")
@@ -150,6 +155,7 @@ class RunWriter:
 
     def phase(self, phase: Phase) -> None:
         """Record a phase, or what has become of the one of that name."""
+        self._now_s = phase.start_s if phase.end_s is None else phase.end_s
         self._put(_PHASE, [(phase.name, phase.start_s, phase.end_s)])
 
     def gap(self, gap: Gap) -> None:
@@ -158,6 +164,7 @@ class RunWriter:
 
     def tick(self, t_s: float, tick: Tick) -> None:
         """Record a second of the generator, heard of at ``t_s`` on the run's clock."""
+        self._now_s = t_s
         row = (t_s, tick.second, tick.held, tick.opened, tick.lost, tick.sent, tick.answered, _pack(tick))
         self._put(_TICK, [row], may_drop=True)
 
@@ -190,6 +197,16 @@ class RunWriter:
         self._environment.update(environment)
         self._put(_META, [("environment", _json(self._environment))])
 
+    def plan(self, plan_document: Mapping[str, Any]) -> None:
+        """Record the plan anew, in which something has been reckoned by now."""
+        self._put(_META, [("plan", _json(plan_document))])
+
+    def news(self) -> list[Finding]:
+        """What has befallen the file since the last call; it is recorded already."""
+        with self._lock:
+            news, self._news = self._news, []
+        return news
+
     def close(self, complete: bool) -> None:
         """Write what waits, mark the run as whole if it is, leave one file, and end. Blocks; safe to call twice.
 
@@ -214,11 +231,14 @@ class RunWriter:
             self._commit()
         last: _Statement = (_META, [("complete", _json(bool(self._closing))), ("dropped", _json(self.dropped))])
         self._put(*last)
+        self._next_try_s = -math.inf
         for attempt in range(_LAST_TRIES):
-            if self._commit():
+            if self._write_out():
                 break
             if attempt < _LAST_TRIES - 1:
                 time.sleep(_LAST_WAIT_S)
+        else:
+            self._flee()
         with contextlib.suppress(sqlite3.Error):
             # Back to a rollback journal: the WAL is folded in and gone, and the file opens in read-only places as well.
             # A reader that is at it keeps us from it, and then the WAL is at least emptied.
@@ -226,34 +246,42 @@ class RunWriter:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
-        if self._claim is not None:
-            os.close(self._claim)
+        self._let_go()
+
+    def _write_out(self) -> bool:
+        """Write all, and then what writing it has told."""
+        return self._commit() and self._commit()
 
     def _commit(self) -> bool:
         """Everything that waits in one transaction; on failure it waits on. True when nothing is left to write."""
-        with self._lock:
-            batch = self._waiting
-            self._waiting = []
-        if not batch:
-            return True
+        batch: list[_Statement] = []
         try:
+            lost = self._stay()
+            with self._lock:
+                batch, self._waiting = self._waiting, []
+            if not batch:
+                return True
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             self._connection.execute("BEGIN IMMEDIATE")
             unfit = sum(not self._write(sql, rows) for sql, rows in batch)
             self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             with self._lock:
                 self._waiting = batch + self._waiting
             self.trouble = f"{self.path}: {_words(error)}; make room on its disk: records wait in memory meanwhile"
+            self._tell_trouble(self.trouble, "make room or rights there; what waits is written then")
             return False
-        self.trouble = None
         self.dropped += unfit
-        if _identity(self.path) != self._identity:
-            self.trouble = f"{self.path}: the file was moved or deleted while the run wrote to it; put it back"
-        elif self.dropped:
+        self.trouble = lost
+        if lost is None and self._troubled_s is not None:
+            waited_s, self._troubled_s = time.monotonic() - self._troubled_s, None
+            all_of_it = f"but for {self.dropped:,} records that were dropped" if self.dropped else "and nothing is missing"
+            what = f"{self.path} is written again after {format_duration(waited_s)}, {all_of_it}"
+            self._tell(Finding("run_file_back", "info", what))
+        if lost is None and self.dropped:
             self.trouble = f"{self.path}: {self.dropped:,} records were dropped while it could not be written"
         return True
 
@@ -264,6 +292,89 @@ class RunWriter:
         except _UNFIT:
             return False
         return True
+
+    def _stay(self) -> str | None:
+        """See that the file bears a name, after it was moved or deleted; else what is wrong, in one line."""
+        if moving.identity(self.path) == self._identity:
+            return None
+        lost = f"{self.path}: the file was deleted while the run wrote to it, and nowhere is room to write it anew"
+        if time.monotonic() < self._next_try_s:
+            return lost
+        old, place = self.path, moving.moved_to(self._identity)
+        if place is not None and moving.folded(self._connection, place):
+            self._live_in(place)
+            what = f"{old} was moved to {place} while the run wrote to it: it is whole, and goes on there"
+        elif self._write_anew():
+            what = f"{old} was deleted while the run wrote to it: all of it is in {self.path.absolute()}, and goes on there"
+        else:
+            self._next_try_s = time.monotonic() + _AGAIN_S
+            self._tell_trouble(lost, "make room there, or in the folder for temporary files")
+            return lost
+        self._tell(Finding("run_file_moved", "warning", what, "leave the run file where it is until the run is over"))
+        return None
+
+    def _flee(self) -> None:
+        """The file could not be written to the end (a full disk): write all of the run to another place."""
+        old = self.path
+        if self._write_anew():
+            what = f"{old} could not be written to the end, and lacks the last of the run: all of it is in {self.path.absolute()}"
+            self._tell(Finding("run_file_moved", "warning", what, f"delete {old}"))
+            self._write_out()
+
+    def _write_anew(self) -> bool:
+        """All of the run in a new file, to which the run then belongs; False where no place takes it."""
+        for place in moving.homes(self.path):
+            with contextlib.suppress(sqlite3.Error, StoreError, OSError):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                moving.write_whole(self._connection, place, _claim)
+                self._live_in(place)
+                return True
+        return False
+
+    def _live_in(self, place: Path) -> None:
+        """Write to ``place``, which holds the whole run, from now on."""
+        ours = moving.open_files()
+        # First: it may remove WAL and index by their names, which may be the new ones' too.
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+        # Those of a file that is not at its place are left; whatever bears its name next would be read with them.
+        for left in (_beside(self.path, "-wal"), _beside(self.path, "-shm")):
+            if moving.identity(left) in ours:
+                with contextlib.suppress(OSError):
+                    left.unlink()
+        self._let_go()
+        self._connection = _open(place)
+        self.path, self._identity, self._claimed = place, moving.identity(place), _hold(place)
+
+    def _let_go(self) -> None:
+        """After SQLite: to close any descriptor of a file ends all locks on it that the process has by fcntl(2)."""
+        if self._claimed is not None:
+            os.close(self._claimed)
+            self._claimed = None
+
+    def _tell_trouble(self, trouble: str, remedy: str) -> None:
+        if self._troubled_s is None:
+            self._troubled_s = time.monotonic()
+            self._tell(Finding("run_file_trouble", "warning", trouble, remedy))
+
+    def _tell(self, finding: Finding) -> None:
+        """Record it, and tell whoever asks for news."""
+        self.finding(self._now_s, finding)
+        with self._lock:
+            self._news.append(finding)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        # FULL: a commit has reached the disk when it returns, so a power cut costs one second at most.
+        connection.execute("PRAGMA synchronous = FULL")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def require_free(path: Path) -> None:
@@ -311,19 +422,11 @@ def _free_to_write(path: Path) -> bool:
     return True
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _words(error: sqlite3.Error) -> str:
+def _words(error: Exception) -> str:
     """SQLite's own words, which for a failed write say too little by themselves."""
     name = getattr(error, "sqlite_errorname", "")
     return f"cannot be written ({error}{f', {name}' if name else ''})"

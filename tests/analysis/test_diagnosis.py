@@ -120,6 +120,27 @@ def by_code(scene: Scene) -> dict[str, int]:
 EVER = range(10, 110)
 
 
+# -- this machine
+
+
+def test_what_ended_while_this_machine_slept_is_laid_to_that_and_the_rest_is_not() -> None:
+    """Woken at 40 s after ten minutes' sleep: what had not been heard of since is explained, what had been is not."""
+    scene = Scene().says(keepalive_timeout=75)
+    scene.samples.insert(41, Sample(40.3, {"clock.suspended_s": 600.0}))
+    scene.die(300, "closed_idle", [40, 41], idle=between(2, 29))
+    scene.die(20, "reset", range(42, 60), idle=at(25))
+    scene.die(40, "heartbeat_timeout", range(50, 75), idle=at(45))
+    scene.die(7, "reset", range(50, 60), idle=at(1))
+    assert by_code(scene) == {"suspended": 360, "unexplained": 7}
+    one = next(one for one in scene.found() if one.cause == "closed_idle")
+    assert one.evidence == (
+        "300 connections were closed by the server while idle after this machine had been suspended for 10 min, at 0:00:40, and had "
+        "not been heard of since: nginx keepalive_timeout (nginx.conf says 1 min 15 s) went by meanwhile"
+    )
+    scene.checks.clear()
+    assert "the server or a box on the way had given them up" in scene.found()[0].evidence
+
+
 # -- limits and timers
 
 

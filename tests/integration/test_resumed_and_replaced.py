@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program, codes, recorded, report, run, until
+from programs import Program, codes, recorded, report, run
 
 from asyncli.lab.nginx import LabNginx
 from asyncli.store.reader import Run, read_run
@@ -190,11 +190,11 @@ def test_workers_that_end_again_and_again_are_given_up(tmp_path: Path, nginx: La
     with soak(tmp_path, nginx, "--hold", "10m") as program:
         until_held(program, tmp_path, 1)
         killed: set[int] = set()
-        for _ in range(4):
-            for pid in until(lambda: set(program.workers()) - killed, "there are others"):
+        # Each of the two, and three that come in its place.
+        while len(killed) < 8:
+            for pid in program.until(lambda: set(program.workers()) - killed, "there are others"):
                 killed.add(pid)
                 os.kill(pid, signal.SIGKILL)
-            until(lambda: len(killed & set(program.workers())) == 0, "they are gone")
         done = program.wait()
         program.until_gone()
     assert (done.status, done.err) == (4, "")

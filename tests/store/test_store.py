@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asyncli.errors import StoreError
 from asyncli.plan import Plan, plan_document
 from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.store import moving
 from asyncli.store import reader as reader_module
 from asyncli.store.reader import read_run
 from asyncli.store.schema import APPLICATION_ID
@@ -38,6 +42,13 @@ def a_tick(second: int) -> Tick:
     tick.deaths["reset"] = Deaths(count=2)
     tick.deaths["reset"].age_s.add(3)
     return tick
+
+
+def wait_for(what: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def fill(writer: RunWriter) -> None:
@@ -327,13 +338,103 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "4 records were dropped" in writer.trouble
 
 
-def test_a_file_that_was_taken_away(tmp_path: Path) -> None:
-    writer = create(tmp_path / "run.db")
-    (tmp_path / "run.db").unlink()
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+def _remove_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def _move(path: Path) -> None:
+    path.rename(path.with_name("other.db"))
+
+
+def _move_folder(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("archive"))
+
+
+def _replace(path: Path) -> None:
+    path.unlink()
+    path.write_text("mine")
+
+
+@pytest.mark.parametrize(
+    ("take", "place"),
+    [(_delete, "here/run.db"), (_remove_folder, "run.db"), (_move, "here/other.db"), (_move_folder, "archive/run.db"), (_replace, "here/run-2.db")],
+)  # fmt: skip
+@pytest.mark.parametrize("late", [False, True])
+def test_a_file_that_was_taken_away_is_whole_at_another_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, take: Callable[[Path], None], place: str, late: bool
+) -> None:
+    """Whether it was seen by the next second's commit, or at the end only."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("asyncli.store.writer.COMMIT_EVERY_S", 3600.0 if late else 0.05)
+    (tmp_path / "here").mkdir()
+    writer = create(tmp_path / "here" / "run.db")
     fill(writer)
+    if not late:
+        wait_for(lambda: read_run(tmp_path / "here" / "run.db").findings)
+    take(writer.path)
+    writer.tick(50.0, a_tick(50))
+    if not late:
+        wait_for(lambda: any(tick.second == 50 for _, tick in _ticks(tmp_path / place)))
+        assert [one.code for one in writer.news()] == ["run_file_moved"]
+        assert writer.news() == []
     writer.close(True)
-    assert writer.trouble is not None
-    assert "moved or deleted" in writer.trouble
+    assert (writer.trouble, writer.path.absolute()) == (None, tmp_path / place)
+    run = read_run(tmp_path / place)
+    assert [tick.second for _, tick in run.ticks] == [1, 2, 3, 50]
+    assert (run.complete, run.id, len(run.samples), run.dropped) == (True, "r1", 2, 0)
+    (moved,) = (one for one in run.findings if one.code == "run_file_moved")
+    assert str(tmp_path / place) in moved.evidence
+    left = sorted(path.name for path in (tmp_path / place).parent.iterdir() if path.name != "archive")
+    assert left == (["run-2.db", "run.db"] if take is _replace else [Path(place).name])
+    if take is _replace:
+        assert (tmp_path / "here" / "run.db").read_text() == "mine"
+
+
+def _ticks(path: Path) -> list[Any]:
+    try:
+        return list(read_run(path).ticks)
+    except StoreError:
+        return []
+
+
+def test_where_nothing_can_be_written_anew_the_file_stays_whole_in_its_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """... and comes to light as soon as there is a place; that there is none is said once."""
+    monkeypatch.setattr(moving, "homes", lambda path: iter(()))
+    monkeypatch.setattr("asyncli.store.writer._AGAIN_S", 0.0)
+    monkeypatch.setattr("asyncli.store.writer.COMMIT_EVERY_S", 0.05)
+    writer = create(tmp_path / "run.db")
+    fill(writer)
+    (tmp_path / "run.db").unlink()
+    wait_for(lambda: writer.trouble)
+    assert "was deleted while the run wrote to it, and nowhere is room" in (writer.trouble or "")
+    assert [one.code for one in writer.news()] == ["run_file_trouble"]
+    monkeypatch.undo()
+    writer.close(True)
+    run = read_run(tmp_path / "run.db")
+    assert ([tick.second for _, tick in run.ticks], run.complete, writer.trouble) == ([1, 2, 3], True, None)
+    assert {one.code for one in run.findings} == {"slow", "run_file_trouble", "run_file_moved", "run_file_back"}
+
+
+def test_a_file_that_cannot_be_written_to_the_end_is_written_whole_beside_it(tmp_path: Path) -> None:
+    writer = create(tmp_path / "run.db")
+    writer.tick(1.0, a_tick(1))
+    wait_for(lambda: _ticks(tmp_path / "run.db"))
+    lock = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    writer.tick(2.0, a_tick(2))
+    writer.close(True)
+    lock.execute("ROLLBACK")
+    lock.close()
+    assert writer.path == tmp_path / "run-2.db"
+    run = read_run(writer.path)
+    assert ([tick.second for _, tick in run.ticks], run.complete) == ([1, 2], True)
+    assert {one.code for one in run.findings} == {"run_file_trouble", "run_file_moved", "run_file_back"}
 
 
 def test_an_overnight_run_loads_soon(tmp_path: Path) -> None:

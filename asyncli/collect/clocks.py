@@ -1,0 +1,117 @@
+"""Whether time went on for this machine as for us: it was suspended, its wall clock was stepped, or this process stood still.
+
+Everything that asyncli times goes by CLOCK_MONOTONIC, which no step of the wall clock moves and which stands still while the
+machine is suspended; CLOCK_BOOTTIME goes on then (clock_gettime(2)). So what the boot clock gained on the monotonic one was
+sleep, and what the wall clock gained on the boot clock was a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from asyncli.records import Finding, Sample
+from asyncli.units import format_clock, format_duration
+
+#: Looks are so far apart (s); what is longer than ``STILL_S`` was no busy second, but a process that did not run.
+EVERY_S, STILL_S = 1.0, 5.0
+# Less is none: reading three clocks takes time. A clock that is slewed gains at most 0.1 s a second (chrony's 100,000 ppm).
+_LEAST_S, _SLEWED = 0.5, 0.1
+# Three readings that took longer than this (s) are of different instants; so many tries, and then at the next look.
+_AT_ONCE_S, _TRIES = 0.05, 5
+
+
+class Clocks(NamedTuple):
+    """The three clocks at one instant (s): since the start without sleep, with it, and since 1970."""
+
+    monotonic_s: float
+    boot_s: float
+    wall_s: float
+
+
+def read_clocks() -> Clocks | None:
+    """The clocks of now; None where this process was held up between two of them again and again."""
+    for _ in range(_TRIES):
+        monotonic_s = time.monotonic()
+        clocks = Clocks(monotonic_s, time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
+        if time.monotonic() - monotonic_s < _AT_ONCE_S:
+            return clocks
+    return None
+
+
+class ClockWatch:
+    """Looks at the clocks once a second and says what befell them; ``clock`` is the run's own (s).
+
+    A suspension is a sample as well, ``clock.suspended_s``, for whoever explains what was lost after it.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        on_sample: Callable[[Sample], None],
+        on_finding: Callable[[Finding], None],
+        read: Callable[[], Clocks | None] = read_clocks,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock, self._read, self._sleep = clock, read, sleep
+        self._on_sample, self._on_finding = on_sample, on_finding
+        self._last = read()
+        self._suspended_s = 0.0
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self._sleep(EVERY_S)
+            self.look()
+
+    def look(self) -> None:
+        """Compare the clocks with the last look."""
+        now = self._read()
+        if now is None:
+            return
+        before, self._last = self._last, now
+        if before is None:
+            return
+        t_s = self._clock()
+        awake_s = now.monotonic_s - before.monotonic_s
+        slept_s = now.boot_s - before.boot_s - awake_s
+        stepped_s = now.wall_s - before.wall_s - awake_s - slept_s
+        if slept_s >= _LEAST_S:
+            self._suspended_s += slept_s
+            self._on_sample(Sample(t_s, {"clock.suspended_s": self._suspended_s}))
+            self._on_finding(_suspended(t_s, slept_s, now.wall_s))
+        elif awake_s >= STILL_S:
+            self._on_finding(_stood_still(t_s, awake_s))
+        if abs(stepped_s) >= _LEAST_S + _SLEWED * awake_s:
+            self._on_finding(_stepped(t_s, stepped_s, now.wall_s))
+
+
+def _suspended(t_s: float, slept_s: float, wall_s: float) -> Finding:
+    evidence = (
+        f"this machine was suspended for {format_duration(round(slept_s, 1))}, from {_wall(wall_s - slept_s)} to "
+        f"{_wall(wall_s)} ({format_clock(t_s)} by the run's clock, which stood still): no heartbeat was sent meanwhile, and the "
+        "server or a box on the way may have ended what was silent for so long"
+    )
+    return Finding("suspended", "warning", evidence, "keep it awake: systemd-inhibit asyncli ...")
+
+
+def _stood_still(t_s: float, awake_s: float) -> Finding:
+    evidence = (
+        f"asyncli's own process stood still for {format_duration(round(awake_s, 1))}, until {format_clock(t_s)}: there are no "
+        "samples of that time; the workers went on, and what they counted waited in them, so the counts are whole"
+    )
+    return Finding("session_stalled", "warning", evidence, "see who stopped it (SIGSTOP), or leave it CPU and memory")
+
+
+def _stepped(t_s: float, stepped_s: float, wall_s: float) -> Finding:
+    by = f"{'forward' if stepped_s > 0 else 'back'} by {format_duration(abs(round(stepped_s, 1)))}, to {_wall(wall_s)}"
+    evidence = f"this machine's wall clock was stepped {by}, at {format_clock(t_s)}: nothing that asyncli times goes by it"
+    return Finding("clock_stepped", "info", evidence)
+
+
+def _wall(wall_s: float) -> str:
+    """An instant in this machine's time zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_s))

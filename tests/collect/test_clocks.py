@@ -1,0 +1,91 @@
+"""What the clocks tell: a suspension, a step of the wall clock, a process that stood still, and nothing where nothing was."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from asyncli.collect.clocks import Clocks, ClockWatch, read_clocks
+from asyncli.records import Finding, Sample
+
+
+class Machine:
+    """Three clocks that a test moves."""
+
+    def __init__(self) -> None:
+        self.monotonic_s, self.boot_s, self.wall_s = 1000.0, 1500.0, 1_800_000_000.0
+        self.findings: list[Finding] = []
+        self.samples: list[Sample] = []
+        self.legible = True
+        self.watch = ClockWatch(
+            lambda: self.monotonic_s - 1000.0, on_sample=self.samples.append, on_finding=self.findings.append, read=self.read
+        )
+
+    def read(self) -> Clocks | None:
+        return Clocks(self.monotonic_s, self.boot_s, self.wall_s) if self.legible else None
+
+    def goes_on(self, seconds: float, *, slept: float = 0.0, stepped: float = 0.0) -> list[str]:
+        """A look after so many seconds awake; the codes of what it found."""
+        self.monotonic_s += seconds
+        self.boot_s += seconds + slept
+        self.wall_s += seconds + slept + stepped
+        self.findings.clear()
+        self.watch.look()
+        return [one.code for one in self.findings]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield Machine()
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_quiet_hours_say_nothing(machine: Machine) -> None:
+    for _ in range(1000):
+        assert machine.goes_on(1.0, stepped=0.09) == []  # chrony slews it
+    assert machine.goes_on(4.9) == []
+    assert machine.samples == []
+
+
+def test_a_suspension_has_a_beginning_an_end_and_a_length(machine: Machine) -> None:
+    machine.goes_on(65.0)
+    assert machine.goes_on(1.0, slept=60.0) == ["suspended"]
+    (one,) = machine.findings
+    assert one.evidence.startswith(
+        "this machine was suspended for 1 min, from 2027-01-15 09:01:06 to 2027-01-15 09:02:06 (0:01:06 by the run's clock, which "
+        "stood still): no heartbeat was sent meanwhile"
+    )
+    assert machine.goes_on(1.0) == []
+    assert machine.goes_on(1.0, slept=2.0) == ["suspended"]
+    assert machine.samples == [Sample(66.0, {"clock.suspended_s": 60.0}), Sample(68.0, {"clock.suspended_s": 62.0})]
+
+
+@pytest.mark.parametrize(("stepped", "words"), [(3600.0, "forward by 1 h, to 2027-01-15 10:00:01"), (-3600.0, "back by 1 h, to 2027-01-15 08:00:01")])
+def test_a_step_of_the_wall_clock(machine: Machine, stepped: float, words: str) -> None:
+    assert machine.goes_on(1.0, stepped=stepped) == ["clock_stepped"]
+    assert machine.findings[0].evidence.startswith(f"this machine's wall clock was stepped {words}, at 0:00:01")
+    assert machine.goes_on(1.0) == []
+
+
+def test_several_things_at_once_and_a_look_that_failed(machine: Machine) -> None:
+    assert machine.goes_on(1.0, slept=60.0, stepped=-2.0) == ["suspended", "clock_stepped"]
+    assert machine.goes_on(12.0) == ["session_stalled"]
+    assert "stood still for 12 s, until 0:00:13" in machine.findings[0].evidence
+    machine.legible = False
+    assert machine.goes_on(1.0, slept=30.0) == []
+    machine.legible = True
+    # What a look could not see the next one does.
+    assert machine.goes_on(1.0) == ["suspended"]
+
+
+def test_the_clocks_of_this_machine_are_read() -> None:
+    clocks = read_clocks()
+    assert clocks is not None
+    assert abs(clocks.monotonic_s - time.monotonic()) < 10
+    assert clocks.boot_s >= clocks.monotonic_s - 0.1
+    assert abs(clocks.wall_s - time.time()) < 10

@@ -1,0 +1,293 @@
+"""What befalls asyncli's own processes, its run file and its machine in a night: the counts stay exact, and a finding names it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import SHORT, Program, codes, recorded, report, serving, until
+from skew import Skew
+
+from asyncli.lab.nginx import LabNginx
+
+HELD = 400
+
+
+def soaking(folder: Path, url: str, *arguments: str, out: str = "run.db") -> Program:
+    asked = ["-c", str(HELD), *SHORT, "--ramp", "50/10ms", "--workers", "2", "--hold", "1h", "--out", out]
+    return Program(folder, "soak", url, *asked, *arguments)
+
+
+def last_tick(path: Path) -> Any:
+    run = recorded(path)
+    return run.ticks[-1][1] if run is not None and run.ticks else None
+
+
+def all_held(path: Path) -> bool:
+    return (tick := last_tick(path)) is not None and tick.held == HELD
+
+
+def evidence(summary: dict[str, Any], code: str) -> list[str]:
+    return [one["evidence"] for one in summary["findings"] if one["code"] == code]
+
+
+def exact(summary: dict[str, Any], accepts: int, requests: int) -> bool:
+    """As many connections and answers as the server itself counts, none lost, all held."""
+    counts, beats = summary["connections"], summary["heartbeats"]
+    assert (counts["held"], counts["lost"], counts["opened"]) == (HELD, 0, accepts)
+    # A beat that was under way when all was closed is answered by the server and heard by nobody.
+    return 0 <= requests - beats["answered"] <= HELD
+
+
+# -- its processes
+
+
+def test_a_stopped_session_counts_all_that_its_workers_did_meanwhile(tmp_path: Path) -> None:
+    with serving() as server, soaking(tmp_path, server.url) as program:
+        program.until(lambda: all_held(tmp_path / "run.db"), "all are held")
+        program.signal(signal.SIGSTOP)
+        before = server.requests
+        # Each beats once a second.
+        until(lambda: server.requests > before + 6 * HELD, "the workers beat on")
+        program.signal(signal.SIGCONT)
+        program.until(lambda: "own process stood still" in program.out, "it says that it stood still")
+        program.signal()
+        done = program.wait()
+        summary = report(tmp_path, "run.db")
+        assert (done.status, done.err, summary["run"]["verdict"], summary["run"]["complete"]) == (0, "", "passed", True)
+        assert exact(summary, server.accepts, server.requests)
+    assert re.match(r"asyncli's own process stood still for [5-9](\.\d)? s, until 0:00:\d\d", *evidence(summary, "session_stalled"))
+    # No second is missing, though some may have come as one.
+    run = recorded(tmp_path / "run.db")
+    assert run is not None
+    seconds = [tick.second for _, tick in run.ticks]
+    assert seconds == sorted(set(seconds))
+
+
+def test_a_stopped_host_process_keeps_nothing_from_the_counts(tmp_path: Path) -> None:
+    with serving() as server, soaking(tmp_path, server.url) as program:
+        program.until(lambda: all_held(tmp_path / "run.db"), "all are held")
+        (host,) = program.hosts()
+        os.kill(host, signal.SIGSTOP)
+        before = server.requests
+        until(lambda: server.requests > before + 2 * HELD, "the workers beat on")
+        os.kill(host, signal.SIGCONT)
+        stopped = last_tick(tmp_path / "run.db").second
+        program.until(lambda: last_tick(tmp_path / "run.db").second > stopped + 3, "ticks come again")
+        program.signal()
+        done = program.wait()
+        summary = report(tmp_path, "run.db")
+        assert (done.status, done.err, summary["run"]["verdict"]) == (0, "", "passed")
+        assert exact(summary, server.accepts, server.requests)
+
+
+# -- its run file
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a file system")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", folder], capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leave no room on it."""
+    stuff = disk / "stuff"
+    with stuff.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(65536)):
+                pass
+        except OSError:
+            return stuff
+    return stuff
+
+
+def refill(disk: Path) -> None:
+    """SQLite keeps room in its WAL that it has once had: until it must ask for more there is none."""
+    with (disk / "more").open("ab", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            return
+
+
+@pytest.mark.parametrize("freed", [True, False])
+def test_a_full_disk_loses_nothing(tmp_path: Path, small_disk: Path, freed: bool) -> None:
+    with serving() as server, soaking(tmp_path, server.url, out="disk/run.db") as program:
+        program.until(lambda: all_held(small_disk / "run.db"), "all are held")
+        stuff = fill(small_disk)
+        program.until(lambda: refill(small_disk) or "cannot be written" in program.out, "the trouble is told")
+        before = server.requests
+        until(lambda: server.requests > before + 2 * HELD, "some seconds go by")
+        if freed:
+            stuff.unlink()
+            program.until(lambda: "is written again after" in program.out, "its end is told")
+        program.signal()
+        done = program.wait()
+        path = small_disk / "run.db" if freed else tmp_path / "run.db"
+        summary = report(tmp_path, path)
+        assert (done.status, done.err, summary["run"]["verdict"], summary["run"]["complete"]) == (0, "", "passed", True)
+        assert exact(summary, server.accepts, server.requests)
+    found = codes(summary)
+    assert {"run_file_trouble", "run_file_back"} <= found
+    assert "records_missing" not in found
+    (back,) = evidence(summary, "run_file_back")
+    assert "and nothing is missing" in back
+    assert ("run_file_moved" in found) is not freed
+    if not freed:
+        (moved,) = evidence(summary, "run_file_moved")
+        assert moved == f"disk/run.db could not be written to the end, and lacks the last of the run: all of it is in {path}"
+    run = recorded(path)
+    assert run is not None
+    seconds = [tick.second for _, tick in run.ticks]
+    assert seconds == list(range(1, len(seconds) + 1))
+
+
+def test_a_run_file_whose_folder_is_removed_comes_back_at_once_and_outlives_a_kill(tmp_path: Path) -> None:
+    """``rm -r results`` while the soak writes to it: all of the run is in the current folder a second later."""
+    (tmp_path / "results").mkdir()
+    with serving() as server, soaking(tmp_path, server.url, out="results/run.db") as program:
+        program.until(lambda: all_held(tmp_path / "results" / "run.db"), "all are held")
+        shutil.rmtree(tmp_path / "results")
+        program.until(lambda: "was deleted while the run wrote to it" in program.out, "it is told")
+        program.until(lambda: all_held(tmp_path / "run.db"), "it is written anew")
+        # Once more, by its name alone, and then the end of all of them.
+        (tmp_path / "run.db").unlink()
+        program.until(lambda: all_held(tmp_path / "run.db"), "it is written anew again")
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    summary = report(tmp_path, "run.db")
+    assert (summary["connections"]["held"], summary["connections"]["opened"]) == (HELD, HELD)
+    assert evidence(summary, "run_file_moved") == [
+        f"results/run.db was deleted while the run wrote to it: all of it is in {tmp_path / 'run.db'}, and goes on there",
+        f"run.db was deleted while the run wrote to it: all of it is in {tmp_path / 'run.db'}, and goes on there",
+    ]
+    assert [one["name"] for one in summary["run"]["phases"]] == ["baseline", "ramp", "hold"]
+    assert "incomplete" in codes(summary)
+
+
+def test_a_moved_run_file_is_followed_and_reported_from_there(tmp_path: Path) -> None:
+    told = 'echo "$ASYNCLI_RUN" > where'
+    with serving() as server, soaking(tmp_path, server.url, "--on-finish", told) as program:
+        program.until(lambda: all_held(tmp_path / "run.db"), "all are held")
+        (tmp_path / "archive").mkdir()
+        (tmp_path / "run.db").rename(tmp_path / "archive" / "night.db")
+        program.until(lambda: "was moved to" in program.out, "it is told")
+        program.until(lambda: all_held(tmp_path / "archive" / "night.db"), "it goes on there")
+        program.signal()
+        done = program.wait()
+        summary = report(tmp_path, "archive/night.db")
+        assert (done.status, done.err, summary["run"]["verdict"]) == (0, "", "passed")
+        assert exact(summary, server.accepts, server.requests)
+    assert (tmp_path / "where").read_text().strip() == str(tmp_path / "archive" / "night.db")
+    assert os.listdir(tmp_path / "archive") == ["night.db"]
+    assert not list(tmp_path.glob("run.db*"))
+
+
+# -- its machine's clocks
+
+
+@pytest.fixture
+def skew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Skew:
+    skew = Skew(tmp_path)
+    for name, value in skew.environment.items():
+        monkeypatch.setenv(name, value)
+    return skew
+
+
+@pytest.mark.compiler
+def test_a_stepped_wall_clock_moves_nothing_but_what_people_read(tmp_path: Path, skew: Skew) -> None:
+    with serving() as server, soaking(tmp_path, server.url) as program:
+        program.until(lambda: all_held(tmp_path / "run.db"), "all are held")
+        for way, seconds in (("forward", 3600), ("back", -7200)):
+            skew.step_wall(seconds)
+            program.until(lambda way=way: f"wall clock was stepped {way}" in program.out, "it is told")
+        program.signal()
+        done = program.wait()
+        summary = report(tmp_path, "run.db")
+        assert (done.status, done.err, summary["run"]["verdict"]) == (0, "", "passed")
+        assert exact(summary, server.accepts, server.requests)
+    forward, back = evidence(summary, "clock_stepped")
+    assert forward.startswith("this machine's wall clock was stepped forward by 1 h, to ")
+    assert back.startswith("this machine's wall clock was stepped back by 2 h, to ")
+    assert summary["run"]["duration_s"] < 60
+    assert summary["heartbeats"]["latency_ms"]["max"] < 60_000
+    assert summary["generator"]["saturated"] is False
+    run = recorded(tmp_path / "run.db")
+    assert run is not None
+    instants = [t_s for t_s, _ in run.ticks]
+    assert instants == sorted(instants)
+    assert all(later - earlier < 5 for earlier, later in itertools.pairwise(instants))
+
+
+@pytest.mark.compiler
+def test_a_hold_by_the_wall_clock_ends_at_the_instant_that_was_reckoned_when_it_began(tmp_path: Path, skew: Skew) -> None:
+    end = time.strftime("%H:%M:%S", time.localtime(time.time() + 8))
+    with serving() as server, soaking(tmp_path, server.url, "--hold", f"until {end}") as program:
+        program.until_phase("hold")
+        # It would last an hour longer.
+        skew.step_wall(-3600)
+        program.until(lambda: f"left (until {end})" in program.out, "the live line says until when")
+        done = program.wait()
+    summary = report(tmp_path, "run.db")
+    assert (done.status, done.err, summary["run"]["verdict"]) == (0, "", "passed")
+    assert summary["plan"]["hold_until"] == end
+    (hold,) = (one for one in summary["run"]["phases"] if one["name"] == "hold")
+    assert hold["end_s"] - hold["start_s"] == pytest.approx(summary["plan"]["hold_s"], abs=1.0)
+    # Ramp and baseline count in: they took their share of the eight seconds.
+    assert summary["plan"]["hold_s"] < 8
+    assert re.fullmatch(rf"the hold ends at \S+ {end} \S+, \d s after its begin", *evidence(summary, "hold_until"))
+    assert "stopped_early" not in codes(summary)
+
+
+@pytest.mark.nginx
+@pytest.mark.compiler
+def test_what_is_lost_in_a_suspension_is_no_failure_of_the_server(
+    tmp_path: Path, start_nginx: Callable[..., LabNginx], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nginx = start_nginx(keepalive_timeout_s=2)
+    skew = Skew(tmp_path)
+
+    def active() -> int:
+        with urllib.request.urlopen(nginx.status_url, timeout=10) as page:
+            return int(page.read().split()[2])
+
+    for name, value in skew.environment.items():
+        monkeypatch.setenv(name, value)
+    program = soaking(tmp_path, nginx.url)
+    monkeypatch.undo()
+    with program:
+        program.until(lambda: all_held(tmp_path / "run.db"), "all are held")
+        slept_s = skew.suspend(program.processes, lambda: until(lambda: active() == 1, "nginx has given all of them up"))
+        program.until(lambda: "this machine was suspended" in program.out, "it is told")
+        program.until(lambda: all_held(tmp_path / "run.db") and len(recorded(tmp_path / "run.db").ticks) > 3, "all are held again")
+        program.signal()
+        done = program.wait()
+    summary = report(tmp_path, "run.db")
+    assert (done.status, done.err, summary["run"]["verdict"]) == (4, "", "invalid")
+    assert summary["generator"]["saturated"] is False
+    assert {(one["code"], one["count"]) for one in summary["diagnoses"]} == {("suspended", HELD)}
+    counts = summary["connections"]
+    assert (counts["held"], counts["lost"], counts["reopened"], counts["opened"]) == (HELD, HELD, HELD, 2 * HELD)
+    assert re.search(rf"suspended for {int(slept_s)}(\.\d)? s, from \d{{4}}-", " ".join(evidence(summary, "suspended")))
+    assert evidence(summary, "verdict_invalid") == [f"this machine was suspended, and lost {HELD} connections by that and none else"]

@@ -1,0 +1,125 @@
+"""Clocks of other processes that a test moves: the machine sleeps, or somebody sets its wall clock, for those processes alone.
+
+A library that is loaded before the C library's own (LD_PRELOAD) adds to what the clocks say, by two numbers in a file. While a
+machine is suspended its monotonic clock stands still and the others go on: so does it for processes that were stopped and are then
+told that no time has passed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+_SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Nanoseconds: of the monotonic clock, of the wall clock. */
+static volatile long long none[2], *skew = none;
+
+__attribute__((constructor)) static void begin(void) {
+    int fd = open(getenv("ASYNCLI_TEST_SKEW"), O_RDONLY | O_CLOEXEC);
+    void *map = mmap(0, sizeof none, PROT_READ, MAP_SHARED, fd, 0);
+    if (map != MAP_FAILED) skew = map;
+    close(fd);
+}
+
+static long long of(clockid_t id) {
+    if (id == CLOCK_MONOTONIC || id == CLOCK_MONOTONIC_RAW || id == CLOCK_MONOTONIC_COARSE) return skew[0];
+    return id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE ? skew[1] : 0;
+}
+
+static void add(struct timespec *t, long long more) {
+    long long all = t->tv_sec * 1000000000LL + t->tv_nsec + more;
+    t->tv_sec = all / 1000000000LL, t->tv_nsec = all % 1000000000LL;
+}
+
+int clock_gettime(clockid_t id, struct timespec *t) {
+    long done = syscall(SYS_clock_gettime, id, t);
+    if (!done) add(t, of(id));
+    return done;
+}
+
+int gettimeofday(struct timeval *restrict t, void *restrict zone) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    t->tv_sec = now.tv_sec, t->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *t) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return t ? *t = now.tv_sec : now.tv_sec;
+}
+
+/* Deadlines are by the clocks that we show, the kernel's are by its own. */
+int sem_clockwait(sem_t *restrict sem, clockid_t id, const struct timespec *restrict until) {
+    static int (*theirs)(sem_t *, clockid_t, const struct timespec *);
+    struct timespec real = *until;
+    if (!theirs) theirs = dlsym(RTLD_NEXT, "sem_clockwait");
+    add(&real, -of(id));
+    return theirs(sem, id, &real);
+}
+
+int pthread_cond_clockwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex, clockid_t id,
+                           const struct timespec *restrict until) {
+    static int (*theirs)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
+    struct timespec real = *until;
+    if (!theirs) theirs = dlsym(RTLD_NEXT, "pthread_cond_clockwait");
+    add(&real, -of(id));
+    return theirs(cond, mutex, id, &real);
+}
+"""
+
+
+class Skew:
+    """The clocks of every process that is started with :attr:`environment`."""
+
+    def __init__(self, folder: Path) -> None:
+        library, self._file = folder / "skew.so", folder / "skew"
+        source = folder / "skew.c"
+        source.write_text(_SOURCE)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True, timeout=60)
+        self._numbers = [0, 0]
+        self._file.write_bytes(bytes(16))
+        self.environment = {"LD_PRELOAD": str(library), "ASYNCLI_TEST_SKEW": str(self._file)}
+
+    def step_wall(self, seconds: float) -> None:
+        """Somebody sets the wall clock by so much."""
+        self._numbers[1] += round(seconds * 1e9)
+        self._write()
+
+    def suspend(self, pids: Callable[[], Iterable[int]], until: Callable[[], None]) -> float:
+        """Stop these processes until ``until`` returns, and let them think that no time has passed; how long it was (s)."""
+        stopped = list(pids())
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        begun = time.monotonic_ns()
+        try:
+            until()
+            slept = time.monotonic_ns() - begun
+            self._numbers[0] -= slept
+            self._write()
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        return slept / 1e9
+
+    def _write(self) -> None:
+        with self._file.open("r+b") as file:
+            file.write(struct.pack("qq", *self._numbers))
