@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
         "asyncli", "errors", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
-        "store.head", "store.writer", "report", "analysis.compare", "analysis.benched", "experiments",
+        "store.head", "store.follow", "store.writer", "report", "analysis.compare", "analysis.benched", "experiments",
     },
     # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},
