@@ -49,6 +49,17 @@ def test_sigusr1_asks_for_a_line(tmp_path: Path) -> None:
         assert program.wait().status == 0
 
 
+def test_in_a_log_of_json_lines_the_answer_to_sigusr1_is_one(tmp_path: Path) -> None:
+    with Program(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "1h", "--log-json", "--out", "run.db") as program:
+        program.until(lambda: '"phase":"hold"' in program.out, "the hold begins")
+        before = program.out.count('"event":"status"')
+        program.signal(signal.SIGUSR1)
+        program.until(lambda: program.out.count('"event":"status"') > before, "it answers")
+        assert all(json.loads(line) for line in program.out.splitlines()[1:])
+        program.signal()
+        assert program.wait().status == 0
+
+
 def test_watch_looks_in_from_another_terminal(tmp_path: Path) -> None:
     with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
         program.until(lambda: "held 50 of 50" in run(tmp_path, "watch", "run.db", "--once").out, "all are held")
