@@ -33,7 +33,7 @@ MOST_WAITING = 10_000
 _LAST_TRIES, _LAST_WAIT_S = 4, 0.5
 # Another process may hold the file's lock for a moment (a shell with a transaction open); only our thread waits for it.
 _BUSY_S = 1.0
-# All of a file that was taken away is written anew within a second; where there is no place for it, this often.
+# All of a file that was taken away is written anew at once; where there is no place for it, it is tried this often.
 _AGAIN_S = 60.0
 
 _Row = tuple[Any, ...]
@@ -82,6 +82,8 @@ class RunWriter:
         self._environment = dict(environment)
         self._lock = threading.Lock()
         self._waiting: list[_Statement] = []
+        # ... and of those, how many a commit has in hand, which may last as long as another process holds the lock.
+        self._in_hand = 0
         self._metrics: dict[str, int] = {}
         self._wake = threading.Event()
         self._closing: bool | None = None
@@ -188,7 +190,7 @@ class RunWriter:
 
     def _put(self, sql: str, rows: list[_Row], *, may_drop: bool = False) -> None:
         with self._lock:
-            if may_drop and len(self._waiting) >= MOST_WAITING:
+            if may_drop and len(self._waiting) + self._in_hand >= MOST_WAITING:
                 self.dropped += 1
             else:
                 self._waiting.append((sql, rows))
@@ -227,6 +229,7 @@ class RunWriter:
             lost = self._stay()
             with self._lock:
                 batch, self._waiting = self._waiting, []
+                self._in_hand = len(batch)
             if not batch:
                 return True
             if self._connection.in_transaction:
@@ -234,11 +237,12 @@ class RunWriter:
             self._connection.execute("BEGIN IMMEDIATE")
             unfit = sum(not self._write(sql, rows) for sql, rows in batch)
             self._connection.execute("COMMIT")
+            self._in_hand = 0
         except (sqlite3.Error, OSError) as error:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             with self._lock:
-                self._waiting = batch + self._waiting
+                self._waiting, self._in_hand = batch + self._waiting, 0
             self.trouble = f"{self.path}: {_words(error)}; make room on its disk: records wait in memory meanwhile"
             self._tell_trouble(self.trouble, "make room or rights there; what waits is written then")
             return False

@@ -338,6 +338,24 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "4 records were dropped" in writer.trouble
 
 
+def test_what_a_commit_has_in_hand_counts_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that refuses for a night is asked all the time: what comes meanwhile must not grow beyond the bound."""
+    monkeypatch.setattr("asyncli.store.writer.MOST_WAITING", 5)
+    writer = create(tmp_path / "run.db")
+    lock = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    for second in range(5):
+        writer.tick(float(second), a_tick(second))
+    wait_for(lambda: not writer._waiting)
+    for second in range(5, 15):
+        writer.tick(float(second), a_tick(second))
+    lock.execute("ROLLBACK")
+    lock.close()
+    writer.close(True)
+    assert [tick.second for _, tick in read_run(tmp_path / "run.db").ticks] == [0, 1, 2, 3, 4]
+    assert writer.dropped == 10
+
+
 def _delete(path: Path) -> None:
     path.unlink()
 
