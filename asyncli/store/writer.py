@@ -77,6 +77,7 @@ class RunWriter:
         self._identity = moving.identity(path)
         self._troubled_s: float | None = None
         self._next_try_s = -math.inf
+        self._shut = False
         self._news: list[Finding] = []
         self._now_s = 0.0
         self._environment = dict(environment)
@@ -267,6 +268,8 @@ class RunWriter:
 
     def _stay(self) -> str | None:
         """See that the file bears a name, after it was moved or deleted; else what is wrong, in one line."""
+        if self._shut:
+            self._open_again()
         if moving.identity(self.path) == self._identity:
             return None
         lost = f"{self.path}: the file was deleted while the run wrote to it, and nowhere is room to write it anew"
@@ -315,8 +318,13 @@ class RunWriter:
             if moving.identity(left) in ours:
                 with contextlib.suppress(OSError):
                     left.unlink()
-        self._connection = _open(place)
-        self.path, self._identity = place, moving.identity(place)
+        self.path, self._identity, self._shut = place, moving.identity(place), True
+        self._open_again()
+
+    def _open_again(self) -> None:
+        """Where that fails (no descriptor, no rights) it is tried with each commit, and records wait meanwhile."""
+        self._connection = _open(self.path)
+        self._shut = False
 
     def _tell_trouble(self, trouble: str, remedy: str) -> None:
         if self._troubled_s is None:
