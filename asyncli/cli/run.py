@@ -53,6 +53,9 @@ class _Screen(Onlooker):
     def say_now(self) -> None:
         """One line of how it stands, for whoever asked by SIGUSR1."""
         with contextlib.suppress(*UNSEEN):
+            if isinstance(self._view, JsonView):
+                self._view.say_now(self.fold.state())
+                return
             self._console.print(plain_line(self.fold.state()), soft_wrap=True, markup=False, highlight=False)
 
     def look(self, at_once: bool) -> None:

@@ -10,10 +10,11 @@ import click
 import msgspec
 
 from asyncli.records import Phase, Sample, Tick
+from asyncli.units import format_duration
 
 if TYPE_CHECKING:
     from asyncli.report.livestate import LiveFold
-    from asyncli.store.follow import Follower
+    from asyncli.store.follow import Follower, News
 
 # A writer commits once a second; one that has committed nothing for so long stands still, or was killed.
 _QUIET_S = 10.0
@@ -34,34 +35,50 @@ def command(run: str, once: bool, log_json: bool) -> int:
 
     path = Path(run)
     console = Console(highlight=False)
-    with Follower(path) as follower, printing():
-        fold = LiveFold(follower.plan)
-        complete = _take(fold, follower)
+    # Beside objects for a machine, words for people go elsewhere.
+    notes = Console(stderr=log_json, highlight=False)
+    follower = Follower(path)
+    news = follower.news()
+    fold = LiveFold(news.plan)
+    _take(fold, news)
+    with printing():
         if once:
-            print(plain_line(fold.state()) + ("; it has ended" if complete else ""))
+            console.print("; ".join([plain_line(fold.state()), *_how_it_is(follower, news)]), soft_wrap=True, markup=False)
             return 0
-        view = (JsonView if log_json else LiveView if console.is_terminal else PlainView)(follower.plan, console)
-        with view:
-            said_s = heard_s = time.monotonic()
-            while not complete:
-                before = fold.state().elapsed_s
+        try:
+            with (JsonView if log_json else LiveView if console.is_terminal else PlainView)(news.plan, console) as view:
                 view.update(fold.state())
-                time.sleep(1.0)
-                complete = _take(fold, follower)
-                now = time.monotonic()
-                if fold.state().elapsed_s != before:
-                    heard_s = now
-                elif now - max(said_s, heard_s) >= _QUIET_S:
-                    said_s = now
-                    console.print(f"nothing new for {now - heard_s:.0f} s: it stands still, or was killed", markup=False)
-            view.update(fold.state())
-        print(f"it has ended: asyncli report {path}")
+                said_s = 0.0
+                while not news.complete:
+                    if how := _how_it_is(follower, news):
+                        if not follower.is_open:
+                            break
+                        if time.monotonic() >= said_s + _QUIET_S:
+                            said_s = time.monotonic()
+                            notes.print(*how, soft_wrap=True, markup=False)
+                    time.sleep(1.0)
+                    news = follower.news()
+                    _take(fold, news)
+                    view.update(fold.state())
+        except KeyboardInterrupt:
+            return 0
+        notes.print(f"{_how_it_is(follower, news)[0]}: asyncli report {path}", soft_wrap=True, markup=False)
     return 0
 
 
-def _take(fold: LiveFold, follower: Follower) -> bool:
-    """Fold in what is new, in the order in which it came; whether the run is over."""
-    news = follower.news()
+def _how_it_is(follower: Follower, news: News) -> list[str]:
+    """That it goes on no more, in words; nothing for a run that goes on."""
+    if news.complete:
+        return ["it has ended"]
+    quiet_s = time.time() - follower.quiet_since_s
+    if quiet_s < _QUIET_S:
+        return []
+    why = "it stands still" if follower.is_open else "no process here has it open: the run was killed, or came to no end"
+    return [f"nothing new for {format_duration(round(quiet_s))}, and {why}"]
+
+
+def _take(fold: LiveFold, news: News) -> None:
+    """Fold in what is new, in the order in which it came."""
     events: list[tuple[float, int, object]] = []
     for phase in news.phases:
         events.append((phase.start_s, 0, msgspec.structs.replace(phase, end_s=None)))
@@ -69,7 +86,8 @@ def _take(fold: LiveFold, follower: Follower) -> bool:
             events.append((phase.end_s, 3, phase))
     events += [(t_s, 1, (t_s, tick)) for t_s, tick in news.ticks]
     events += [(sample.t_s, 2, sample) for sample in news.samples]
-    for _, kind, what in sorted(events, key=lambda one: one[:2]):
+    fold.planned(news.plan)
+    for _, _kind, what in sorted(events, key=lambda one: one[:2]):
         match what:
             case Phase():
                 fold.phase(what)
@@ -79,4 +97,3 @@ def _take(fold: LiveFold, follower: Follower) -> bool:
                 fold.tick(t_s, tick)
     for finding in news.findings:
         fold.finding(finding)
-    return news.complete

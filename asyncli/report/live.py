@@ -97,6 +97,10 @@ class JsonView(_Log):
             self._next_s = state.elapsed_s + _LINE_EVERY_S
             self._say("status", state, status(state))
 
+    def say_now(self, state: LiveState) -> None:
+        """How it stands, for whoever asks between two lines."""
+        self._say("status", state, status(state))
+
     def _say(self, event: str, state: LiveState, more: dict[str, Any]) -> None:
         time_now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = {"time": time_now, "t_s": state.elapsed_s, "event": event, "phase": state.phase, **more}

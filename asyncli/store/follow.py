@@ -1,28 +1,39 @@
-"""Follows a run file while it is written: what has come since the last look."""
+"""Follows a run file while it is written: what has come since the last look.
+
+The first look at a file of days passes over what nobody needs who wants to know how the run stands: ticks are added up with their
+histograms left packed, and of the samples only the baseline's last minutes and the last seconds are read.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import sqlite3
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from asyncli.errors import PlanError
 from asyncli.plan import Plan
-from asyncli.records import Finding, Phase, Sample, Tick
+from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.store import reader
 from asyncli.store.stored import open_tick
+
+# What a look shows as rates is of the last ten seconds; a tick may come late.
+_RECENT_S = 15.0
+# Of the baseline the memory before the first connection is wanted: a median over this is as good as over an hour.
+_BASELINE_S = 300.0
+# Where SQLite's shared lock begins (os.h of its source, SHARED_FIRST): the writer of a WAL holds it as long as the file is open.
+_SHARED_LOCK = "1073741826"
 
 
 class News(msgspec.Struct):
     """What was committed since the look before; ``phases`` are those that began, ended, or both."""
 
+    plan: Plan
     phases: list[Phase]
+    #: At the first look all but the last seconds are one tick, with counts and without histograms.
     ticks: list[tuple[float, Tick]]
     samples: list[Sample]
     findings: list[Finding]
@@ -31,68 +42,154 @@ class News(msgspec.Struct):
 
 
 class Follower:
-    """The run in ``path``; ``with`` opens and closes it. Raises :class:`~asyncli.errors.StoreError` as ``read_run`` does.
-
-    Nothing is kept open between two looks but a connection that cannot write: the writer's checkpoints wait for nobody.
-    """
-
-    plan: Plan
+    """The run in ``path``. Nothing is open between two looks: the writer's checkpoints, and its end, wait for nobody."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self._stack = contextlib.ExitStack()
-        self._seen = dict.fromkeys(("ticks", "samples", "findings"), 0)
+        self._rows = dict.fromkeys(("ticks", "samples", "findings"), 0)
         self._phases: dict[str, Phase] = {}
-        self._metrics: dict[int, str] = {}
-
-    def __enter__(self) -> Self:
-        reader.look(self._path)
-        with contextlib.ExitStack() as stack:
-            self._connection = stack.enter_context(reader.opened_file(self._path))
-            try:
-                reader.identify(self._path, self._connection)
-                self.plan = reader.read_frame(self._connection).plan
-            except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
-                raise reader.wrong(self._path, error) from None
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stack.close()
+        self._seen: object = None
+        self._last: News | None = None
 
     def news(self) -> News:
-        """What has come since the last call; at first all that there is."""
-        try:
-            self._connection.execute("BEGIN")
-            try:
-                return self._read()
-            finally:
-                self._connection.execute("COMMIT")
-        except (sqlite3.DatabaseError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-            raise reader.wrong(self._path, error) from None
+        """What has come since the last call; raises :class:`~asyncli.errors.StoreError` as ``read_run`` does.
 
-    def _read(self) -> News:
-        frame = reader.read_frame(self._connection)
+        A file that was moved or deleted, and has not come back, has no news.
+        """
+        seen = [_stamp(self._path), _stamp(_wal(self._path))]
+        if self._last is not None and (seen == self._seen or seen[0] is None):
+            return msgspec.structs.replace(self._last, phases=[], ticks=[], samples=[], findings=[])
+        reader.look(self._path)
+        with reader.opened_file(self._path) as connection:
+            try:
+                reader.identify(self._path, connection)
+                connection.execute("BEGIN")
+                self._last = self._read(connection)
+            except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
+                raise reader.wrong(self._path, error) from None
+        self._seen = seen
+        return self._last
+
+    @property
+    def quiet_since_s(self) -> float:
+        """When the file was last written to (s since 1970)."""
+        return max(stamp[0] for path in (self._path, _wal(self._path)) if (stamp := _stamp(path)) is not None)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another process of this machine has the file open, by the locks that SQLite leaves on it (proc(5))."""
+        try:
+            status = self._path.stat()
+            locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        except OSError:
+            return False
+        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        return any(
+            words[-3:-1] == [file, _SHARED_LOCK] and words[-4] != str(os.getpid())
+            for words in map(str.split, locks)
+            if len(words) > 4
+        )
+
+    def _read(self, connection: sqlite3.Connection) -> News:
+        frame = reader.read_frame(connection)
         phases = [one for one in frame.phases if self._phases.get(one.name) != one]
         self._phases |= {one.name: one for one in phases}
-        self._metrics |= dict(self._connection.execute("SELECT id, name FROM metrics"))
-        ticks = [(t_s, open_tick(payload)) for t_s, payload in self._new("ticks", "t_s, payload")]
-        rows = self._new("samples", "t_s, metric, value")
-        samples = [
-            Sample(t_s, {self._metrics[metric]: value for _, metric, value in of_one})
-            for t_s, of_one in itertools.groupby(rows, key=lambda row: row[0])
-        ]
+        ticks: list[tuple[float, Tick]] = []
+        samples: list[Sample] = []
+        if self._last is None:
+            ticks, samples = self._catch_up(connection, frame)
+        ticks += [(t_s, open_tick(payload)) for t_s, payload in self._new(connection, "ticks", "t_s, payload")]
+        samples += _samples(connection, self._new(connection, "samples", "t_s, metric, value"))
         names = Finding.__struct_fields__
         findings = [
             msgspec.convert(dict(zip(names, row, strict=True)), Finding)
-            for row in self._new("findings", "code, severity, evidence, remedy")
+            for row in self._new(connection, "findings", "code, severity, evidence, remedy")
         ]
-        return News(phases, ticks, samples, findings, frame.complete)
+        return News(frame.plan, phases, ticks, samples, findings, frame.complete)
 
-    def _new(self, table: str, columns: str) -> list[tuple[Any, ...]]:
-        rows = self._connection.execute(
-            f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid", (self._seen[table],)
+    def _catch_up(self, connection: sqlite3.Connection, frame: reader.Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
+        """What is older than the last seconds, in short; what is left is news."""
+        last = connection.execute("SELECT t_s FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
+        if last is None:
+            return [], []
+        recent_s = last[0] - _RECENT_S
+        self._rows["ticks"] = reader.row_at(connection, "ticks", recent_s)
+        self._rows["samples"] = reader.row_at(connection, "samples", recent_s)
+        ramp_s = next((one.start_s for one in frame.phases if one.name == "ramp"), recent_s)
+        bounds = [reader.row_at(connection, "samples", at) for at in (ramp_s - _BASELINE_S, min(ramp_s, recent_s))]
+        rows = connection.execute("SELECT t_s, metric, value FROM samples WHERE rowid > ? AND rowid <= ? ORDER BY rowid", bounds)
+        history = _summed(connection, self._rows["ticks"], frame.plan.connections)
+        return ([] if history is None else [history]), _samples(connection, rows.fetchall())
+
+    def _new(self, connection: sqlite3.Connection, table: str, columns: str) -> list[tuple[Any, ...]]:
+        rows = connection.execute(
+            f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid", (self._rows[table],)
         ).fetchall()
         if rows:
-            self._seen[table] = rows[-1][0]
+            self._rows[table] = rows[-1][0]
         return [row[1:] for row in rows]
+
+
+class _Dead(msgspec.Struct, array_like=True):
+    count: int = 0
+
+
+class _Counts(msgspec.Struct):
+    """What a look adds up, of a packed tick."""
+
+    second: int = 0
+    workers: int = 0
+    held: int = 0
+    connecting: int = 0
+    opened: int = 0
+    reopened: int = 0
+    failures: dict[str, int] = msgspec.field(default_factory=dict)
+    deaths: dict[str, _Dead] = msgspec.field(default_factory=dict)
+
+
+_counts = msgspec.msgpack.Decoder(_Counts).decode
+
+
+def _summed(connection: sqlite3.Connection, until_row: int, connections: int) -> tuple[float, Tick] | None:
+    """The ticks up to a row as one: its counts are sums, its gauges the last one's.
+
+    A second in which all were held, and none came or went, has nothing to add, and is passed over unread: nobody connected.
+    """
+    last = connection.execute(
+        "SELECT t_s, payload FROM ticks WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1", (until_row,)
+    ).fetchone()
+    if last is None:
+        return None
+    gauges, whole = _counts(last[1]), Tick()
+    whole.second, whole.workers, whole.held, whole.connecting = gauges.second, gauges.workers, gauges.held, gauges.connecting
+    query = "SELECT payload FROM ticks WHERE rowid <= ? AND (opened <> 0 OR lost <> 0 OR held < ?)"
+    for (payload,) in connection.execute(query, (until_row, connections)):
+        tick = _counts(payload)
+        whole.opened += tick.opened
+        whole.reopened += tick.reopened
+        for cause, count in tick.failures.items():
+            whole.failures[cause] = whole.failures.get(cause, 0) + count
+        for cause, dead in tick.deaths.items():
+            whole.deaths.setdefault(cause, Deaths()).count += dead.count
+    return last[0], whole
+
+
+def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> list[Sample]:
+    names = dict(connection.execute("SELECT id, name FROM metrics"))
+    return [
+        Sample(t_s, {names[metric]: value for _, metric, value in of_one})
+        for t_s, of_one in itertools.groupby(rows, key=lambda row: row[0])
+    ]
+
+
+def _stamp(path: Path) -> tuple[float, int, int] | None:
+    """When it was last written to (s since 1970), its size, its inode; None for none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime, status.st_size, status.st_ino
+
+
+def _wal(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")

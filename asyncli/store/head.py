@@ -6,6 +6,7 @@ the verdict, which hangs on counts and on whether asyncli was late, and the cost
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import msgspec
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.records import Phase, Tick
 from asyncli.samples import Samples
-from asyncli.store.reader import Run, read_frame, read_ticks, read_with
+from asyncli.store.reader import Run, read_frame, read_ticks, read_with, row_at
 from asyncli.store.stored import StoredHistogram, open_tick
 
 # The cost looks a few seconds into the hold, and at the server's own count there, which may come seldom.
@@ -74,7 +75,7 @@ def _until(phases: Sequence[Phase]) -> float | None:
 def _samples(connection: sqlite3.Connection, until_s: float | None) -> Samples:
     marks = ", ".join("?" for _ in _METRICS)
     names = dict(connection.execute(f"SELECT id, name FROM metrics WHERE name IN ({marks}) ORDER BY id", _METRICS))
-    last = _row_at(connection, until_s)
+    last = row_at(connection, "samples", math.inf if until_s is None else until_s)
     columns: dict[int, tuple[list[int], list[float]]] = {number: ([], []) for number in names}
     t_s: list[float] = []
     wanted = ", ".join(map(str, names)) or "NULL"
@@ -86,15 +87,3 @@ def _samples(connection: sqlite3.Connection, until_s: float | None) -> Samples:
         places.append(len(t_s) - 1)
         values.append(value)
     return Samples(t_s, {names[number]: column for number, column in columns.items() if column[0]})
-
-
-def _row_at(connection: sqlite3.Connection, until_s: float | None) -> int:
-    """The last row of samples from no later than ``until_s``: rows are in the order of time, so halving finds it."""
-    low, high = 0, int(connection.execute("SELECT coalesce(max(rowid), 0) FROM samples").fetchone()[0])
-    if until_s is None:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        (t_s,) = connection.execute("SELECT t_s FROM samples WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1", (middle,)).fetchone()
-        low, high = (middle, high) if t_s <= until_s else (low, middle - 1)
-    return low

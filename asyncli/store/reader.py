@@ -206,6 +206,18 @@ def _gaps(connection: sqlite3.Connection) -> list[Gap]:
     return [Gap(start_s, end_s) for start_s, end_s in connection.execute("SELECT start_s, end_s FROM gaps ORDER BY start_s")]
 
 
+def row_at(connection: sqlite3.Connection, table: str, until_s: float) -> int:
+    """The last row of ``ticks`` or ``samples`` from no later than ``until_s``, 0 for none: rows are in the order of time, so
+    halving finds it."""
+    low, high = 0, int(connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0])
+    query = f"SELECT t_s FROM {table} WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1"
+    while low < high:
+        middle = (low + high + 1) // 2
+        row = connection.execute(query, (middle,)).fetchone()
+        low, high = (middle, high) if row is None or row[0] <= until_s else (low, middle - 1)
+    return low
+
+
 def read_ticks(connection: sqlite3.Connection, opened: Callable[[bytes], Tick]) -> list[tuple[float, Tick]]:
     """Every tick with its instant, as ``opened`` makes it of its payload."""
     return [(t_s, opened(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")]

@@ -34,7 +34,7 @@ MOST_WAITING = 10_000
 _LAST_TRIES, _LAST_WAIT_S = 4, 0.5
 # Another process may hold the file's lock for a moment (a shell with a transaction open); only our thread waits for it.
 _BUSY_S = 1.0
-# All of a file that was taken away is written anew within a second; where there is no place for it, this often.
+# All of a file that was taken away is written anew at once; where there is no place for it, it is tried this often.
 _AGAIN_S = 60.0
 
 _Row = tuple[Any, ...]
@@ -80,11 +80,14 @@ class RunWriter:
         self._identity = moving.identity(path)
         self._troubled_s: float | None = None
         self._next_try_s = -math.inf
+        self._shut = False
         self._news: list[Finding] = []
         self._now_s = 0.0
         self._environment = dict(environment)
         self._lock = threading.Lock()
         self._waiting: list[_Statement] = []
+        # ... and of those, how many a commit has in hand, which may last as long as another process holds the lock.
+        self._in_hand = 0
         self._metrics: dict[str, int] = {}
         self._wake = threading.Event()
         self._closing: bool | None = None
@@ -219,7 +222,7 @@ class RunWriter:
 
     def _put(self, sql: str, rows: list[_Row], *, may_drop: bool = False) -> None:
         with self._lock:
-            if may_drop and len(self._waiting) >= MOST_WAITING:
+            if may_drop and len(self._waiting) + self._in_hand >= MOST_WAITING:
                 self.dropped += 1
             else:
                 self._waiting.append((sql, rows))
@@ -259,6 +262,7 @@ class RunWriter:
             lost = self._stay()
             with self._lock:
                 batch, self._waiting = self._waiting, []
+                self._in_hand = len(batch)
             if not batch:
                 return True
             if self._connection.in_transaction:
@@ -266,11 +270,12 @@ class RunWriter:
             self._connection.execute("BEGIN IMMEDIATE")
             unfit = sum(not self._write(sql, rows) for sql, rows in batch)
             self._connection.execute("COMMIT")
+            self._in_hand = 0
         except (sqlite3.Error, OSError) as error:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             with self._lock:
-                self._waiting = batch + self._waiting
+                self._waiting, self._in_hand = batch + self._waiting, 0
             self.trouble = f"{self.path}: {_words(error)}; make room on its disk: records wait in memory meanwhile"
             self._tell_trouble(self.trouble, "make room or rights there; what waits is written then")
             return False
@@ -295,6 +300,8 @@ class RunWriter:
 
     def _stay(self) -> str | None:
         """See that the file bears a name, after it was moved or deleted; else what is wrong, in one line."""
+        if self._shut:
+            self._open_again()
         if moving.identity(self.path) == self._identity:
             return None
         lost = f"{self.path}: the file was deleted while the run wrote to it, and nowhere is room to write it anew"
@@ -344,8 +351,15 @@ class RunWriter:
                 with contextlib.suppress(OSError):
                     left.unlink()
         self._let_go()
-        self._connection = _open(place)
-        self.path, self._identity, self._claimed = place, moving.identity(place), _hold(place)
+        self.path, self._identity, self._shut = place, moving.identity(place), True
+        self._open_again()
+
+    def _open_again(self) -> None:
+        """Where that fails (no descriptor, no rights) it is tried with each commit, and records wait meanwhile."""
+        self._connection = _open(self.path)
+        self._shut = False
+        if self._claimed is None:
+            self._claimed = _hold(self.path)
 
     def _let_go(self) -> None:
         """After SQLite: to close any descriptor of a file ends all locks on it that the process has by fcntl(2)."""

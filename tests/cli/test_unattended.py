@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,17 @@ def test_sigusr1_asks_for_a_line(tmp_path: Path) -> None:
         assert program.wait().status == 0
 
 
+def test_in_a_log_of_json_lines_the_answer_to_sigusr1_is_one(tmp_path: Path) -> None:
+    with Program(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "1h", "--log-json", "--out", "run.db") as program:
+        program.until(lambda: '"phase":"hold"' in program.out, "the hold begins")
+        before = program.out.count('"event":"status"')
+        program.signal(signal.SIGUSR1)
+        program.until(lambda: program.out.count('"event":"status"') > before, "it answers")
+        assert all(json.loads(line) for line in program.out.splitlines()[1:])
+        program.signal()
+        assert program.wait().status == 0
+
+
 def test_watch_looks_in_from_another_terminal(tmp_path: Path) -> None:
     with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
         program.until(lambda: "held 50 of 50" in run(tmp_path, "watch", "run.db", "--once").out, "all are held")
@@ -59,6 +73,45 @@ def test_watch_looks_in_from_another_terminal(tmp_path: Path) -> None:
             assert watch.wait().status == 0
             assert watch.out.endswith("it has ended: asyncli report run.db\n")
     assert run(tmp_path, "watch", "run.db", "--once").out.endswith("; it has ended\n")
+    assert run(tmp_path, "watch", "run.db").out.endswith("\nit has ended: asyncli report run.db\n")
     done = run(tmp_path, "watch", "none.db")
     assert (done.status, done.out) == (2, "")
     assert done.err == "asyncli: none.db: there is no such file; name a run file that asyncli wrote (see --out)\n"
+
+
+def test_watch_says_that_a_run_stands_still_and_that_it_was_killed(tmp_path: Path) -> None:
+    with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
+        program.until(lambda: "held 50 of 50" in run(tmp_path, "watch", "run.db", "--once").out, "all are held")
+        with Program(tmp_path, "watch", "run.db", name="watch") as watch, Program(tmp_path, "watch", "run.db", "--log-json", name="json") as log:
+            program.signal(signal.SIGSTOP)
+            # A minute ago by the file, which spares the test that minute.
+            long_ago = time.time() - 61
+            for name in ("run.db", "run.db-wal"):
+                os.utime(tmp_path / name, (long_ago, long_ago))
+            watch.until(lambda: re.search(r"^nothing new for 1 min \d+ s, and it stands still$", watch.out, re.MULTILINE), "it says so")
+            program.signal(signal.SIGKILL)
+            program.until_gone()
+            why = "no process here has it open: the run was killed, or came to no end"
+            done = watch.wait()
+            assert done.status == 0
+            assert re.search(rf"^nothing new for 1 min \d+ s, and {why}: asyncli report run.db$", done.out, re.MULTILINE)
+            # Beside objects for machines stands nothing else.
+            done = log.wait()
+            assert done.status == 0
+            assert {json.loads(line)["event"] for line in done.out.splitlines()} >= {"phase", "status"}
+            assert why in done.err
+    line = run(tmp_path, "watch", "run.db", "--once").out
+    assert "held 50 of 50" in line
+    assert line.endswith(f"{why}\n")
+
+
+def test_an_end_of_looking_is_none_of_the_run(tmp_path: Path) -> None:
+    with Program(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
+        program.until((tmp_path / "run.db").exists, "it measures")
+        with Program(tmp_path, "watch", "run.db", name="watch") as watch:
+            watch.until(lambda: "hold" in watch.out, "it looks on")
+            watch.signal(signal.SIGINT)
+            done = watch.wait()
+            assert (done.status, done.err) == (0, "")
+        program.signal()
+        assert program.wait().status == 0

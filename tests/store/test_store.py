@@ -22,6 +22,7 @@ from asyncli.plan import Plan, plan_document
 from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
 from asyncli.store import moving
 from asyncli.store import reader as reader_module
+from asyncli.store import writer as writer_module
 from asyncli.store.reader import read_run
 from asyncli.store.schema import APPLICATION_ID
 from asyncli.store.writer import RunWriter
@@ -338,6 +339,24 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "4 records were dropped" in writer.trouble
 
 
+def test_what_a_commit_has_in_hand_counts_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that refuses for a night is asked all the time: what comes meanwhile must not grow beyond the bound."""
+    monkeypatch.setattr("asyncli.store.writer.MOST_WAITING", 5)
+    writer = create(tmp_path / "run.db")
+    lock = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    for second in range(5):
+        writer.tick(float(second), a_tick(second))
+    wait_for(lambda: not writer._waiting)
+    for second in range(5, 15):
+        writer.tick(float(second), a_tick(second))
+    lock.execute("ROLLBACK")
+    lock.close()
+    writer.close(True)
+    assert [tick.second for _, tick in read_run(tmp_path / "run.db").ticks] == [0, 1, 2, 3, 4]
+    assert writer.dropped == 10
+
+
 def _delete(path: Path) -> None:
     path.unlink()
 
@@ -419,6 +438,29 @@ def test_where_nothing_can_be_written_anew_the_file_stays_whole_in_its_descripto
     run = read_run(tmp_path / "run.db")
     assert ([tick.second for _, tick in run.ticks], run.complete, writer.trouble) == ([1, 2, 3], True, None)
     assert {one.code for one in run.findings} == {"slow", "run_file_trouble", "run_file_moved", "run_file_back"}
+
+
+def test_a_new_place_that_cannot_be_opened_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def refused(path: Path) -> sqlite3.Connection:
+        opened.append(path)
+        if len(opened) < 3:
+            raise sqlite3.OperationalError("unable to open database file")
+        monkeypatch.undo()
+        return writer_module._open(path)
+
+    monkeypatch.setattr("asyncli.store.writer.COMMIT_EVERY_S", 0.05)
+    writer = create(tmp_path / "run.db")
+    fill(writer)
+    wait_for(lambda: read_run(tmp_path / "run.db").findings)
+    monkeypatch.setattr(writer_module, "_open", refused)
+    (tmp_path / "run.db").rename(tmp_path / "other.db")
+    writer.tick(50.0, a_tick(50))
+    wait_for(lambda: len(opened) == 3)
+    writer.close(True)
+    run = read_run(tmp_path / "other.db")
+    assert ([tick.second for _, tick in run.ticks], run.complete, writer.trouble) == ([1, 2, 3, 50], True, None)
 
 
 def test_a_file_that_cannot_be_written_to_the_end_is_written_whole_beside_it(tmp_path: Path) -> None:

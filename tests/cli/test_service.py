@@ -1,0 +1,65 @@
+"""The units for systemd: it understands every line of them, and the command that they start is one, and stops as they say."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import Program, codes, report, serving
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+SERVICE = (CONFIGS / "asyncli-soak.service").read_text(encoding="utf-8")
+
+
+def setting(name: str) -> str:
+    """The last word on a key, continuation lines joined (systemd.syntax(7))."""
+    joined = SERVICE.replace("\\\n", " ")
+    return re.findall(rf"^{name}=(.*)$", joined, re.MULTILINE)[-1].strip()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this host; apt-get install systemd")
+def test_systemd_understands_them(tmp_path: Path) -> None:
+    # It wants a program where the unit says there is one.
+    (tmp_path / "asyncli-soak.service").write_text(SERVICE.replace("/usr/local/bin/asyncli", sys.executable))
+    shutil.copy(CONFIGS / "asyncli-soak.timer", tmp_path)
+    for name in ("asyncli-soak.service", "asyncli-soak.timer"):
+        done = subprocess.run(["systemd-analyze", "verify", tmp_path / name], capture_output=True, text=True, timeout=60, check=False)
+        # Of a key that it does not know it only warns.
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_command_runs_and_its_stop_drains_and_reports(tmp_path: Path) -> None:
+    with serving() as server:
+        options = "-c 50 -k 4 --baseline 0.2 --residue 0.2"
+        words = []
+        for word in shlex.split(setting("ExecStart")):
+            # A name by itself is as many words as its value has, and $$ is $ (systemd.service(5), COMMAND LINES).
+            if re.fullmatch(r"\$[A-Z_]+", word):
+                words += {"$ASYNCLI_OPTIONS": options, "$ASYNCLI_URL": server.url}[word].split()
+            else:
+                words.append(word.replace("$$", "$"))
+        assert words[0] == "/usr/local/bin/asyncli"
+        with Program(tmp_path, *words[1:]) as program:
+            program.until(lambda: '"phase":"hold"' in program.out, "the hold begins")
+            (path,) = tmp_path.glob("asyncli-*.db")
+            assert setting("KillMode") == "mixed"
+            program.signal(getattr(signal, setting("KillSignal")))
+            done = program.wait()
+            program.until_gone()
+    assert done.status == 0
+    said = r"passed: 50 of 50 connections were held to the end, and none was lost; stopped by the user .* \((.*)\)\n"
+    found = re.fullmatch(said, done.err)
+    assert found is not None
+    assert found[1] == str(path)
+    log = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
+    assert any(line["event"] == "finding" and line["code"] == "hold_until" for line in log)
+    summary = report(tmp_path, path)
+    assert (summary["plan"]["hold_until"], summary["plan"]["keepalive_s"], summary["plan"]["timeout_s"]) == ("07:00", 4.0, 30.0)
+    assert "stopped_by_user" in codes(summary)

@@ -1,0 +1,141 @@
+"""Following a run file: the first look is short and says what the whole says; nothing after it is missed or told twice."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from analysis.synthetic_run import a_run
+from recording import write_run
+
+from asyncli.cli.watch import _take
+from asyncli.errors import StoreError
+from asyncli.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.report.livestate import LiveFold, LiveState
+from asyncli.store import follow
+from asyncli.store.follow import Follower, News
+from asyncli.store.reader import Run, read_run
+from asyncli.store.writer import RunWriter
+
+
+def eventful(hold_s: float = 600.0) -> Run:
+    """A run in its hold, of which some seconds had losses, and some refused connects."""
+    run = a_run(connections=2000, hold_s=hold_s, complete=False)
+    drain_s = next(one.start_s for one in run.phases if one.name == "drain")
+    run.phases = [Phase(one.name, one.start_s, None if one.name == "hold" else one.end_s) for one in run.phases if one.start_s < drain_s]
+    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s < drain_s]
+    run.samples = [sample for sample in run.samples if sample.t_s < drain_s]
+    for place, (_, tick) in enumerate(run.ticks[40:-60:50]):
+        tick.deaths["reset"] = Deaths(count=5)
+        tick.opened = tick.reopened = 3 + place % 2
+    for _, tick in run.ticks[60:80]:
+        tick.held, tick.failures = 1995, {"refused": 7}
+    return run
+
+
+def looked(news: News) -> LiveState:
+    fold = LiveFold(news.plan)
+    _take(fold, news)
+    return fold.state()
+
+
+def whole(path: Path) -> LiveState:
+    """What a look that reads all would say."""
+    run = read_run(path)
+    return looked(News(run.plan, run.phases, run.ticks, list(run.samples), run.findings, run.complete))
+
+
+def test_the_first_look_says_what_all_of_it_says_and_opens_only_the_seconds_in_which_something_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_run(eventful(), tmp_path / "run.db")
+    opened = []
+    decode = follow._counts
+    monkeypatch.setattr(follow, "_counts", lambda payload: opened.append(payload) or decode(payload))
+    news = Follower(path).news()
+    assert looked(news) == whole(path)
+    assert news.plan.connections == 2000
+    # The ramp's, those with a loss, and those of the time in which not all were held.
+    assert len(opened) < 60
+    assert len(news.ticks) < 20
+    assert len(news.samples) < 40
+    assert len(read_run(path).ticks) > 600
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 3, 20])
+def test_the_first_look_at_a_run_that_has_just_begun(tmp_path: Path, seconds: int) -> None:
+    run = eventful(60.0)
+    run.ticks = run.ticks[:seconds]
+    run.samples = run.samples[: seconds + 4]
+    run.phases = run.phases[: 2 if seconds < 3 else 3]
+    path = write_run(run, tmp_path / "run.db")
+    news = Follower(path).news()
+    if seconds:
+        assert looked(news) == whole(path)
+    else:
+        assert (looked(news).phase, looked(news).held) == ("ramp", 0)
+
+
+def test_what_comes_is_told_once(tmp_path: Path) -> None:
+    run = eventful(60.0)
+    path = tmp_path / "run.db"
+    writer = RunWriter.create(path, run_id="r", started_wall_s=time.time(), plan_document=_document(run), environment={})
+    writer.phase(Phase("ramp", 0.0))
+    writer.tick(1.0, Tick(second=1, held=10, opened=10))
+    follower = Follower(path)
+    news = [_when(follower, lambda one: bool(one.ticks))]
+    assert [one.name for one in news[0].phases] == ["ramp"]
+    assert follower.news().phases == []
+    assert follower.is_open is False  # but for us, who do not count
+    writer.phase(Phase("ramp", 0.0, 2.0))
+    writer.tick(2.0, Tick(second=2, held=20, opened=10))
+    writer.sample(Sample(2.0, {"status.active": 21.0}))
+    writer.finding(2.0, Finding("odd", "info", "something"))
+    later = _when(follower, lambda one: bool(one.findings))
+    assert ([t_s for t_s, _ in later.ticks], len(later.samples), later.phases) == ([2.0], 1, [Phase("ramp", 0.0, 2.0)])
+    assert follower.news().ticks == []
+    # Deleted, it comes back with its writer; nothing of it is told again.
+    path.unlink()
+    assert follower.news().ticks == []
+    writer.tick(3.0, Tick(second=3, held=30, opened=10))
+    assert [t_s for t_s, _ in _when(follower, lambda one: bool(one.ticks)).ticks] == [3.0]
+    writer.close(True)
+    assert follower.news().complete is True
+    # A look keeps no writer from leaving one file that opens anywhere.
+    assert [one.name for one in tmp_path.iterdir()] == ["run.db"]
+
+
+def test_what_is_no_run_file(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_text("no")
+    for name, says in (("a.db", "is not a run file"), ("b.db", "there is no such file")):
+        with pytest.raises(StoreError, match=says):
+            Follower(tmp_path / name).news()
+
+
+def test_the_wal_of_a_killed_run_counts(tmp_path: Path) -> None:
+    writer = RunWriter.create(
+        tmp_path / "run.db", run_id="r", started_wall_s=time.time(), plan_document=_document(eventful(60.0)), environment={}
+    )
+    writer.tick(1.0, Tick(second=1, held=10, opened=10))
+    _when(Follower(tmp_path / "run.db"), lambda one: bool(one.ticks))
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("run.db", "run.db-wal"):
+        shutil.copy(tmp_path / name, tmp_path / "elsewhere" / name)
+    writer.close(True)
+    assert looked(Follower(tmp_path / "elsewhere" / "run.db").news()).held == 10
+
+
+def _document(run: Run) -> object:
+    from asyncli.plan import plan_document
+
+    return plan_document(run.plan)
+
+
+def _when(follower: Follower, happened: object) -> News:
+    deadline = time.monotonic() + 20
+    while not happened(news := follower.news()):  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return news
