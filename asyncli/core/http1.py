@@ -19,6 +19,7 @@ _MOST_LENGTH_DIGITS = 20
 
 # No pattern can match the same blanks in two ways: a peer may send 64 KiB of them, and each way would be tried.
 _BLANK_LINE = re.compile(rb"\n\r?\n")
+_LINE_END = re.compile(rb"\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: [^\x00\r\n\f\v]*)?")
 _HEADER = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+):([^\x00\r\n\f\v]*)")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
@@ -54,14 +55,9 @@ def _parse_head(text: bytes) -> _Head:
     status = int(match[3])
     if status < 100:
         raise ProtocolError(f"not a status: {status}")
-    fields: list[bytes] = []
-    for line in lines[1:]:
-        if line[:1] in (b" ", b"\t"):  # obs-fold: a value that goes on
-            if not fields:
-                raise ProtocolError("a continuation line before any header")
-            fields[-1] += b" " + line.lstrip(b" \t")
-        else:
-            fields.append(line)
+    fields = lines[1:]
+    if b"\n " in text or b"\n\t" in text:
+        fields = _unfolded(fields)
     tokens: set[bytes] = set()
     lengths: set[bytes] = set()
     codings: list[bytes] = []
@@ -85,12 +81,31 @@ def _parse_head(text: bytes) -> _Head:
     return _Head(status, keep_alive, bool(codings), int(lengths.pop()) if lengths else None)
 
 
+def _unfolded(lines: list[bytes]) -> list[bytes]:
+    """Each header on one line (RFC 9112, section 5.2, obs-fold): a value may go on in the next, after blanks."""
+    fields: list[list[bytes]] = []
+    for line in lines:
+        if line[:1] not in (b" ", b"\t"):
+            fields.append([line])
+        elif fields:
+            fields[-1].append(line.lstrip(b" \t"))
+        else:
+            raise ProtocolError("a continuation line before any header")
+    return [b" ".join(parts) for parts in fields]
+
+
 class Scanner:
-    """One response to one request. ``feed`` until it gives a :class:`Response`; then ``rest`` holds what came after it."""
+    """One response to one request. ``feed`` until it gives a :class:`Response`; then ``rest`` holds what came after it.
+
+    However the bytes are cut, each is copied and searched a bounded number of times, and the result is the same.
+    """
 
     def __init__(self, method: str) -> None:
         self._bodiless = method == "HEAD"
-        self._buffer = b""
+        # A read that ends in the midst of a head or of a line of chunks leaves bytes over; only then is it a bytearray, which
+        # grows and shrinks in place. What lies before _at is used; up to _looked there is no end of what begins at _at.
+        self._buffer: bytes | bytearray = b""
+        self._at = self._looked = 0
         self._head: _Head | None = None
         self._body: _Step = _whole
         self._left = 0
@@ -99,11 +114,11 @@ class Scanner:
     @property
     def rest(self) -> bytes:
         """Bytes not used yet; after the response, those that follow it."""
-        return self._buffer
+        return bytes(self._buffer[self._at :])
 
     def feed(self, data: bytes) -> Response | None:
         """Take more bytes; None while the response is not whole. Raises :class:`ProtocolError`."""
-        self._buffer += data
+        self._put(data)
         while self._head is None:
             head = self._take_head()
             if head is None:
@@ -126,16 +141,26 @@ class Scanner:
             return Response(self._head.status, False, self._body_bytes)
         return None
 
+    def _put(self, data: bytes) -> None:
+        if self._at == len(self._buffer):
+            self._buffer, self._at, self._looked = data, 0, 0
+            return
+        if not isinstance(self._buffer, bytearray):
+            self._buffer = bytearray(self._buffer)
+        del self._buffer[: self._at]
+        self._looked -= self._at
+        self._at = 0
+        self._buffer += data
+
     def _take_head(self) -> _Head | None:
-        buffer = self._buffer
-        if buffer and buffer[0] < 0x21:
-            raise ProtocolError(f"not a status line: {buffer[:80]!r}")
-        match = _BLANK_LINE.search(buffer)
-        if match is None:
-            self._find(b"\n\n", "head")
+        at = self._at
+        if at < len(self._buffer) and self._buffer[at] < 0x21:
+            raise ProtocolError(f"not a status line: {bytes(self._buffer[at : at + 80])!r}")
+        end = self._find(_BLANK_LINE, "head")
+        if end < 0:
             return None
-        self._buffer = buffer[match.end() :]
-        return _parse_head(buffer[: match.end()])
+        self._drop(end - at)
+        return _parse_head(bytes(self._buffer[at:end]))
 
     def _choose_body(self, head: _Head) -> None:
         if self._bodiless or head.status in (204, 304):
@@ -147,15 +172,20 @@ class Scanner:
         else:
             self._body = _until_close
 
-    def _find(self, what: bytes, name: str) -> int:
-        at = self._buffer.find(what)
-        if at < 0 and len(self._buffer) > MOST_HEAD_BYTES:
+    def _find(self, what: re.Pattern[bytes], name: str) -> int:
+        """Where ``what`` ends that ends what begins here; -1: it has not come yet. What is too long is so however it is cut."""
+        match = what.search(self._buffer, self._looked)
+        end = match.end() if match is not None else -1
+        if (end if match is not None else len(self._buffer) + 1) - self._at > MOST_HEAD_BYTES:
             raise ProtocolError(f"a {name} of more than {MOST_HEAD_BYTES} bytes")
-        return at
+        # The last two bytes may begin what is looked for: it has three at most.
+        self._looked = max(self._at, len(self._buffer) - 2)
+        return end
 
     def _drop(self, count: int) -> int:
-        dropped = min(count, len(self._buffer))
-        self._buffer = self._buffer[dropped:]
+        dropped = min(count, len(self._buffer) - self._at)
+        self._at += dropped
+        self._looked = self._at
         return dropped
 
     def _take_body(self, count: int) -> int:
@@ -184,13 +214,14 @@ def _counted(scanner: Scanner) -> _Step | None:
 
 
 def _chunk_head(scanner: Scanner) -> _Step | None:
-    end = scanner._find(b"\r\n", "chunk header")
+    at = scanner._at
+    end = scanner._find(_LINE_END, "chunk header")
     if end < 0:
         return None
-    match = _CHUNK.fullmatch(scanner._buffer[: end + 2])
+    match = _CHUNK.fullmatch(scanner._buffer, at, end)
     if match is None:
-        raise ProtocolError(f"not a chunk header: {scanner._buffer[: min(end, 80)]!r}")
-    scanner._drop(end + 2)
+        raise ProtocolError(f"not a chunk header: {bytes(scanner._buffer[at : min(end - 2, at + 80)])!r}")
+    scanner._drop(end - at)
     scanner._left = int(match[1], 16)
     return _chunk_data if scanner._left else _trailer
 
@@ -201,7 +232,7 @@ def _chunk_data(scanner: Scanner) -> _Step | None:
 
 
 def _chunk_end(scanner: Scanner) -> _Step | None:
-    footer = scanner._buffer[:2]
+    footer = bytes(scanner._buffer[scanner._at : scanner._at + 2])
     if footer != b"\r\n"[: len(footer)]:
         raise ProtocolError(f"a chunk is followed by {footer!r}, not by a line end")
     if len(footer) < 2:
@@ -211,17 +242,18 @@ def _chunk_end(scanner: Scanner) -> _Step | None:
 
 
 def _trailer(scanner: Scanner) -> _Step | None:
+    at = scanner._at
     for blank in (b"\n", b"\r\n"):
-        if scanner._buffer.startswith(blank):
+        if scanner._buffer.startswith(blank, at):
             scanner._drop(len(blank))
             return _whole
-    match = _BLANK_LINE.search(scanner._buffer)
-    if match is None:
-        scanner._find(b"\n\n", "trailer")
+    end = scanner._find(_BLANK_LINE, "trailer")
+    if end < 0:
         return None
-    for index, line in enumerate(scanner._buffer[: match.start()].split(b"\n")):
+    lines = bytes(scanner._buffer[at:end]).split(b"\n")[:-2]
+    for index, line in enumerate(lines):
         folded = index > 0 and line[:1] in (b" ", b"\t")
         if not folded and not _HEADER.fullmatch(line.removesuffix(b"\r")):
             raise ProtocolError(f"not a trailer: {line[:80]!r}")
-    scanner._drop(match.end())
+    scanner._drop(end - at)
     return _whole
