@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import sqlite3
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
-from asyncli.errors import PlanError
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
 from asyncli.store import reader
@@ -50,9 +48,10 @@ class Follower:
         with contextlib.ExitStack() as stack:
             self._connection = stack.enter_context(reader.opened_file(self._path))
             try:
+                reader.bound(self._path, self._connection)
                 reader.identify(self._path, self._connection)
                 self.plan = reader.read_frame(self._connection).plan
-            except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
+            except reader.DAMAGE as error:
                 raise reader.wrong(self._path, error) from None
             self._stack = stack.pop_all()
         return self
@@ -63,25 +62,28 @@ class Follower:
     def news(self) -> News:
         """What has come since the last call; at first all that there is."""
         try:
+            reader.bound(self._path, self._connection)
             self._connection.execute("BEGIN")
             try:
                 return self._read()
             finally:
                 self._connection.execute("COMMIT")
-        except (sqlite3.DatabaseError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        except reader.DAMAGE as error:
             raise reader.wrong(self._path, error) from None
 
     def _read(self) -> News:
         frame = reader.read_frame(self._connection)
         phases = [one for one in frame.phases if self._phases.get(one.name) != one]
         self._phases |= {one.name: one for one in phases}
-        self._metrics |= dict(self._connection.execute("SELECT id, name FROM metrics"))
+        self._metrics |= {number: reader.words(name) for number, name in self._connection.execute("SELECT id, name FROM metrics")}
         ticks = [(t_s, open_tick(payload)) for t_s, payload in self._new("ticks", "t_s, payload")]
         rows = self._new("samples", "t_s, metric, value")
         samples = [
             Sample(t_s, {self._metrics[metric]: value for _, metric, value in of_one})
             for t_s, of_one in itertools.groupby(rows, key=lambda row: row[0])
         ]
+        reader.measurable([t_s for t_s, _ in ticks])
+        reader.measurable([number for t_s, _, value in rows for number in (t_s, value)])
         names = Finding.__struct_fields__
         findings = [
             msgspec.convert(dict(zip(names, row, strict=True)), Finding)
@@ -89,7 +91,7 @@ class Follower:
         ]
         return News(phases, ticks, samples, findings, frame.complete)
 
-    def _new(self, table: str, columns: str) -> list[tuple[object, ...]]:
+    def _new(self, table: str, columns: str) -> list[tuple[Any, ...]]:
         rows = self._connection.execute(
             f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid", (self._seen[table],)
         ).fetchall()
