@@ -37,7 +37,7 @@ def bounds(key: int) -> tuple[int, int]:
 
 # Histograms come back from run files and pipes, and a key beyond any 64 bits' would ask for a number of as many bits.
 _Key = Annotated[int, msgspec.Meta(ge=0, le=bucket(2**63 - 1))]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Histogram(msgspec.Struct, array_like=True):

@@ -285,6 +285,8 @@ def test_a_file_cut_short_or_overwritten(tmp_path: Path, keep: float) -> None:
         ("phases", "UPDATE phases SET start_s = 9e999"),
         ("ticks", "UPDATE ticks SET t_s = 'soon' WHERE rowid = 2"),
         ("ticks", "UPDATE ticks SET payload = 5 WHERE rowid = 2"),
+        # opened: -1
+        ("ticks", "UPDATE ticks SET payload = x'81A66F70656E6564FF' WHERE rowid = 2"),
         ("samples", "UPDATE samples SET value = 'much' WHERE rowid = 2"),
         ("samples", "UPDATE samples SET t_s = x'00' WHERE rowid = 2"),
         ("samples", "UPDATE samples SET value = 1e300 WHERE rowid = 2"),
