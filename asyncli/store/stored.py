@@ -109,6 +109,6 @@ def open_tick(payload: bytes) -> Tick:
         packed = bytes(values[place])
         values[place] = Histogram() if packed == _NONE else cast(Histogram, StoredHistogram(packed))
     tick = Tick(*values)
-    if not all(-MOST <= seconds <= MOST for seconds in (tick.cpu_user_s, tick.cpu_system_s, tick.longest_turn_s)):
-        raise msgspec.ValidationError(f"a time beyond {MOST:g} in a tick")
+    if not (0 <= tick.cpu_user_s <= MOST and 0 <= tick.cpu_system_s <= MOST and 0 <= tick.longest_turn_s <= MOST):
+        raise msgspec.ValidationError(f"a time below 0 or beyond {MOST:g} in a tick")
     return tick
