@@ -47,21 +47,19 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 def _parse_head(text: bytes) -> _Head:
-    lines = [line.removesuffix(b"\r") for line in text.split(b"\n")[:-2]]
-    match = _STATUS_LINE.fullmatch(lines[0])
+    first, _, rest = text.partition(b"\n")
+    first = first.removesuffix(b"\r")
+    match = _STATUS_LINE.fullmatch(first)
     if match is None:
-        raise ProtocolError(f"not a status line: {lines[0][:80]!r}")
+        raise ProtocolError(f"not a status line: {first[:80]!r}")
     modern = (match[1], match[2]) >= (b"1", b"1")
     status = int(match[3])
     if status < 100:
         raise ProtocolError(f"not a status: {status}")
-    fields = lines[1:]
-    if b"\n " in text or b"\n\t" in text:
-        fields = _unfolded(fields)
     tokens: set[bytes] = set()
     lengths: set[bytes] = set()
     codings: list[bytes] = []
-    for field in fields:
+    for field in _fields(rest):
         header = _HEADER.fullmatch(field)
         if header is None:
             raise ProtocolError(f"not a header: {field[:80]!r}")
@@ -81,8 +79,13 @@ def _parse_head(text: bytes) -> _Head:
     return _Head(status, keep_alive, bool(codings), int(lengths.pop()) if lengths else None)
 
 
-def _unfolded(lines: list[bytes]) -> list[bytes]:
-    """Each header on one line (RFC 9112, section 5.2, obs-fold): a value may go on in the next, after blanks."""
+def _fields(text: bytes) -> list[bytes]:
+    """The header lines of what a blank line ends, each on one line: a value may go on in the next, after blanks (RFC 9112,
+    section 5.2, obs-fold).
+    """
+    lines = [line.removesuffix(b"\r") for line in text.split(b"\n")[:-2]]
+    if not text.startswith((b" ", b"\t")) and b"\n " not in text and b"\n\t" not in text:
+        return lines
     fields: list[list[bytes]] = []
     for line in lines:
         if line[:1] not in (b" ", b"\t"):
@@ -250,10 +253,8 @@ def _trailer(scanner: Scanner) -> _Step | None:
     end = scanner._find(_BLANK_LINE, "trailer")
     if end < 0:
         return None
-    lines = bytes(scanner._buffer[at:end]).split(b"\n")[:-2]
-    for index, line in enumerate(lines):
-        folded = index > 0 and line[:1] in (b" ", b"\t")
-        if not folded and not _HEADER.fullmatch(line.removesuffix(b"\r")):
-            raise ProtocolError(f"not a trailer: {line[:80]!r}")
+    for field in _fields(bytes(scanner._buffer[at:end])):
+        if not _HEADER.fullmatch(field):
+            raise ProtocolError(f"not a trailer: {field[:80]!r}")
     scanner._drop(end - at)
     return _whole
