@@ -4,8 +4,8 @@
 
 Targets: http1, pages, plans, thresholds, runs; without any, all, each in a process of its own, as many at once as --jobs says. The generators
 and the laws are in tests/fuzz/. Printed for each: inputs, seconds, inputs a second, kinds of outcome, the slowest input
-(CPU time, checks included), and the memory resident after a tenth of the inputs and at the end. What breaks a law is kept as a
-literal of Python's in FOLDER, once for each place in the code, and makes the exit status 1.
+(CPU time, checks included), and the memory resident after each tenth of the inputs. What breaks a law is kept as a
+literal of Python's in FOLDER, the first five at each place in the code, and makes the exit status 1.
 
 --guided: atheris (pip install atheris) steers the same generators by the coverage of asyncli's code.
 """
@@ -89,7 +89,7 @@ def tell(tally: Tally, took_s: float, how: str) -> int:
     lines += [f"  {count:>11,}  {kind}" for kind, count in tally.kinds.most_common()]
     shown = ascii(tally.slowest)
     lines.append(f"  slowest: {tally.slowest_s * 1000:.1f} ms, {shown[:100]}{f'... ({len(shown):,} characters)' if len(shown) > 100 else ''}")
-    lines.append("  resident: " + ", ".join(f"{size / 1e6:.1f} MB after {done:,}" for done, size in tally.rss))
+    lines.append(f"  resident after each tenth: {' '.join(f'{size / 1e6:.1f}' for size in tally.rss)} MB")
     print("\n".join(lines), flush=True)
     return 1 if tally.breaches else 0
 

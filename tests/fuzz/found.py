@@ -26,6 +26,8 @@ FOUND: dict[str, list[Any]] = {
         Answer("GET", _OK + b"X: " + b"x" * 70_000 + b"\r\n\r\n", (68_000,)),
         Answer("GET", _CHUNKED + b"1;" + b"x" * 70_000 + b"\r\nx\r\n0\r\n\r\n", (68_000,)),
         Answer("GET", _CHUNKED + b"0\r\nX: " + b"x" * 70_000 + b"\r\n\r\n", (68_000,)),
+        # A folded line of a trailer could hold anything.
+        Answer("GET", _CHUNKED + b"0\r\nA: b\r\n c\r:\n\r\n"),
         # Each copied the bytes behind it.
         Answer("GET", _CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n"),
         Answer("HEAD", b"HTTP/1.1 100\r\n\r\n" * 50_000 + _OK + b"\r\n"),
