@@ -63,20 +63,24 @@ def _parse_head(text: bytes) -> _Head:
         header = _HEADER.fullmatch(field)
         if header is None:
             raise ProtocolError(f"not a header: {field[:80]!r}")
-        name, value = header[1].lower(), header[2]
+        name = header[1].lower()
         if name == b"connection":
-            tokens.update(token.strip() for token in value.lower().split(b","))
+            tokens.update([token.strip() for token in header[2].lower().split(b",")])
         elif name == b"content-length":
-            lengths.update(length.strip() for length in value.split(b","))
+            lengths.update([length.strip() for length in header[2].split(b",")])
         elif name == b"transfer-encoding":
-            codings.append(value.strip(b" \t").lower())
-    if len(lengths) > 1 or any(not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS for one in lengths):
-        raise ProtocolError(f"no single Content-Length: {b', '.join(sorted(lengths))[:80]!r}")
-    if codings not in ([], [b"chunked"]):
+            codings.append(header[2].strip(b" \t").lower())
+    length = None
+    if lengths:
+        one = next(iter(lengths))
+        if len(lengths) > 1 or not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS:
+            raise ProtocolError(f"no single Content-Length: {b', '.join(sorted(lengths))[:80]!r}")
+        length = int(one)
+    if codings and codings != [b"chunked"]:
         raise ProtocolError(f"unknown Transfer-Encoding: {b', '.join(codings)[:80]!r}")
     # HTTP/1.0 closes unless it says otherwise; HTTP/1.1 stays open unless it says otherwise.
     keep_alive = b"close" not in tokens and (modern or b"keep-alive" in tokens)
-    return _Head(status, keep_alive, bool(codings), int(lengths.pop()) if lengths else None)
+    return _Head(status, keep_alive, bool(codings), length)
 
 
 def _fields(text: bytes) -> list[bytes]:
@@ -103,16 +107,17 @@ class Scanner:
     However the bytes are cut, each is copied and searched a bounded number of times, and the result is the same.
     """
 
+    # What lies before _at is used; up to _looked there is no end of what begins at _at.
+    _at = _looked = 0
+    _left = _body_bytes = 0
+    _head: _Head | None = None
+
     def __init__(self, method: str) -> None:
         self._bodiless = method == "HEAD"
         # A read that ends in the midst of a head or of a line of chunks leaves bytes over; only then is it a bytearray, which
-        # grows and shrinks in place. What lies before _at is used; up to _looked there is no end of what begins at _at.
+        # grows and shrinks in place.
         self._buffer: bytes | bytearray = b""
-        self._at = self._looked = 0
-        self._head: _Head | None = None
         self._body: _Step = _whole
-        self._left = 0
-        self._body_bytes = 0
 
     @property
     def rest(self) -> bytes:
@@ -121,7 +126,10 @@ class Scanner:
 
     def feed(self, data: bytes) -> Response | None:
         """Take more bytes; None while the response is not whole. Raises :class:`ProtocolError`."""
-        self._put(data)
+        if self._at == len(self._buffer):
+            self._buffer, self._at, self._looked = data, 0, 0
+        else:
+            self._append(data)
         while self._head is None:
             head = self._take_head()
             if head is None:
@@ -144,10 +152,7 @@ class Scanner:
             return Response(self._head.status, False, self._body_bytes)
         return None
 
-    def _put(self, data: bytes) -> None:
-        if self._at == len(self._buffer):
-            self._buffer, self._at, self._looked = data, 0, 0
-            return
+    def _append(self, data: bytes) -> None:
         if not isinstance(self._buffer, bytearray):
             self._buffer = bytearray(self._buffer)
         del self._buffer[: self._at]
@@ -156,14 +161,14 @@ class Scanner:
         self._buffer += data
 
     def _take_head(self) -> _Head | None:
-        at = self._at
-        if at < len(self._buffer) and self._buffer[at] < 0x21:
-            raise ProtocolError(f"not a status line: {bytes(self._buffer[at : at + 80])!r}")
+        buffer, at = self._buffer, self._at
+        if at < len(buffer) and buffer[at] < 0x21:
+            raise ProtocolError(f"not a status line: {bytes(buffer[at : at + 80])!r}")
         end = self._find(_BLANK_LINE, "head")
         if end < 0:
             return None
-        self._drop(end - at)
-        return _parse_head(bytes(self._buffer[at:end]))
+        self._at = end
+        return _parse_head(bytes(buffer[at:end]))
 
     def _choose_body(self, head: _Head) -> None:
         if self._bodiless or head.status in (204, 304):
@@ -177,22 +182,22 @@ class Scanner:
 
     def _find(self, what: re.Pattern[bytes], name: str) -> int:
         """Where ``what`` ends that ends what begins here; -1: it has not come yet. What is too long is so however it is cut."""
-        match = what.search(self._buffer, self._looked)
-        end = match.end() if match is not None else -1
-        if (end if match is not None else len(self._buffer) + 1) - self._at > MOST_HEAD_BYTES:
+        match = what.search(self._buffer, self._at if self._at > self._looked else self._looked)
+        if match is None:
+            if len(self._buffer) - self._at >= MOST_HEAD_BYTES:
+                raise ProtocolError(f"a {name} of more than {MOST_HEAD_BYTES} bytes")
+            # The last two bytes may begin what is looked for: it has three at most.
+            self._looked = len(self._buffer) - 2
+            return -1
+        end = match.end()
+        if end - self._at > MOST_HEAD_BYTES:
             raise ProtocolError(f"a {name} of more than {MOST_HEAD_BYTES} bytes")
-        # The last two bytes may begin what is looked for: it has three at most.
-        self._looked = max(self._at, len(self._buffer) - 2)
         return end
 
-    def _drop(self, count: int) -> int:
-        dropped = min(count, len(self._buffer) - self._at)
-        self._at += dropped
-        self._looked = self._at
-        return dropped
-
-    def _take_body(self, count: int) -> int:
-        taken = self._drop(count)
+    def _take_body(self, most: int) -> int:
+        there = len(self._buffer) - self._at
+        taken = there if there < most else most
+        self._at += taken
         self._body_bytes += taken
         return taken
 
@@ -224,7 +229,7 @@ def _chunk_head(scanner: Scanner) -> _Step | None:
     match = _CHUNK.fullmatch(scanner._buffer, at, end)
     if match is None:
         raise ProtocolError(f"not a chunk header: {bytes(scanner._buffer[at : min(end - 2, at + 80)])!r}")
-    scanner._drop(end - at)
+    scanner._at = end
     scanner._left = int(match[1], 16)
     return _chunk_data if scanner._left else _trailer
 
@@ -235,20 +240,20 @@ def _chunk_data(scanner: Scanner) -> _Step | None:
 
 
 def _chunk_end(scanner: Scanner) -> _Step | None:
+    if scanner._buffer.startswith(b"\r\n", scanner._at):
+        scanner._at += 2
+        return _chunk_head
     footer = bytes(scanner._buffer[scanner._at : scanner._at + 2])
-    if footer != b"\r\n"[: len(footer)]:
+    if footer not in (b"", b"\r"):
         raise ProtocolError(f"a chunk is followed by {footer!r}, not by a line end")
-    if len(footer) < 2:
-        return None
-    scanner._drop(2)
-    return _chunk_head
+    return None
 
 
 def _trailer(scanner: Scanner) -> _Step | None:
     at = scanner._at
-    for blank in (b"\n", b"\r\n"):
+    for blank in (b"\r\n", b"\n"):
         if scanner._buffer.startswith(blank, at):
-            scanner._drop(len(blank))
+            scanner._at += len(blank)
             return _whole
     end = scanner._find(_BLANK_LINE, "trailer")
     if end < 0:
@@ -256,5 +261,5 @@ def _trailer(scanner: Scanner) -> _Step | None:
     for field in _fields(bytes(scanner._buffer[at:end])):
         if not _HEADER.fullmatch(field):
             raise ProtocolError(f"not a trailer: {field[:80]!r}")
-    scanner._drop(end - at)
+    scanner._at = end
     return _whole
