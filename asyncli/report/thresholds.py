@@ -123,7 +123,8 @@ def _full(key: str, known: Sequence[str]) -> str:
         return key
     tails = [one for one in known if one.endswith(f".{key}")]
     for meant in _MEANT:
-        tails += [one for one in known if _matches(one, f"{key}.{meant}")]
+        # Of counts by what happened none is meant: there "connections" would be one more thing that may happen.
+        tails += [one for one in known if not one.endswith(_ANY) and _matches(one, f"{key}.{meant}")]
     found = list(dict.fromkeys(tails))
     if len(found) == 1:
         # What stood for any name is called by its own.

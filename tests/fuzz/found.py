@@ -69,6 +69,8 @@ FOUND: dict[str, list[Any]] = {
         "x" * 20_000 + " > 1",
         "generator.processes  < \n -1",
         "connections.deaths.* > 0",
+        # Read as the one before.
+        "connections.deaths== 975",
     ],
     "runs": [
         _meta("started_wall_s", "1e18"),

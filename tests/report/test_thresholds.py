@@ -74,6 +74,7 @@ def test_what_a_limit_says_of_a_run(text: str, is_crossed: bool | None) -> None:
         ("heartbeats.latency_ms.p99 > 5 parsecs", "is not a duration"),
         ("__import__('os') > 1", "is no limit"),
         ("connections.deaths.* > 0", "write a name in place of *"),
+        ("connections.deaths > 0", "'connections.deaths' is no number of a run"),
         ("lost > 1e999", "beyond any number of a run"),
         ("cost.server_user > " + "9" * 400, "999... is beyond any number of a run"),
         # In a pattern that gives back what it took, blanks are tried in each of their splits: minutes.
