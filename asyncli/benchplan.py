@@ -12,6 +12,7 @@ from asyncli import plan as soaks
 from asyncli.errors import PlanError
 from asyncli.plan import Layer, Plan, above_zero, count_to, read_layers
 from asyncli.records import Ended, Environment, Finding, Sample, Tick
+from asyncli.units import shown
 
 # Methods whose answers this program can tell the end of; CONNECT and UPGRADE leave HTTP.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -94,7 +95,7 @@ class BenchRun(msgspec.Struct):
 
 def _method(value: object) -> str:
     if value not in METHODS:
-        raise ValueError(f"{value!r} is not a method to bench with; write one of {', '.join(METHODS)}")
+        raise ValueError(f"{shown(value)} is not a method to bench with; write one of {', '.join(METHODS)}")
     return str(value)
 
 
@@ -102,7 +103,7 @@ def _body(value: object) -> bytes:
     if isinstance(value, bytes):
         data = value
     elif not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a text; write one, or @FILE")
+        raise ValueError(f"{shown(value)} is not a text; write one, or @FILE")
     elif value.startswith("@"):
         path = Path(value[1:])
         try:
@@ -112,7 +113,7 @@ def _body(value: object) -> bytes:
                 data = file.read(LONGEST_BODY + 1)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise ValueError(f"{value[1:]!r} cannot be read ({why}); name a file, or write the text itself") from None
+            raise ValueError(f"{shown(value[1:])} cannot be read ({why}); name a file, or write the text itself") from None
     else:
         data = value.encode("utf-8", "surrogateescape")
     if len(data) > LONGEST_BODY:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import secrets
 import time
 import tomllib
@@ -21,11 +22,17 @@ import msgspec
 
 from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
-from asyncli.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_pace, parse_until
+from asyncli.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_pace, parse_until, shown
 
 # A connection beats after 1 to keepalive/2 seconds, so below 2 s the interval would be empty.
 SHORTEST_KEEPALIVE_S = 2.0
 MOST_CONNECTIONS = 10_000_000
+# Less than a clock can tell apart, and connections a second would not be a number.
+SHORTEST_INTERVAL_S = 1e-6
+# A plan file is some lines; what is more is another file, or a device without end. And Python's reader of TOML takes seconds for
+# some 30,000 bytes, if they are dots.
+LONGEST_FILE = 16_384
+_AUTHORITY = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|[-._0-9A-Za-z]+)(?::(?P<port>[^:]*))?")
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
@@ -93,32 +100,46 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 def parse_url(value: object) -> Target:
     """An http URL to its parts; ``ValueError`` says what is wrong with it and what to write."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} is not a URL; write for example http://127.0.0.1:8080/")
+        raise ValueError(f"{shown(value)} is not a URL; write for example http://127.0.0.1:8080/")
     if any(ch.isspace() or ord(ch) < 33 or ord(ch) == 127 for ch in value):
-        raise ValueError(f"{value!r} has white space or a control character in it; remove it, or write it as %20")
+        raise ValueError(f"{shown(value)} has white space or a control character in it; remove it, or write it as %20")
     if not value.isascii():
-        raise ValueError(f"{value!r} is not ASCII; percent-encode the path and write the host name as punycode")
+        raise ValueError(f"{shown(value)} is not ASCII; percent-encode the path and write the host name as punycode")
     scheme, colon, _ = value.partition("://")
     if not colon:
-        raise ValueError(f"{value!r} has no scheme; write http://{value}")
+        raise ValueError(f"{shown(value)} has no scheme; write http://{value[:60]}")
     if scheme.lower() == "https":
-        raise ValueError(f"{value!r}: https is not built yet; aim at the server's http port")
+        raise ValueError(f"{shown(value)}: https is not built yet; aim at the server's http port")
     if scheme.lower() != "http":
-        raise ValueError(f"{value!r}: unknown scheme {scheme!r}; only http is spoken")
+        raise ValueError(f"{shown(value)}: unknown scheme {shown(scheme)}; only http is spoken")
     try:
         parts = urlsplit(value)
         host = parts.hostname
     except ValueError as error:
-        raise ValueError(f"{value!r} is not a URL ({error}); write for example http://127.0.0.1:8080/") from None
+        raise ValueError(f"{shown(value)} is not a URL ({str(error)[:100]}); write for example http://127.0.0.1:8080/") from None
     if not host:
-        raise ValueError(f"{value!r} has no host; write for example http://127.0.0.1:8080/")
+        raise ValueError(f"{shown(value)} has no host; write for example http://127.0.0.1:8080/")
     if parts.username is not None or parts.password is not None:
-        raise ValueError(f"{value!r} carries a user name; send it with --header 'Authorization: ...'")
-    port_text = parts.netloc.rpartition("]")[2].rpartition(":")[2] if ":" in parts.netloc.rpartition("]")[2] else "80"
-    if not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
-        raise ValueError(f"{value!r}: port {port_text!r} is not a port; write a number from 1 to 65535")
+        raise ValueError(f"{shown(value)} carries a user name; send it with --header 'Authorization: ...'")
+    match = _AUTHORITY.fullmatch(parts.netloc)
+    if match is None or (match["address"] and not _is_address(host)):
+        raise ValueError(
+            f"{shown(value)}: {shown(parts.netloc)} is no host; write a name or an address (IPv6 in brackets) and its port"
+        )
+    port_text = "80" if match["port"] is None else match["port"]
+    if not port_text.isdigit() or len(port_text) > 5 or not 1 <= int(port_text) <= 65535:
+        raise ValueError(f"{shown(value)}: port {shown(port_text)} is not a port; write a number from 1 to 65535")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(url=value, host=host, port=int(port_text), path=path)
+    # RFC 6874: the zone of a link-local address stands behind an encoded "%".
+    return Target(url=value, host=host.replace("%25", "%", 1), port=int(port_text), path=path)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _url(value: object) -> str:
@@ -136,7 +157,7 @@ def _strings(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]
     def parse(value: object) -> tuple[str, ...]:
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
-            raise ValueError(f"{value!r} is not a text or a list of texts; write it in quotes")
+            raise ValueError(f"{shown(value)} is not a text or a list of texts; write it in quotes")
         return tuple(check(one) for one in values)
 
     return parse
@@ -144,32 +165,34 @@ def _strings(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]
 
 def _source(value: str) -> str:
     try:
+        if not value.isascii():
+            raise ValueError
         return str(ip_address(value.strip()))
     except ValueError:
-        raise ValueError(f"{value!r} is not an IP address of this host; write for example 127.0.0.2") from None
+        raise ValueError(f"{shown(value)} is not an IP address of this host; write for example 127.0.0.2") from None
 
 
 def _header(value: str) -> str:
     name, colon, rest = value.partition(":")
     if not colon or not name or not set(name) <= _TOKEN:
-        raise ValueError(f"{value!r} is not a header; write 'Name: value'")
+        raise ValueError(f"{shown(value)} is not a header; write 'Name: value'")
     if any(ord(ch) < 32 and ch != "\t" for ch in rest) or not value.isascii() or "\x7f" in rest:
-        raise ValueError(f"{value!r} has a control or non-ASCII character in it; remove it")
+        raise ValueError(f"{shown(value)} has a control or non-ASCII character in it; remove it")
     if name.lower() in {"host", "connection", "content-length", "transfer-encoding"} and name.lower() != "host":
-        raise ValueError(f"{value!r}: asyncli sets {name} itself; leave it out")
+        raise ValueError(f"{shown(value)}: asyncli sets {name} itself; leave it out")
     return f"{name}: {rest.strip()}"
 
 
 def _method(value: object) -> str:
     if value not in ("HEAD", "GET", "OPTIONS"):
-        raise ValueError(f"{value!r} is not a method for a heartbeat; write HEAD, GET or OPTIONS")
+        raise ValueError(f"{shown(value)} is not a method for a heartbeat; write HEAD, GET or OPTIONS")
     return str(value)
 
 
 def _keepalive(value: object) -> float:
     seconds = parse_duration(value)
     if seconds < SHORTEST_KEEPALIVE_S:
-        raise ValueError(f"{value!r} is below 2 s; heartbeats come after 1 to keepalive/2 seconds, so write 2 or more")
+        raise ValueError(f"{shown(value)} is below 2 s; heartbeats come after 1 to keepalive/2 seconds, so write 2 or more")
     return seconds
 
 
@@ -179,7 +202,7 @@ def count_to(most: int, otherwise: str) -> Callable[[object], int]:
     def parse(value: object) -> int:
         number = parse_count(value)
         if number > most:
-            raise ValueError(f"{value!r} is {otherwise}")
+            raise ValueError(f"{shown(value)} is {otherwise}")
         return number
 
     return parse
@@ -194,13 +217,20 @@ def above_zero(example: str) -> Callable[[object], float]:
     def parse(value: object) -> float:
         seconds = parse_duration(value)
         if seconds <= 0:
-            raise ValueError(f"{value!r} is zero; write a time above it, for example {example}")
+            raise ValueError(f"{shown(value)} is zero; write a time above it, for example {example}")
         return seconds
 
     return parse
 
 
 _positive = above_zero("10ms")
+
+
+def _interval(value: object) -> float:
+    seconds = _positive(value)
+    if seconds < SHORTEST_INTERVAL_S:
+        raise ValueError(f"{shown(value)} is below 1us; write 1us or more, and a larger --batch")
+    return seconds
 
 
 def _hold(value: object) -> float | None:
@@ -232,7 +262,7 @@ def _whole(low: int, high: int, what: str) -> Callable[[object], int]:
         except ValueError:
             number = None
         if number is None or not low <= number <= high:
-            raise ValueError(f"{value!r} is not {what}; write a whole number from {low} to {high}")
+            raise ValueError(f"{shown(value)} is not {what}; write a whole number from {low} to {high}")
         return number
 
     return parse
@@ -240,19 +270,21 @@ def _whole(low: int, high: int, what: str) -> Callable[[object], int]:
 
 def _first_beat(value: object) -> str:
     if value not in ("now", "sleep"):
-        raise ValueError(f"{value!r} is neither now nor sleep; write one of the two")
+        raise ValueError(f"{shown(value)} is neither now nor sleep; write one of the two")
     return str(value)
 
 
 def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false; write one of the two")
+        raise ValueError(f"{shown(value)} is neither true nor false; write one of the two")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError(f"{value!r} is not a text; write one, in quotes")
+        raise ValueError(f"{shown(value)} is not a text; write one, in quotes")
+    if any("\ud800" <= ch <= "\udfff" for ch in value):
+        raise ValueError(f"{shown(value)} has bytes in it that are not UTF-8, which the run file cannot hold; write it without")
     return value
 
 
@@ -262,7 +294,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "connections": ("connections", _connections),
     "keepalive": ("keepalive_s", _keepalive),
     "batch": ("batch", parse_count),
-    "interval": ("interval_s", _positive),
+    "interval": ("interval_s", _interval),
     "hold": ("hold_s", _hold),
     "baseline": ("baseline_s", parse_duration),
     "residue": ("residue_s", parse_duration),
@@ -327,16 +359,21 @@ def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, "
     known = sorted(keys)
     path = Path(path)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(LONGEST_FILE + 1)
+        if len(data) > LONGEST_FILE:
+            raise PlanError(f"{path}: is longer than {LONGEST_FILE:,} bytes; name a TOML plan, as those in configs/")
+        values = tomllib.loads(data.decode().replace("\r\n", "\n"))
     except OSError as error:
         raise PlanError(f"{path}: cannot be read ({error.strerror}); name a TOML plan, as those in configs/") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: is not TOML ({error}); see those in configs/ for the form") from None
+    except (ValueError, RecursionError) as error:  # bad TOML, no UTF-8, a number of 4,301 digits, lists in lists without end
+        why = " ".join(str(error).split(";")[0].split())[:200]
+        raise PlanError(f"{path}: is not TOML ({why}); see those in configs/ for the form") from None
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(known)}"
-            raise PlanError(f"{path}: unknown key {key!r}; {hint}")
+            raise PlanError(f"{path}: unknown key {shown(key)}; {hint}")
     return Layer(where=f"{str(path).replace('{', '{{').replace('}', '}}')}: {{key}}", values=values)
 
 
@@ -349,7 +386,8 @@ def read_layers(
     for layer in layers:
         for key, raw in layer.values.items():
             if key not in keys:
-                raise PlanError(f"{layer.locate(key)}: unknown key; the keys are {', '.join(sorted(keys))}")
+                where = layer.locate(key if key.isprintable() else shown(key))
+                raise PlanError(f"{where}: unknown key; the keys are {', '.join(sorted(keys))}")
             field, parse = keys[key]
             try:
                 fields[field] = parse(raw)
@@ -392,6 +430,14 @@ def plan_document(plan: Plan) -> Mapping[str, Any]:
 def load_plan(document: Mapping[str, Any]) -> Plan:
     """A plan from :func:`plan_document`; raises :class:`PlanError` where it is not one."""
     try:
-        return msgspec.convert(document, Plan)
+        plan = msgspec.convert(document, Plan)
     except msgspec.ValidationError as error:
-        raise PlanError(f"recorded plan: {error}") from None
+        raise PlanError(f"recorded plan: {str(error)[:200]}") from None
+    for field, parse in KEYS.values():
+        value = getattr(plan, field)
+        try:
+            if value is not None:
+                parse(value)
+        except ValueError as error:
+            raise PlanError(f"recorded plan: {field}: {error}") from None
+    return plan

@@ -5,7 +5,7 @@ These types cross every border (worker -> host -> session -> run file -> report)
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +17,10 @@ SCHEMA = 1
 PhaseName = Literal["baseline", "ramp", "hold", "drain", "residue"]
 PHASES: tuple[PhaseName, ...] = ("baseline", "ramp", "hold", "drain", "residue")
 Severity = Literal["info", "warning", "error"]
+
+
+#: A number of things that happened. What comes back from a run file or a pipe is held to it: never below 0, and exact as a float.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -54,7 +58,7 @@ class Gap(msgspec.Struct):
 class Deaths(msgspec.Struct, array_like=True):
     """Established connections that ended by one cause: how many, how old (s), how long idle (s), after how many requests."""
 
-    count: int = 0
+    count: Count = 0
     age_s: Histogram = msgspec.field(default_factory=Histogram)
     idle_s: Histogram = msgspec.field(default_factory=Histogram)
     requests: Histogram = msgspec.field(default_factory=Histogram)
@@ -154,19 +158,19 @@ class Tick(msgspec.Struct):
     cpu_user_s: float = 0.0
     cpu_system_s: float = 0.0
     # Counts since the tick before.
-    started: int = 0
-    opened: int = 0
-    reopened: int = 0
-    sent: int = 0
-    answered: int = 0
-    beats_failed: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    failures: dict[str, int] = msgspec.field(default_factory=dict)
+    started: Count = 0
+    opened: Count = 0
+    reopened: Count = 0
+    sent: Count = 0
+    answered: Count = 0
+    beats_failed: Count = 0
+    bytes_sent: Count = 0
+    bytes_received: Count = 0
+    failures: dict[str, Count] = msgspec.field(default_factory=dict)
     deaths: dict[str, Deaths] = msgspec.field(default_factory=dict)
-    by_status: dict[int, int] = msgspec.field(default_factory=dict)
+    by_status: dict[int, Count] = msgspec.field(default_factory=dict)
     #: Destinations given up because they only refused while others answered: their number -> workers that gave up.
-    dropped: dict[int, int] = msgspec.field(default_factory=dict)
+    dropped: dict[int, Count] = msgspec.field(default_factory=dict)
     latency_us: Histogram = msgspec.field(default_factory=Histogram)
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)

@@ -18,30 +18,43 @@ _UNTIL = re.compile(r"(?:(\d{4}-\d\d-\d\d)(?:T|\s+))?(\d{1,2}:\d\d(?::\d\d)?)", 
 LONGEST_S = 10 * 365 * 86400.0
 
 
+# Longer than any value that is meant: an error stays one line that can be read.
+_MOST_SHOWN = 100
+
+
+def shown(value: object) -> str:
+    """A value as an error quotes it: one line of at most 100 characters and an ellipsis."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a whole number of more than 4,300 digits; lists in lists without end
+        return f"this {type(value).__name__}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
 def parse_count(value: object) -> int:
     """A number of things: ``5000``, ``"5000"``, ``"100k"``, ``"1.5M"``, ``"1_000_000"``. At least 1."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is not a count; write a whole number such as 5000 or 100k")
+        raise ValueError(f"{shown(value)} is not a count; write a whole number such as 5000 or 100k")
     if isinstance(value, str):
         match = _COUNT.fullmatch(value.strip().replace("_", ""))
         if match is None:
-            raise ValueError(f"{value!r} is not a count; write a whole number from 1, such as 5000 or 100k")
+            raise ValueError(f"{shown(value)} is not a count; write a whole number from 1, such as 5000 or 100k")
         try:
             number = float(match[1]) * _COUNT_FACTOR[match[2].lower()]
         except ValueError:
-            raise ValueError(f"{value!r} is not a count; write a whole number such as 5000 or 100k") from None
+            raise ValueError(f"{shown(value)} is not a count; write a whole number such as 5000 or 100k") from None
     else:
         number = _float(value)
     if not math.isfinite(number) or abs(number - round(number)) > 1e-6:
-        raise ValueError(f"{value!r} is not a whole number; write for example 5000 or 100k")
+        raise ValueError(f"{shown(value)} is not a whole number; write for example 5000 or 100k")
     if round(number) < 1:
-        raise ValueError(f"{value!r} is below 1; write a whole number from 1")
+        raise ValueError(f"{shown(value)} is below 1; write a whole number from 1")
     return round(number)
 
 
 def parse_duration(value: object) -> float:
     """A time in seconds: ``3600``, ``"90"``, ``"10ms"``, ``"8h"``, ``"1h30m"``. A bare number is seconds; never negative."""
-    wrong = f"{value!r} is not a duration; write seconds, or for example 10ms, 90s, 10m, 8h, 1h30m"
+    wrong = f"{shown(value)} is not a duration; write seconds, or for example 10ms, 90s, 10m, 8h, 1h30m"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(wrong)
     if isinstance(value, str):
@@ -60,7 +73,7 @@ def parse_duration(value: object) -> float:
     if not math.isfinite(seconds) or seconds < 0:
         raise ValueError(wrong)
     if seconds > LONGEST_S:
-        raise ValueError(f"{value!r} is longer than ten years; write for example 8h")
+        raise ValueError(f"{shown(value)} is longer than ten years; write for example 8h")
     return seconds
 
 
@@ -102,11 +115,11 @@ def _float(value: float) -> float:
 def parse_pace(value: object) -> tuple[int, float]:
     """A ramp's pace as (connections, seconds): ``"10/10ms"`` is ten connections every ten milliseconds."""
     if not isinstance(value, str) or value.count("/") != 1:
-        raise ValueError(f"{value!r} is not a pace; write connections/time, for example 10/10ms")
+        raise ValueError(f"{shown(value)} is not a pace; write connections/time, for example 10/10ms")
     count, time = value.split("/")
     batch, interval_s = parse_count(count), parse_duration(time or "?")
     if interval_s == 0:
-        raise ValueError(f"{value!r} has a zero interval; write for example 10/10ms")
+        raise ValueError(f"{shown(value)} has a zero interval; write for example 10/10ms")
     return batch, interval_s
 
 

@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"core.ramp", "errors", "units"},
     "records": {"core.histogram"},
     "samples": {"records"},
-    "benchplan": {"errors", "plan", "records"},
+    "benchplan": {"errors", "plan", "records", "units"},
     "engine": {"asyncli", "benchplan", "core", "plan", "records", "errors"},
     "engine.spread": set(),
     "collect": {"errors", "units", "plan", "records"},

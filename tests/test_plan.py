@@ -48,8 +48,9 @@ def test_a_recorded_plan_comes_back_whole() -> None:
     built = plan(connections="100k", hold="forever", source=["127.0.0.2", "::1"])
     assert load_plan(plan_document(built)) == built
     assert built.seed == load_plan(plan_document(built)).seed
-    with pytest.raises(PlanError):
-        load_plan({"urls": [URL], "unknown": 1})
+    for wrong in ({"unknown": 1}, {"connections": -1}, {"interval_s": 0.0}, {"urls": ["nowhere"]}, {"first_beat": "x" * 5000}):
+        with pytest.raises(PlanError, match=r"^recorded plan: .{1,300}$"):
+            load_plan({"urls": [URL], **wrong})
 
 
 def test_a_hold_by_the_wall_clock_keeps_its_words(tmp_path: Path) -> None:
@@ -89,6 +90,7 @@ def test_a_hold_that_is_none(hold: str, says: str) -> None:
         ("http://[::1]:8080/x?y=1", "::1", 8080, "/x?y=1"),
         ("HTTP://A.b:1/", "a.b", 1, "/"),
         ("http://h?q", "h", 80, "/?q"),
+        ("http://[fe80::1%25lo]:1/", "fe80::1%lo", 1, "/"),
     ],
 )
 def test_urls(url: str, host: str, port: int, path: str) -> None:
@@ -131,6 +133,17 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"plateaus": "101"}, "--plateaus"),
         ({"connections": "5", "plateaus": "6"}, "more plateaus"),
         ({"seed": "x"}, "--seed"),
+        ({"urls": ["http://a:80:90/"]}, "no host"),
+        ({"urls": ["http://1::2:80/"]}, "no host"),
+        ({"urls": ["http://a\\b/"]}, "no host"),
+        ({"urls": ["http://[::1]x:80/"]}, "no host"),
+        ({"urls": ["http://[v1.x]/"]}, "no host"),
+        ({"urls": ["http://a:" + "9" * 5000]}, "is not a port"),
+        ({"interval": 1e-300}, "below 1us"),
+        ({"seed": 10**5000}, "this int is not a seed"),
+        ({"server_name": "\udc80"}, "not UTF-8"),
+        ({"source": ["fe80::1%\udc80"]}, "not an IP address"),
+        ({"a\nb": 1}, "unknown key"),
     ],
 )  # fmt: skip
 def test_wrong_input_gets_one_line(values: dict[str, Any], words: str) -> None:
@@ -138,6 +151,7 @@ def test_wrong_input_gets_one_line(values: dict[str, Any], words: str) -> None:
         plan(**values)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
     assert caught.value.exit_status == 2
 
 
@@ -149,6 +163,11 @@ def test_wrong_input_gets_one_line(values: dict[str, Any], words: str) -> None:
         ("connections = ", "is not TOML"),
         ('keepalive = "soon"', "keepalive: 'soon' is not a duration"),
         ("reopen = 1", "neither true nor false"),
+        ("seed = " + "9" * 5000, "is not TOML (Exceeds the limit"),
+        ("seed = 0x" + "f" * 5000, "this int is not a seed"),
+        ("urls = " + "[" * 5000, "is not TOML (maximum recursion"),
+        ("seed = 1\n" * 5000, "is longer than 16,384 bytes"),
+        ("first_beat = '" + "x" * 5000 + "'", "xxx... is neither now nor sleep"),
     ],
 )
 def test_wrong_files_say_where(tmp_path: Path, text: str, words: str) -> None:

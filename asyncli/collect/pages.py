@@ -10,14 +10,15 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Tengine and Angie append columns (request_time), so more than three numbers are let through.
+# Tengine and Angie append columns (request_time), so more than three numbers are let through. Counts are of 64 bits at most. No
+# quantifier gives back what it took (``+`` behind it): a megabyte of line ends or digits would be tried in each of its splits.
 _STUB_STATUS = re.compile(
-    r"\s*Active connections:\s*(?P<active>\d+)\s*\n"
-    r"\s*server accepts handled requests.*\n"
-    r"\s*(?P<accepts>\d+)\s+(?P<handled>\d+)\s+(?P<requests>\d+).*\n"
-    r"\s*Reading:\s*(?P<reading>\d+)\s+Writing:\s*(?P<writing>\d+)\s+Waiting:\s*(?P<waiting>\d+)\s*"
+    r"\s*+Active connections:\s*+(?P<active>[0-9]{1,20}+)[^\S\n]*+\n"
+    r"\s*+server accepts handled requests[^\n]*+\n"
+    r"\s*+(?P<accepts>[0-9]{1,20}+)\s++(?P<handled>[0-9]{1,20}+)\s++(?P<requests>[0-9]{1,20}+)(?![0-9])[^\n]*+\n"
+    r"\s*+Reading:\s*+(?P<reading>[0-9]{1,20}+)\s++Writing:\s*+(?P<writing>[0-9]{1,20}+)\s++Waiting:\s*+(?P<waiting>[0-9]{1,20}+)\s*+"
 )
-
+_MOST_DIGITS = 20
 
 # What the processes or threads of Apache are doing, a character each (mod_status): waiting, starting, reading, ... idle slot.
 _READING, _WRITING, _KEPT = "R", "W", "K"
@@ -90,8 +91,12 @@ def _haproxy(text: str) -> StatusPage | None:
     """
     if not text.startswith(_CSV_MARK):
         return None
-    rows = [row for row in csv.DictReader(text[2:].splitlines()) if row.get("svname") == "FRONTEND"]
-    others = [row for row in rows if "stats" not in row["pxname"].lower()]
+    try:
+        rows = [row for row in csv.DictReader(text[2:].splitlines()) if row.get("svname") == "FRONTEND"]
+    except csv.Error:  # a cell of more than 131,072 characters
+        return None
+    # Of a table whose columns are named twice a row may leave the last, which counts, out.
+    others = [row for row in rows if "stats" not in (row["pxname"] or "").lower()]
     frontends = others or rows
     if not frontends:
         return None
@@ -112,7 +117,7 @@ def _haproxy(text: str) -> StatusPage | None:
 
 def _number(said: Mapping[str, str | None], name: str) -> float | None:
     value = said.get(name) or ""
-    return float(value) if value.isascii() and value.isdigit() else None
+    return float(value) if value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS else None
 
 
 def _known(found: Mapping[str, float | None]) -> dict[str, float]:

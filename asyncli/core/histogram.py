@@ -11,6 +11,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
+from typing import Annotated
 
 import msgspec
 
@@ -34,10 +35,15 @@ def bounds(key: int) -> tuple[int, int]:
     return low, low + (1 << shift) - 1
 
 
+# Histograms come back from run files and pipes, and a key beyond any 64 bits' would ask for a number of as many bits.
+_Key = Annotated[int, msgspec.Meta(ge=0, le=bucket(2**63 - 1))]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class Histogram(msgspec.Struct, array_like=True):
     """Counts by bucket, with the exact least and greatest value. ``add`` takes numbers from 0, in any unit, truncated."""
 
-    counts: dict[int, int] = msgspec.field(default_factory=dict)
+    counts: dict[_Key, _Count] = msgspec.field(default_factory=dict)
     least: int = -1
     greatest: int = -1
 

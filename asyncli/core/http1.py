@@ -19,6 +19,7 @@ _MOST_LENGTH_DIGITS = 20
 
 # No pattern can match the same blanks in two ways: a peer may send 64 KiB of them, and each way would be tried.
 _BLANK_LINE = re.compile(rb"\n\r?\n")
+_LINE_END = re.compile(rb"\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: [^\x00\r\n\f\v]*)?")
 _HEADER = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+):([^\x00\r\n\f\v]*)")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
@@ -46,64 +47,89 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 def _parse_head(text: bytes) -> _Head:
-    lines = [line.removesuffix(b"\r") for line in text.split(b"\n")[:-2]]
-    match = _STATUS_LINE.fullmatch(lines[0])
+    first, _, rest = text.partition(b"\n")
+    first = first.removesuffix(b"\r")
+    match = _STATUS_LINE.fullmatch(first)
     if match is None:
-        raise ProtocolError(f"not a status line: {lines[0][:80]!r}")
+        raise ProtocolError(f"not a status line: {first[:80]!r}")
     modern = (match[1], match[2]) >= (b"1", b"1")
     status = int(match[3])
     if status < 100:
         raise ProtocolError(f"not a status: {status}")
-    fields: list[bytes] = []
-    for line in lines[1:]:
-        if line[:1] in (b" ", b"\t"):  # obs-fold: a value that goes on
-            if not fields:
-                raise ProtocolError("a continuation line before any header")
-            fields[-1] += b" " + line.lstrip(b" \t")
-        else:
-            fields.append(line)
     tokens: set[bytes] = set()
     lengths: set[bytes] = set()
     codings: list[bytes] = []
-    for field in fields:
+    for field in _fields(rest):
         header = _HEADER.fullmatch(field)
         if header is None:
             raise ProtocolError(f"not a header: {field[:80]!r}")
-        name, value = header[1].lower(), header[2]
+        name = header[1].lower()
         if name == b"connection":
-            tokens.update(token.strip() for token in value.lower().split(b","))
+            tokens.update([token.strip() for token in header[2].lower().split(b",")])
         elif name == b"content-length":
-            lengths.update(length.strip() for length in value.split(b","))
+            lengths.update([length.strip() for length in header[2].split(b",")])
         elif name == b"transfer-encoding":
-            codings.append(value.strip(b" \t").lower())
-    if len(lengths) > 1 or any(not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS for one in lengths):
-        raise ProtocolError(f"no single Content-Length: {b', '.join(sorted(lengths))[:80]!r}")
-    if codings not in ([], [b"chunked"]):
+            codings.append(header[2].strip(b" \t").lower())
+    length = None
+    if lengths:
+        one = next(iter(lengths))
+        if len(lengths) > 1 or not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS:
+            raise ProtocolError(f"no single Content-Length: {b', '.join(sorted(lengths))[:80]!r}")
+        length = int(one)
+    if codings and codings != [b"chunked"]:
         raise ProtocolError(f"unknown Transfer-Encoding: {b', '.join(codings)[:80]!r}")
     # HTTP/1.0 closes unless it says otherwise; HTTP/1.1 stays open unless it says otherwise.
     keep_alive = b"close" not in tokens and (modern or b"keep-alive" in tokens)
-    return _Head(status, keep_alive, bool(codings), int(lengths.pop()) if lengths else None)
+    return _Head(status, keep_alive, bool(codings), length)
+
+
+def _fields(text: bytes) -> list[bytes]:
+    """The header lines of what a blank line ends, each on one line: a value may go on in the next, after blanks (RFC 9112,
+    section 5.2, obs-fold).
+    """
+    lines = [line.removesuffix(b"\r") for line in text.split(b"\n")[:-2]]
+    if not text.startswith((b" ", b"\t")) and b"\n " not in text and b"\n\t" not in text:
+        return lines
+    fields: list[list[bytes]] = []
+    for line in lines:
+        if line[:1] not in (b" ", b"\t"):
+            fields.append([line])
+        elif fields:
+            fields[-1].append(line.lstrip(b" \t"))
+        else:
+            raise ProtocolError("a continuation line before any header")
+    return [b" ".join(parts) for parts in fields]
 
 
 class Scanner:
-    """One response to one request. ``feed`` until it gives a :class:`Response`; then ``rest`` holds what came after it."""
+    """One response to one request. ``feed`` until it gives a :class:`Response`; then ``rest`` holds what came after it.
+
+    However the bytes are cut, each is copied and searched a bounded number of times, and the result is the same.
+    """
+
+    # What lies before _at is used; up to _looked there is no end of what begins at _at.
+    _at = _looked = 0
+    _left = _body_bytes = 0
+    _head: _Head | None = None
 
     def __init__(self, method: str) -> None:
         self._bodiless = method == "HEAD"
-        self._buffer = b""
-        self._head: _Head | None = None
+        # A read that ends in the midst of a head or of a line of chunks leaves bytes over; only then is it a bytearray, which
+        # grows and shrinks in place.
+        self._buffer: bytes | bytearray = b""
         self._body: _Step = _whole
-        self._left = 0
-        self._body_bytes = 0
 
     @property
     def rest(self) -> bytes:
         """Bytes not used yet; after the response, those that follow it."""
-        return self._buffer
+        return bytes(self._buffer[self._at :])
 
     def feed(self, data: bytes) -> Response | None:
         """Take more bytes; None while the response is not whole. Raises :class:`ProtocolError`."""
-        self._buffer += data
+        if self._at == len(self._buffer):
+            self._buffer, self._at, self._looked = data, 0, 0
+        else:
+            self._append(data)
         while self._head is None:
             head = self._take_head()
             if head is None:
@@ -126,16 +152,23 @@ class Scanner:
             return Response(self._head.status, False, self._body_bytes)
         return None
 
+    def _append(self, data: bytes) -> None:
+        if not isinstance(self._buffer, bytearray):
+            self._buffer = bytearray(self._buffer)
+        del self._buffer[: self._at]
+        self._looked -= self._at
+        self._at = 0
+        self._buffer += data
+
     def _take_head(self) -> _Head | None:
-        buffer = self._buffer
-        if buffer and buffer[0] < 0x21:
-            raise ProtocolError(f"not a status line: {buffer[:80]!r}")
-        match = _BLANK_LINE.search(buffer)
-        if match is None:
-            self._find(b"\n\n", "head")
+        buffer, at = self._buffer, self._at
+        if at < len(buffer) and buffer[at] < 0x21:
+            raise ProtocolError(f"not a status line: {bytes(buffer[at : at + 80])!r}")
+        end = self._find(_BLANK_LINE, "head")
+        if end < 0:
             return None
-        self._buffer = buffer[match.end() :]
-        return _parse_head(buffer[: match.end()])
+        self._at = end
+        return _parse_head(bytes(buffer[at:end]))
 
     def _choose_body(self, head: _Head) -> None:
         if self._bodiless or head.status in (204, 304):
@@ -147,19 +180,24 @@ class Scanner:
         else:
             self._body = _until_close
 
-    def _find(self, what: bytes, name: str) -> int:
-        at = self._buffer.find(what)
-        if at < 0 and len(self._buffer) > MOST_HEAD_BYTES:
+    def _find(self, what: re.Pattern[bytes], name: str) -> int:
+        """Where ``what`` ends that ends what begins here; -1: it has not come yet. What is too long is so however it is cut."""
+        match = what.search(self._buffer, self._at if self._at > self._looked else self._looked)
+        if match is None:
+            if len(self._buffer) - self._at >= MOST_HEAD_BYTES:
+                raise ProtocolError(f"a {name} of more than {MOST_HEAD_BYTES} bytes")
+            # The last two bytes may begin what is looked for: it has three at most.
+            self._looked = len(self._buffer) - 2
+            return -1
+        end = match.end()
+        if end - self._at > MOST_HEAD_BYTES:
             raise ProtocolError(f"a {name} of more than {MOST_HEAD_BYTES} bytes")
-        return at
+        return end
 
-    def _drop(self, count: int) -> int:
-        dropped = min(count, len(self._buffer))
-        self._buffer = self._buffer[dropped:]
-        return dropped
-
-    def _take_body(self, count: int) -> int:
-        taken = self._drop(count)
+    def _take_body(self, most: int) -> int:
+        there = len(self._buffer) - self._at
+        taken = there if there < most else most
+        self._at += taken
         self._body_bytes += taken
         return taken
 
@@ -184,13 +222,14 @@ def _counted(scanner: Scanner) -> _Step | None:
 
 
 def _chunk_head(scanner: Scanner) -> _Step | None:
-    end = scanner._find(b"\r\n", "chunk header")
+    at = scanner._at
+    end = scanner._find(_LINE_END, "chunk header")
     if end < 0:
         return None
-    match = _CHUNK.fullmatch(scanner._buffer[: end + 2])
+    match = _CHUNK.fullmatch(scanner._buffer, at, end)
     if match is None:
-        raise ProtocolError(f"not a chunk header: {scanner._buffer[: min(end, 80)]!r}")
-    scanner._drop(end + 2)
+        raise ProtocolError(f"not a chunk header: {bytes(scanner._buffer[at : min(end - 2, at + 80)])!r}")
+    scanner._at = end
     scanner._left = int(match[1], 16)
     return _chunk_data if scanner._left else _trailer
 
@@ -201,27 +240,26 @@ def _chunk_data(scanner: Scanner) -> _Step | None:
 
 
 def _chunk_end(scanner: Scanner) -> _Step | None:
-    footer = scanner._buffer[:2]
-    if footer != b"\r\n"[: len(footer)]:
+    if scanner._buffer.startswith(b"\r\n", scanner._at):
+        scanner._at += 2
+        return _chunk_head
+    footer = bytes(scanner._buffer[scanner._at : scanner._at + 2])
+    if footer not in (b"", b"\r"):
         raise ProtocolError(f"a chunk is followed by {footer!r}, not by a line end")
-    if len(footer) < 2:
-        return None
-    scanner._drop(2)
-    return _chunk_head
+    return None
 
 
 def _trailer(scanner: Scanner) -> _Step | None:
-    for blank in (b"\n", b"\r\n"):
-        if scanner._buffer.startswith(blank):
-            scanner._drop(len(blank))
+    at = scanner._at
+    for blank in (b"\r\n", b"\n"):
+        if scanner._buffer.startswith(blank, at):
+            scanner._at += len(blank)
             return _whole
-    match = _BLANK_LINE.search(scanner._buffer)
-    if match is None:
-        scanner._find(b"\n\n", "trailer")
+    end = scanner._find(_BLANK_LINE, "trailer")
+    if end < 0:
         return None
-    for index, line in enumerate(scanner._buffer[: match.start()].split(b"\n")):
-        folded = index > 0 and line[:1] in (b" ", b"\t")
-        if not folded and not _HEADER.fullmatch(line.removesuffix(b"\r")):
-            raise ProtocolError(f"not a trailer: {line[:80]!r}")
-    scanner._drop(match.end())
+    for field in _fields(bytes(scanner._buffer[at:end])):
+        if not _HEADER.fullmatch(field):
+            raise ProtocolError(f"not a trailer: {field[:80]!r}")
+    scanner._at = end
     return _whole

@@ -106,7 +106,8 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
 
 
 def _head(method: str, target: Target, fields: Sequence[str]) -> bytes:
-    host = f"[{target.host}]" if ":" in target.host else target.host
+    # The zone of a link-local address means something to this host alone (RFC 6874, section 1).
+    host = f"[{target.host.partition('%')[0]}]" if ":" in target.host else target.host
     fields = list(fields)
     named = {field.partition(":")[0].lower() for field in fields}
     if "user-agent" not in named:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 import types
 import typing
@@ -17,9 +18,9 @@ from typing import Any
 import msgspec
 
 from asyncli.errors import PlanError
-from asyncli.units import format_bytes, format_count, format_duration, parse_duration
+from asyncli.units import format_bytes, format_count, format_duration, parse_duration, shown
 
-_FORM = re.compile(r"\s*([A-Za-z_][\w.*]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*?)\s*")
+_FORM = re.compile(r"([A-Za-z_][\w.*]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*)")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": lambda a, b: a > b, ">=": lambda a, b: a >= b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
@@ -67,19 +68,22 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
     """The expression in ``text`` on the numbers of ``of``. ``ValueError`` says what is wrong and what to write instead."""
+    text = re.sub(r"\s", " ", text.strip())  # it is printed in one line
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no limit; write KEY > NUMBER, for example 'lost > 0.1%'")
+        raise ValueError(f"{shown(text)} is no limit; write KEY > NUMBER, for example 'lost > 0.1%'")
     key, comparison, number = _full(match[1], keys(of)), match[2], match[3]
     whole = None
     if number.endswith("%"):
         whole = _WHOLES.get(key.partition(".")[0])
         if whole is None or _kind(key) != "count":
-            raise ValueError(f"{key} is no part of anything, so {number!r} cannot be; write a number without %")
+            raise ValueError(f"{key} is no part of anything, so {shown(number)} cannot be; write a number without %")
         bound = _number(number[:-1].strip(), {"": 0.01}, number)
     else:
         bound = _bound(key, number)
-    return Threshold(text.strip(), key, comparison, bound, whole)
+    if not math.isfinite(bound):
+        raise ValueError(f"{shown(number)} is beyond any number of a run; write a smaller one")
+    return Threshold(text, key, comparison, bound, whole)
 
 
 def require(expressions: Iterable[str], of: type[msgspec.Struct]) -> None:
@@ -113,20 +117,23 @@ def keys(of: type[msgspec.Struct]) -> Sequence[str]:
 
 def _full(key: str, known: Sequence[str]) -> str:
     """The whole key of which ``key`` says enough."""
+    if _ANY in key:  # as a name it would be one that never comes, and its count 0 for ever
+        raise ValueError(f"{shown(key)} is no number of a run; write a name in place of *, for example connections.deaths.reset")
     if any(_matches(one, key) for one in known):
         return key
     tails = [one for one in known if one.endswith(f".{key}")]
     for meant in _MEANT:
-        tails += [one for one in known if _matches(one, f"{key}.{meant}")]
+        # Of counts by what happened none is meant: there "connections" would be one more thing that may happen.
+        tails += [one for one in known if not one.endswith(_ANY) and _matches(one, f"{key}.{meant}")]
     found = list(dict.fromkeys(tails))
     if len(found) == 1:
         # What stood for any name is called by its own.
         return f"{key}.{found[0].rpartition('.')[2]}" if _ANY in found[0] else found[0]
     if found:
-        raise ValueError(f"{key!r} may be {' or '.join(found)}; write which")
+        raise ValueError(f"{shown(key)} may be {' or '.join(found)}; write which")
     near = difflib.get_close_matches(key, [*known, *(one.rpartition(".")[2] for one in known)], n=1)
     hint = f"did you mean {near[0]!r}?" if near else "see the keys of 'asyncli report RUN --json -'"
-    raise ValueError(f"{key!r} is no number of a run; {hint}")
+    raise ValueError(f"{shown(key)} is no number of a run; {hint}")
 
 
 def _matches(pattern: str, key: str) -> bool:
@@ -195,7 +202,9 @@ def _number(text: str, units: Mapping[str, float], said: str) -> float:
     unit = (match[2] or "").strip().lower() if match is not None else ""
     if match is None or unit not in units:
         known = ", ".join(one for one in units if one)
-        raise ValueError(f"{said!r} is not a number for it; write one{f', with {known} behind it if need be' if known else ''}")
+        raise ValueError(
+            f"{shown(said)} is not a number for it; write one{f', with {known} behind it if need be' if known else ''}"
+        )
     return float(match[1].replace("_", "")) * units[unit]
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from asyncli.errors import PlanError
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.store import reader
@@ -57,15 +56,17 @@ class Follower:
         A file that was moved or deleted, and has not come back, has no news.
         """
         seen = [_stamp(self._path), _stamp(_wal(self._path))]
-        if self._last is not None and (seen == self._seen or seen[0] is None):
+        # A file that is being written anew is empty at first.
+        if self._last is not None and (seen == self._seen or seen[0] is None or not seen[0][1]):
             return msgspec.structs.replace(self._last, phases=[], ticks=[], samples=[], findings=[])
         reader.look(self._path)
         with reader.opened_file(self._path) as connection:
             try:
+                reader.bound(self._path, connection)
                 reader.identify(self._path, connection)
                 connection.execute("BEGIN")
                 self._last = self._read(connection)
-            except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
+            except reader.DAMAGE as error:
                 raise reader.wrong(self._path, error) from None
         self._seen = seen
         return self._last
@@ -100,6 +101,7 @@ class Follower:
             ticks, samples = self._catch_up(connection, frame)
         ticks += [(t_s, open_tick(payload)) for t_s, payload in self._new(connection, "ticks", "t_s, payload")]
         samples += _samples(connection, self._new(connection, "samples", "t_s, metric, value"))
+        reader.measurable([t_s for t_s, _ in ticks])
         names = Finding.__struct_fields__
         findings = [
             msgspec.convert(dict(zip(names, row, strict=True)), Finding)
@@ -175,7 +177,8 @@ def _summed(connection: sqlite3.Connection, until_row: int, connections: int) ->
 
 
 def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> list[Sample]:
-    names = dict(connection.execute("SELECT id, name FROM metrics"))
+    names = {number: reader.words(name) for number, name in connection.execute("SELECT id, name FROM metrics")}
+    reader.measurable([number for t_s, _, value in rows for number in (t_s, value)])
     return [
         Sample(t_s, {names[metric]: value for _, metric, value in of_one})
         for t_s, of_one in itertools.groupby(rows, key=lambda row: row[0])

@@ -16,7 +16,7 @@ import msgspec
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.records import Phase, Tick
 from asyncli.samples import Samples
-from asyncli.store.reader import Run, read_frame, read_ticks, read_with, row_at
+from asyncli.store.reader import Run, as_samples, read_frame, read_ticks, read_with, row_at
 from asyncli.store.stored import StoredHistogram, open_tick
 
 # The cost looks a few seconds into the hold, and at the server's own count there, which may come seldom.
@@ -86,4 +86,4 @@ def _samples(connection: sqlite3.Connection, until_s: float | None) -> Samples:
         places, values = columns[metric]
         places.append(len(t_s) - 1)
         values.append(value)
-    return Samples(t_s, {names[number]: column for number, column in columns.items() if column[0]})
+    return as_samples(t_s, {names[number]: column for number, column in columns.items() if column[0]})

@@ -20,11 +20,21 @@ from asyncli.plan import Plan, load_plan
 from asyncli.records import Check, Environment, Finding, Gap, Phase, Sample, Tick
 from asyncli.samples import Samples
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA
-from asyncli.store.stored import open_tick
+from asyncli.store.stored import MOST, open_tick
 
 _BUSY_S = 5.0
+# SQLite's machine is asked after so many instructions whether it may go on; what a file may take besides its own size.
+_ROUND, _SPARE = 100_000, 1_000_000
 #: The first bytes of every SQLite file (https://www.sqlite.org/fileformat.html, 1.2).
 MAGIC = b"SQLite format 3\0"
+
+
+#: What comes of reading bytes that no writer wrote: SQLite's and msgspec's refusals, rows or keys that are missing, values of
+#: other types, instants that no clock has (OverflowError, OSError), lists in lists without end, lengths that no memory holds.
+DAMAGE = (
+    sqlite3.Error, msgspec.MsgspecError, PlanError, LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError,
+    MemoryError,
+)  # fmt: skip
 
 
 class Run(msgspec.Struct):
@@ -65,12 +75,13 @@ def read_with(path: str | os.PathLike[str], load: Callable[[sqlite3.Connection],
     look(path)
     with opened_file(path) as connection:
         try:
+            bound(path, connection)
             identify(path, connection)
             # One transaction: a live file keeps growing, and its tables must tell of the same instant.
             connection.execute("BEGIN")
             with _no_collection():
                 return load(connection)
-        except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             raise wrong(path, error) from None
 
 
@@ -140,23 +151,41 @@ def _connect(path: Path) -> sqlite3.Connection | None:
     try:
         connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError as error:
+    except DAMAGE as error:
         if connection is not None:
             connection.close()
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return None
-        raise wrong(path, error) from None
-    except sqlite3.DatabaseError as error:
-        if connection is not None:
-            connection.close()
         raise wrong(path, error) from None
     return connection
 
 
+def _code(error: Exception) -> int | None:
+    """SQLite's own number for an error; Python's module raises some without."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def bound(path: Path, connection: sqlite3.Connection) -> None:
+    """Bound what the reading that follows may take.
+
+    A file from elsewhere may hold pages that lead in circles, or a view that never ends in place of a table; see
+    https://www.sqlite.org/security.html. A row of ours has at least ten bytes, and reading it takes some ten instructions
+    of SQLite's machine.
+    """
+    with contextlib.suppress(OSError):
+        size = sum(one.stat().st_size for one in (path, path.with_name(path.name + "-wal")) if one.exists())
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, size + _SPARE)
+        rounds = iter(range(1 + (_SPARE + 16 * size) // _ROUND))
+        connection.set_progress_handler(lambda: next(rounds, None) is None, _ROUND)
+
+
 def wrong(path: Path, error: Exception) -> StoreError:
-    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+    if _code(error) == sqlite3.SQLITE_BUSY:
         return StoreError(f"{path}: another program keeps it locked; end its transaction and try again")
-    why = " ".join(str(error).split()) or type(error).__name__
+    why = " ".join(str(error).split())[:200] or type(error).__name__
     return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save what is left of it")
 
 
@@ -177,19 +206,34 @@ def identify(path: Path, connection: sqlite3.Connection) -> None:
         )
 
 
+def measurable(numbers: Sequence[float]) -> None:
+    """``ValueError`` or TypeError where any is no number, or none that a host could have: a column of SQLite takes any type."""
+    if numbers and not (min(numbers) >= -MOST and max(numbers) <= MOST):
+        raise ValueError(f"a number beyond {MOST:g}")
+
+
+def words(value: object) -> str:
+    """A text, or TypeError: a column of SQLite takes any type."""
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} in place of a text")
+    return value
+
+
 def read_frame(connection: sqlite3.Connection) -> Run:
     """The run without its long tables: no ticks, samples, findings or checks."""
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     started = datetime.fromtimestamp(msgspec.json.decode(meta["started_wall_s"], type=float), UTC)
+    phases = [
+        msgspec.convert({"name": name, "start_s": start_s, "end_s": end_s}, Phase)
+        for name, start_s, end_s in connection.execute("SELECT name, start_s, end_s FROM phases ORDER BY start_s")
+    ]
+    measurable([t_s for one in phases for t_s in (one.start_s, one.end_s) if t_s is not None])
     return Run(
-        id=meta["id"],
+        id=words(meta["id"]),
         started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         plan=load_plan(msgspec.json.decode(meta["plan"])),
         environment=msgspec.json.decode(meta["environment"], type=dict[str, Any]),
-        phases=[
-            msgspec.convert({"name": name, "start_s": start_s, "end_s": end_s}, Phase)
-            for name, start_s, end_s in connection.execute("SELECT name, start_s, end_s FROM phases ORDER BY start_s")
-        ],
+        phases=phases,
         ticks=[],
         samples=(),
         findings=[],
@@ -203,7 +247,9 @@ def read_frame(connection: sqlite3.Connection) -> Run:
 def _gaps(connection: sqlite3.Connection) -> list[Gap]:
     if connection.execute("PRAGMA user_version").fetchone()[0] < RESUMED_SCHEMA:
         return []
-    return [Gap(start_s, end_s) for start_s, end_s in connection.execute("SELECT start_s, end_s FROM gaps ORDER BY start_s")]
+    rows = connection.execute("SELECT start_s, end_s FROM gaps ORDER BY start_s").fetchall()
+    measurable([number for row in rows for number in row if number is not None])
+    return [msgspec.convert({"start_s": start_s, "end_s": end_s}, Gap) for start_s, end_s in rows]
 
 
 def row_at(connection: sqlite3.Connection, table: str, until_s: float) -> int:
@@ -220,7 +266,9 @@ def row_at(connection: sqlite3.Connection, table: str, until_s: float) -> int:
 
 def read_ticks(connection: sqlite3.Connection, opened: Callable[[bytes], Tick]) -> list[tuple[float, Tick]]:
     """Every tick with its instant, as ``opened`` makes it of its payload."""
-    return [(t_s, opened(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")]
+    ticks = [(t_s, opened(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")]
+    measurable([t_s for t_s, _ in ticks])
+    return ticks
 
 
 def _load(connection: sqlite3.Connection) -> Run:
@@ -241,7 +289,7 @@ def _samples(connection: sqlite3.Connection) -> Samples:
     columns: dict[int, tuple[list[int], list[float]]] = {}
     names: dict[int, str] = {}
     for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id"):
-        names[number], columns[number] = name, ([], [])
+        names[number], columns[number] = words(name), ([], [])
     t_s: list[float] = []
     instant, place = None, -1
     # Some million times through here: no step that is not needed.
@@ -253,4 +301,12 @@ def _samples(connection: sqlite3.Connection) -> Samples:
         places, values = columns[metric]
         places.append(place)
         values.append(value)
-    return Samples(t_s, {names[number]: column for number, column in columns.items() if column[0]})
+    return as_samples(t_s, {names[number]: column for number, column in columns.items() if column[0]})
+
+
+def as_samples(t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]) -> Samples:
+    """The columns, if every instant and value in them is a number."""
+    measurable(t_s)
+    for _, values in columns.values():
+        measurable(values)
+    return Samples(t_s, columns)

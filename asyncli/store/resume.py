@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from asyncli.errors import PlanError, StoreError
+from asyncli.errors import StoreError
 from asyncli.plan import Plan
 from asyncli.records import Environment, Gap, Phase, Tick
 from asyncli.store import reader
@@ -59,10 +59,11 @@ def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
     reader.look(path)
     with reader.opened_file(path) as connection:
         try:
+            reader.bound(path, connection)
             reader.identify(path, connection)
             connection.execute("BEGIN")
             return _read(path, connection)
-        except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
+        except reader.DAMAGE as error:
             raise reader.wrong(path, error) from None
 
 

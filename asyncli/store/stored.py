@@ -15,6 +15,9 @@ from asyncli.core.histogram import Histogram
 from asyncli.errors import StoreError
 from asyncli.records import HISTOGRAMS, Tick
 
+#: Beyond any instant in seconds, memory in bytes or counter of 64 bits, and far enough below what a float holds to be squared.
+MOST = 1e30
+
 _open = msgspec.msgpack.Decoder(Histogram).decode
 _NONE = msgspec.msgpack.encode(Histogram())
 
@@ -40,7 +43,8 @@ class StoredHistogram:
             try:
                 histogram = _open(self._packed)
             except msgspec.MsgspecError as error:
-                raise StoreError(f"the run file is damaged: a histogram in it is none ({error})") from None
+                why = str(error)[:200]
+                raise StoreError(f"the run file is damaged: a histogram in it is none ({why}); take another copy of it") from None
             StoredHistogram._last = (self._packed, histogram)
         return histogram
 
@@ -104,4 +108,7 @@ def open_tick(payload: bytes) -> Tick:
     for place in _PLACES:
         packed = bytes(values[place])
         values[place] = Histogram() if packed == _NONE else cast(Histogram, StoredHistogram(packed))
-    return Tick(*values)
+    tick = Tick(*values)
+    if not (0 <= tick.cpu_user_s <= MOST and 0 <= tick.cpu_system_s <= MOST and 0 <= tick.longest_turn_s <= MOST):
+        raise msgspec.ValidationError(f"a time below 0 or beyond {MOST:g} in a tick")
+    return tick

@@ -125,6 +125,31 @@ def test_what_is_no_page_is_refused(text: str) -> None:
         parse_page(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        NGINX.replace("15001", "9" * 400),
+        NGINX.replace("31893", "9" * 21),
+        _CSV + "x" * 140_000,
+        # In a pattern that gives back what it took, these two are tried in each of their splits: minutes.
+        NGINX.replace(" \nserver", "\n" * 500_000 + "sever"),
+        NGINX.replace("31893 \n", "3" * 500_000),
+    ],
+    ids=["beyond a float", "beyond 64 bits", "cell", "line ends", "digits"],
+)
+def test_what_no_server_writes_is_refused_at_once(text: str) -> None:
+    with pytest.raises(NotStatusPage):
+        parse_page(text)
+
+
+def test_a_count_that_no_server_has_is_not_told() -> None:
+    assert parse_page(PREFORK.replace("BusyWorkers: 4", "BusyWorkers: " + "9" * 400)).values.keys() == {"status.reading", "status.writing", "status.waiting"}
+
+
+def test_a_row_may_leave_out_a_column_that_is_named_twice() -> None:
+    assert parse_page("# pxname,svname,scur,pxname\nlab,FRONTEND,3\n").values == {"status.active": 3}
+
+
 @given(st.sampled_from([NGINX, PREFORK, EVENT, HAPROXY]), st.integers(0, 2000), st.text(max_size=20))
 def test_a_broken_page_is_refused_or_read_but_never_a_traceback(page: str, at: int, garbage: str) -> None:
     at %= len(page)

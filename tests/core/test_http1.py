@@ -84,7 +84,7 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (OK + b"X: a" + BLANKS + b"b\r\nContent-Length:" + BLANKS + b"2" + BLANKS + b"\r\n\r\nhi", Response(200, True, 2)),
+        (OK + b"X: a" + BLANKS + b"b\r\nContent-Length:" + BLANKS + b"2 \t\r\n\r\nhi", Response(200, True, 2)),
         (OK + b"X:" + BLANKS + b"\0\r\n\r\n", "error"),
         (OK + b"X:" + BLANKS + b"\0" + BLANKS + b"\r\n\r\n", "error"),
         (b"HTTP/1.1 200 " + BLANKS + b"\0\r\n\r\n", "error"),
@@ -97,6 +97,23 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 def test_blanks_without_number_take_no_time(data: bytes, expected: Response | str) -> None:
     # In a pattern that backtracks they take minutes (a value, squared) or years (before a NUL, cubed).
     assert ours(data, "GET", []) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "begin", "end", "after"),
+    [
+        (b"", OK + b"Content-Length: 0\r\nX: ", b"\r\n\r\n", b""),
+        (CHUNKED, b"1;", b"\r\n", b"x\r\n0\r\n\r\n"),
+        (CHUNKED + b"0\r\n", b"X: ", b"\r\n\r\n", b""),
+    ],
+    ids=["head", "chunk header", "trailer"],
+)
+def test_what_is_too_long_is_so_however_it_is_cut(before: bytes, begin: bytes, end: bytes, after: bytes) -> None:
+    for size, expected in ((MOST_HEAD_BYTES, True), (MOST_HEAD_BYTES + 1, False)):
+        data = before + begin + b"x" * (size - len(begin) - len(end)) + end + after
+        stop = len(before) + size
+        for cuts in ([], [stop - 4], [stop - 2], [stop - 1], list(range(0, len(data), 1448))):
+            assert isinstance(ours(data, "GET", cuts), Response) == expected, (size, cuts[:1])
 
 
 def test_an_empty_line_before_an_answer_is_nobodys() -> None:

@@ -34,6 +34,13 @@ def soak(server: SimServer, hold_s: float, **values: Any) -> tuple[Tick, Tick, S
     return total, last, net
 
 
+@pytest.mark.parametrize(("host", "says"), [("[fe80::1%25lo]:81", b"[fe80::1]:81"), ("[::1]", b"[::1]"), ("a.b:80", b"a.b")])
+def test_a_zone_is_no_part_of_the_host_that_is_asked_for(host: str, says: bytes) -> None:
+    plan = build_plan([Layer("--{key}", {"urls": [f"http://{host}/"]})])
+    (request,) = build_shard(plan, Spread((Destination(socket.AF_INET, "127.0.0.1", 80),), (), 1, True, 28_232)).requests
+    assert b"\r\nHost: " + says + b"\r\n" in request
+
+
 def deaths(tick: Tick) -> dict[str, int]:
     return {cause: deaths.count for cause, deaths in tick.deaths.items()}
 

@@ -23,6 +23,8 @@ from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
 from asyncli.store import moving
 from asyncli.store import reader as reader_module
 from asyncli.store import writer as writer_module
+from asyncli.store.follow import Follower, News
+from asyncli.store.head import read_head
 from asyncli.store.reader import read_run
 from asyncli.store.schema import APPLICATION_ID
 from asyncli.store.writer import RunWriter
@@ -281,6 +283,62 @@ def test_a_file_cut_short_or_overwritten(tmp_path: Path, keep: float) -> None:
     path.write_bytes(whole[:at] + b"\xa5" * 4096 + whole[at + 4096 :])
     with pytest.raises(StoreError, match="damaged"):
         read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("table", "sql"),
+    [
+        ("meta", "UPDATE meta SET value = '1e18' WHERE key = 'started_wall_s'"),
+        ("meta", "UPDATE meta SET value = '1e12' WHERE key = 'started_wall_s'"),
+        ("meta", "UPDATE meta SET value = x'ff' WHERE key = 'id'"),
+        ("meta", "UPDATE meta SET value = replace(hex(zeroblob(5000)), '0', '[') WHERE key = 'environment'"),
+        ("meta", "UPDATE meta SET value = CAST(x'ff' AS TEXT)"),
+        ("meta", """UPDATE meta SET value = '{"urls": ["http://a/"], "batch": 0}' WHERE key = 'plan'"""),
+        ("phases", "UPDATE phases SET start_s = 9e999"),
+        ("ticks", "UPDATE ticks SET t_s = 'soon' WHERE rowid = 2"),
+        ("ticks", "UPDATE ticks SET payload = 5 WHERE rowid = 2"),
+        # opened: -1
+        ("ticks", "UPDATE ticks SET payload = x'81A66F70656E6564FF' WHERE rowid = 2"),
+        ("samples", "UPDATE samples SET value = 'much' WHERE rowid = 2"),
+        ("samples", "UPDATE samples SET t_s = x'00' WHERE rowid = 2"),
+        ("samples", "UPDATE samples SET value = 1e300 WHERE rowid = 2"),
+        ("samples", "UPDATE samples SET metric = 99 WHERE rowid = 2"),
+        ("metrics", "UPDATE metrics SET name = x'ff' WHERE id = 1"),
+        # A view that never ends, of rows that fill the memory.
+        ("meta", "CREATE VIEW meta AS WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS key, i AS value FROM n"),
+    ],
+)
+def test_rows_of_other_types_and_tables_that_are_none(tmp_path: Path, table: str, sql: str) -> None:
+    path = tmp_path / "run.db"
+    writer = create(path)
+    fill(writer)
+    writer.close(True)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as odd:
+        if "VIEW" in sql:
+            odd.execute(f"DROP TABLE {table}")
+        assert odd.execute(sql).rowcount
+    for read in (read_run, read_head, news) if table in ("meta", "phases", "ticks") else (read_run, news):
+        with pytest.raises(StoreError, match=r"run\.db: the file is damaged \(.+\); ") as caught:
+            read(path)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 400 + len(str(path))
+
+
+def news(path: Path) -> News:
+    return Follower(path).news()
+
+
+def test_a_histogram_that_is_none_is_told_when_it_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    for number, counts in enumerate(({2**62: 1}, {-1: 1}, {5: -1}, {5: 0.5})):
+        writer = create(path.with_stem(f"run{number}"))
+        tick = a_tick(1)
+        tick.lateness_us.counts = counts  # type: ignore[assignment]
+        writer.tick(1.0, tick)
+        writer.close(True)
+        run = read_run(path.with_stem(f"run{number}"))
+        with pytest.raises(StoreError, match="a histogram in it is none"):
+            run.ticks[0][1].lateness_us.quantile(0.5)
 
 
 _FULL_DISK = """

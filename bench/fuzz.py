@@ -1,0 +1,98 @@
+"""Fuzzes the readers of what others wrote: answers, status pages, plans, limits, run files.
+
+    python bench/fuzz.py [TARGET...] [--inputs 1000000] [--seed 1] [--keep FOLDER] [--guided]
+
+Targets: http1, pages, plans, thresholds, runs; without any, all, each in a process of its own, as many at once as --jobs says. The generators
+and the laws are in tests/fuzz/. Printed for each: inputs, seconds, inputs a second, kinds of outcome, the slowest input
+(CPU time, checks included), and the memory resident after each tenth of the inputs. What breaks a law is kept as a
+literal of Python's in FOLDER, the first five at each place in the code, and makes the exit status 1.
+
+--guided: atheris (pip install atheris) steers the same generators by the coverage of asyncli's code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
+
+from drive import TARGETS, Tally, bounded, kept, target
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, default=Path("fuzz-found"))
+    parser.add_argument("--guided", action="store_true")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    if unknown := set(options.targets) - set(TARGETS):
+        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
+    if len(options.targets) == 1:
+        return (guided if options.guided else seeded)(options)
+    # The slowest first.
+    names = sorted(options.targets or TARGETS, key=("runs", "http1").__contains__, reverse=True)
+    flags = ["--inputs", str(options.inputs), "--seed", str(options.seed), "--keep", str(options.keep), *(["--guided"] if options.guided else [])]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        done = pool.map(lambda name: subprocess.run([sys.executable, __file__, name, *flags], check=False).returncode, names)
+        return max(done)
+
+
+def seeded(options: argparse.Namespace) -> int:
+    """Inputs from one seed, in one process."""
+    (name,) = options.targets
+    tally = Tally(target(name), options.inputs, kept(options.keep, name))
+    chance = Random(options.seed)
+    begin = time.monotonic()
+    with bounded() as clock:
+        for _ in range(options.inputs):
+            clock()
+            tally.one(chance)
+    return tell(tally, time.monotonic() - begin, f"seed {options.seed}")
+
+
+def guided(options: argparse.Namespace) -> int:
+    """The same, steered by coverage; atheris does not come back, so the last input ends the process."""
+    import atheris
+    from chance import FromBytes
+
+    (name,) = options.targets
+    options.keep.mkdir(parents=True, exist_ok=True)
+    with atheris.instrument_imports(include=["asyncli"]):
+        tally = Tally(target(name), options.inputs, kept(options.keep, name))
+    begin = time.monotonic()
+
+    def one(data: bytes) -> None:
+        tally.one(FromBytes(data))
+        if tally.done >= options.inputs:
+            status = tell(tally, time.monotonic() - begin, f"guided, seed {options.seed}")
+            sys.stdout.flush()
+            os._exit(status)
+
+    atheris.Setup([sys.argv[0], f"-seed={options.seed}", "-max_len=512", "-verbosity=0", "-timeout=20", f"-artifact_prefix={options.keep}/"], one)
+    atheris.Fuzz()
+    return 1
+
+
+def tell(tally: Tally, took_s: float, how: str) -> int:
+    """Print what came of it; the exit status."""
+    lines = [f"{tally.target.name} ({how}): {tally.done:,} inputs in {took_s:.0f} s, {tally.done / took_s:,.0f}/s"]
+    lines += [f"  {count:>11,}  {kind}" for kind, count in tally.kinds.most_common()]
+    shown = ascii(tally.slowest)
+    lines.append(f"  slowest: {tally.slowest_s * 1000:.1f} ms, {shown[:100]}{f'... ({len(shown):,} characters)' if len(shown) > 100 else ''}")
+    lines.append(f"  resident after each tenth: {' '.join(f'{size / 1e6:.1f}' for size in tally.rss)} MB")
+    print("\n".join(lines), flush=True)
+    return 1 if tally.breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Runs generated inputs through a target: counts, times, growth, and what breaks a law."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pprint
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any, NamedTuple
+
+TARGETS = ("http1", "pages", "plans", "thresholds", "runs")
+#: CPU seconds for one input. The longest that the generators make take some 0.1 s; what is squared takes minutes.
+BOUND_S = 2.0
+
+#: Of inputs that break a law at one place in the code, so many are kept.
+KEPT = 5
+
+
+class Hang(BaseException):
+    """An input took longer than BOUND_S; no ``except Exception`` holds it."""
+
+
+class Target(NamedTuple):
+    """``generate`` makes an input, a literal of Python's; ``check`` gives the kind of its outcome, or raises."""
+
+    name: str
+    generate: Callable[[Random], Any]
+    check: Callable[[Any], str]
+
+
+def target(name: str) -> Target:
+    """The target of that name."""
+    module = import_module(f"of_{name}")
+    return Target(name, module.generate, module.check)
+
+
+class Breach(NamedTuple):
+    """An input that broke a law, where, and how."""
+
+    where: str
+    words: str
+    case: Any
+
+
+class Tally:
+    """What came of the inputs so far. Times are CPU seconds; ``rss``: the bytes resident after each tenth of them."""
+
+    def __init__(self, one: Target, inputs: int, found: Callable[[Breach], None]) -> None:
+        self.target, self.inputs = one, inputs
+        self.done, self.kinds, self.slowest_s = 0, Counter[str](), 0.0
+        self.slowest: Any = None
+        self.breaches = Counter[str]()
+        self.rss: list[int] = []
+        self._found = found
+        self._marks = {max(1, inputs * tenth // 10) for tenth in range(1, 11)}
+
+    def one(self, chance: Random) -> None:
+        """Make an input and check it."""
+        case = self.target.generate(chance)
+        begin = time.process_time()
+        try:
+            kind = self.target.check(case)
+        except (Exception, Hang) as error:
+            kind = "BREACH"
+            breach = Breach(_where(error), " ".join(f"{type(error).__name__}: {error}".split())[:300], case)
+            self.breaches[breach.where] += 1
+            if self.breaches[breach.where] <= KEPT:
+                self._found(breach)
+        took_s = time.process_time() - begin
+        if took_s > self.slowest_s:
+            self.slowest_s, self.slowest = took_s, case
+        self.kinds[kind] += 1
+        self.done += 1
+        if self.done in self._marks:
+            self.rss.append(_resident())
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[Callable[[], None]]:
+    """A clock of CPU time that raises :class:`Hang`; call what it gives before each input."""
+
+    def expired(_: int, __: FrameType | None) -> None:
+        raise Hang(f"more than {BOUND_S:g} s of CPU for one input")
+
+    before = signal.signal(signal.SIGPROF, expired)
+    try:
+        yield lambda: (signal.setitimer(signal.ITIMER_PROF, BOUND_S), None)[1]
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def kept(folder: Path, name: str) -> Callable[[Breach], None]:
+    """Writes each breach as a literal into ``folder``."""
+
+    def keep(breach: Breach) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        number = len(list(folder.glob(f"{name}-*.py")))
+        path = folder / f"{name}-{number}.py"
+        path.write_text(f"# {breach.where}\n# {breach.words!a}\n{pprint.pformat(breach.case, width=130)}\n", "utf-8", "backslashreplace")
+        print(f"  BREACH at {breach.where}: {ascii(breach.words)[:200]}\n    kept in {path}", flush=True)
+
+    return keep
+
+
+def _where(error: BaseException) -> str:
+    """The line that raised, and the last of ours before it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames if "asyncli" in frame.filename or "fuzz" in frame.filename]
+    return f"{type(error).__name__} {' < '.join(last[:-3:-1])}"
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

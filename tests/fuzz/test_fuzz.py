@@ -1,0 +1,48 @@
+"""What fuzzing found does not come back, and a short run of every target finds nothing. The long one: ``python bench/fuzz.py``."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from drive import TARGETS, Breach, Tally, bounded, target
+from found import FOUND
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+INPUTS = {"http1": 4_000, "pages": 4_000, "plans": 2_000, "thresholds": 2_000, "runs": 400}
+assert set(FOUND) == set(INPUTS) == set(TARGETS)
+
+
+@pytest.mark.parametrize(("name", "case"), [pytest.param(name, case, id=f"{name}-{number}") for name, cases in FOUND.items() for number, case in enumerate(cases)])
+def test_what_was_found_does_not_come_back(name: str, case: object) -> None:
+    with bounded() as clock:
+        clock()
+        assert target(name).check(case)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_short_run_finds_nothing(name: str) -> None:
+    found: list[Breach] = []
+    tally = Tally(target(name), INPUTS[name], found.append)
+    chance = Random(2)
+    with bounded() as clock:
+        for _ in range(INPUTS[name]):
+            clock()
+            tally.one(chance)
+    assert not found
+    # Both ends of the scale are reached: what is all refused tests nothing.
+    kinds = tally.kinds
+    assert 0.1 < sum(count for kind, count in kinds.items() if kind.startswith("accepted")) / tally.done < 0.9, kinds
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_hypothesis_finds_nothing_that_it_could_make_smaller(name: str) -> None:
+    one = target(name)
+
+    @settings(max_examples=INPUTS[name] // 40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(st.randoms(use_true_random=False))
+    def laws(chance: Random) -> None:
+        one.check(one.generate(chance))
+
+    laws()
