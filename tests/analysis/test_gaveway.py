@@ -94,6 +94,8 @@ def found(one: Seen) -> GaveWay:
         (seen(*CPUS, slow=SLOW), "host", "both_busy", True),
         (seen(*CPUS, lost("heartbeat_timeout")), "host", "both_busy", True),
         (seen(late=True), "host", "beats", True),
+        # Who is late for want of CPU names the CPUs, whoever has them.
+        (seen(rising("host.cpu_busy_s", 1.96), rising("generator.cpu_s", 0.1), late=True), "host", "both_busy", True),
         (seen(failed("no_descriptors")), "host", "descriptors", True),
         (seen(failed("no_ports")), "host", "local_ports", True),
         (seen(level(host__available_bytes=1e9)), "host", "memory", True),
@@ -155,6 +157,8 @@ def test_which_goes_before_which(one: Seen, codes: list[str]) -> None:
         # A server that has the CPUs for itself, and one with threads to spare.
         seen(rising("host.cpu_busy_s", 1.0), rising("server.cpu_s", 0.99), level(server__threads=8.0), lost("reset")),
         seen(level(server__group_limit_bytes=50e6, server__group_bytes=40e6, server__descriptors=10.0, server__descriptors_limit=1024.0)),
+        # Who had answered before, and then did not, had been accepted.
+        seen(lost("heartbeat_timeout", requests=3)),
         # Of another host the counters of this one's listen queues say nothing.
         seen(rising("tcp.ListenOverflows", 3), local=False),
     ],
@@ -175,6 +179,12 @@ def test_a_kill_for_memory_is_said_with_the_limit() -> None:
     )
     # Other kills, of before the first connect, are no part of it.
     assert found(seen(*GROUP)).code == "unknown"
+
+
+def test_a_server_that_is_slow_with_cpu_to_spare_waits_for_something() -> None:
+    one = seen(rising("host.cpu_busy_s", 0.6), rising("server.cpu_s", 0.5), level(server__threads=1.0), slow=SLOW)
+    assert [way.code for way in what_gave_way(one)] == ["slow"]
+    assert "though nginx used 0.50 cores" in found(one).evidence
 
 
 def test_the_server_s_cpu_is_its_limit_where_asyncli_hardly_uses_any() -> None:
