@@ -111,6 +111,7 @@ class CapacitySearch:
         self._environment: Environment = {}
         self._server = "the server"
         self._gone = ""
+        self._memory: int | None = None
         self._began = datetime.datetime.now(datetime.UTC)
         self._zero = time.monotonic()
 
@@ -189,6 +190,8 @@ class CapacitySearch:
         """Refuse what no count would mend: limits of this host, and timers of the server."""
         start = min(self.search.start, self.search.most)
         plan = msgspec.structs.replace(self.plan, connections=start, batch=min(self.plan.batch, start))
+        limits, _ = await look_around(plan)
+        self._memory = limits.memory_total
         _, checks, _ = await look_at(plan)
         if not self.plan.force:
             refuse([one for one in checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
@@ -200,7 +203,7 @@ class CapacitySearch:
         path = self.folder / f"{number:02}-{count}.db"
         self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")
         with self._onlooker(plan) as onlooker:
-            guard = _Guard(onlooker)
+            guard = _Guard(onlooker, self._memory)
             self._soak = soak = Soak(plan, path, watcher=guard)
             onlooker.stop = guard.stop = soak.stop
             if self._stopping:
@@ -222,14 +225,19 @@ def _lasts(plan: Plan) -> str:
 
 
 class _Guard:
-    """Passes on what happens, and ends the step where this host's own memory runs out: the kernel would end somebody."""
+    """Passes on what happens, and ends the step where this host's own memory runs out: the kernel would end somebody.
 
-    def __init__(self, onlooker: Onlooker) -> None:
+    ``total``: bytes of memory that this host has; None where that is not known, and then nothing is guarded.
+    """
+
+    def __init__(self, onlooker: Onlooker, total: int | None) -> None:
         self.stop: Callable[[str], None] = lambda _: None
-        self._to = onlooker
-        self._available: float | None = None
+        self._to, self._total = onlooker, total
+        self._before: float | None = None
+        self._driven = False
 
     def phase(self, phase: Phase) -> None:
+        self._driven |= phase.name == "ramp"
         self._to.phase(phase)
 
     def tick(self, t_s: float, tick: Tick) -> None:
@@ -241,11 +249,11 @@ class _Guard:
     def sample(self, sample: Sample) -> None:
         self._to.sample(sample)
         free = sample.values.get("host.available_bytes")
-        if free is None:
+        if free is None or self._total is None:
             return
-        total = free + sample.values.get("host.used_bytes", 0.0)
-        self._available = free if self._available is None else self._available
-        if free < memory_floor(total, self._available):
+        if not self._driven:
+            self._before = free
+        elif self._before is not None and free < memory_floor(self._total, self._before):
             self.stop(f"this host has {format_bytes(free)} of memory left")
 
 

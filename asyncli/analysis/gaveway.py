@@ -29,6 +29,10 @@ Side = Literal["server", "host", "network", "unknown"]
 _BUSY = 0.90
 # Of a busy host asyncli must have this share for the limit to be its own as well.
 _OUR_SHARE = 0.15
+# What others use that is worth a word, cores.
+_OTHERS_CORES = 0.3
+# Latency counts from the instant that a heartbeat was due: with this share of it ours, it speaks of us.
+_OUR_LATENESS = 0.5
 # CPU shares are of the last seconds before it gave way, or of as many as there are.
 _STRETCH_S, _SHORTEST_STRETCH_S = 10.0, 2.0
 # A group or a process is full from this share of its limit on: a reading comes once a second, and is too low by then.
@@ -151,6 +155,8 @@ def _both_busy(seen: Seen) -> Iterator[GaveWay]:
     if not late and (ours < _OUR_SHARE * cpus or not (seen.slow or seen.silent())):
         return
     shares = f"{seen.server} used {server:.1f}, asyncli {ours:.1f}" if server is not None else f"asyncli used {ours:.1f}"
+    others = busy - (server or 0.0) - ours
+    shares += f", and other programs {others:.1f}" if server is not None and others >= _OTHERS_CORES else ""
     evidence = f"server and asyncli share the {cpus:.0f} CPUs of this host, and {busy:.1f} of them were busy: {shares}"
     yield GaveWay("host", "both_busy", evidence, "run asyncli on another host, ramp more slowly, or take a longer --keepalive")
 
@@ -159,6 +165,10 @@ def _late(seen: Seen) -> Iterator[GaveWay]:
     for one in seen.saturation:
         if is_saturated([one]):
             yield GaveWay("host", one.code.removeprefix("generator_saturated_"), one.evidence, one.remedy)
+    late, whole = (one.quantile(0.99) or 0.0 for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us))
+    if seen.slow and late >= _OUR_LATENESS * whole > 0:
+        evidence = f"{seen.slow}, and asyncli itself sent it late: p99 {late / 1e3:,.0f} of {whole / 1e3:,.0f} ms"
+        yield GaveWay("host", "beats", evidence, "leave more CPU to asyncli, ramp more slowly, or take a longer --keepalive")
 
 
 def _starved(seen: Seen) -> Iterator[GaveWay]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from synthetic_run import a_run
+from synthetic_run import a_run, spread
 
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.gaveway import GaveWay, Seen, least_available, memory_floor, served_most, what_gave_way
@@ -22,6 +22,8 @@ SLOW = "a heartbeat in a hundred took 3.00 s or longer"
 
 def seen(*changes: Change, slow: str = "", late: bool = False, codes: tuple[str, ...] = (), certain: bool = True, **of_run: Any) -> Seen:
     run = a_run(2000, hold_s=20, **of_run)
+    for _, tick in run.ticks if slow else ():
+        tick.latency_us = spread(1_000_000, tick.sent)
     for change in changes:
         change(run)
     saturation = [Finding("generator_saturated_beats", "error", "heartbeats went out late", "more --workers")] if late else []
@@ -165,6 +167,22 @@ def test_which_goes_before_which(one: Seen, codes: list[str]) -> None:
 )
 def test_what_is_no_evidence(one: Seen) -> None:
     assert [way.code for way in what_gave_way(one)] == ["unknown"]
+
+
+def test_latency_that_is_our_own_lateness_is_ours() -> None:
+    def late(run: Run) -> None:
+        for _, tick in run.ticks:
+            tick.lateness_us = tick.latency_us
+
+    first = found(seen(late, slow=SLOW))
+    assert (first.side, first.code) == ("host", "beats")
+    assert found(seen(late)).code == "unknown"
+
+
+def test_others_who_have_the_cpus_are_named() -> None:
+    busy = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 0.2), rising("generator.cpu_s", 0.3))
+    assert found(seen(*busy, late=True)).evidence.endswith("nginx used 0.2, asyncli 0.3, and other programs 1.5")
+    assert "other programs" not in found(seen(*CPUS, late=True)).evidence
 
 
 def test_a_kill_for_memory_is_said_with_the_limit() -> None:
