@@ -178,7 +178,7 @@ import asyncio, sys
 from pathlib import Path
 from asyncli.lab.nginx import LabNginx
 sys.path[:0] = sys.argv[2:]
-from test_capacity import searched
+from test_capacity_of_servers import searched
 from asyncli.report.capacity import to_json
 async def main(folder):
     async with LabNginx(connections=1000, workers=1, port=18080) as server:
