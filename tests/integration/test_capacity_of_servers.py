@@ -53,7 +53,7 @@ def words(found: Capacity) -> str:
 @pytest.mark.nginx
 def test_the_slots_of_an_nginx_are_found_to_the_resolution(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
     server = start_nginx(workers=1, worker_connections=300)
-    arguments = ["--status-url", server.status_url, "--start", "270", "--out", "steps", "--json", "out.json"]
+    arguments = ["--status-url", server.status_url, "--server-pid", str(server.pid), "--start", "270", "--out", "steps", "--json", "out.json"]
     with Program(tmp_path, "capacity", server.url, *FLAGS, *arguments) as program:
         done = program.wait()
     found = json.loads((tmp_path / "out.json").read_text())
@@ -98,7 +98,7 @@ async def test_a_server_that_is_killed_for_memory_and_stays_away(tmp_path: Path,
 @pytest.mark.compiler
 async def test_a_server_of_one_client_at_a_time_holds_one(tmp_path: Path) -> None:
     async with LabModel("iterative") as server:
-        found = await searched(tmp_path, server.url, 2)
+        found = await searched(tmp_path, server.url, 2, server_pid=server.pid)
     assert (found.verdict, found.bracket) == ("found", Bracket(1, 2)), words(found)
     assert (found.gave_way[0].side, found.gave_way[0].code) == ("server", "never_accepted"), words(found)
 
@@ -159,7 +159,7 @@ async def test_a_server_that_becomes_slow_is_found_by_its_latency(tmp_path: Path
 def test_few_descriptors_of_our_own_are_said_to_be_ours(
     tmp_path: Path, nginx: LabNginx, more: tuple[str, ...], code: str
 ) -> None:
-    arguments = ["--workers", "1", "--start", "100", "--out", "steps", "--json", "out.json", *more]
+    arguments = ["--workers", "1", "--server-pid", str(nginx.pid), "--start", "100", "--out", "steps", "--json", "out.json", *more]
     with Program(tmp_path, "capacity", nginx.url, *FLAGS, *arguments) as program:
         # Long before it looks at its limits: it imports first.
         resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (200, 200))
@@ -182,7 +182,7 @@ from test_capacity_of_servers import searched
 from asyncli.report.capacity import to_json
 async def main(folder):
     async with LabNginx(connections=1000, workers=1, port=18080) as server:
-        found = await searched(folder, server.url, 55, 0.2, status_url=server.status_url, connect_timeout="1s", baseline="2.5s")
+        found = await searched(folder, server.url, 55, 0.2, server_pid=server.pid, status_url=server.status_url, connect_timeout="1s", baseline="2.5s")
         print(to_json(found))
 asyncio.run(main(Path(sys.argv[1])))
 """
@@ -221,7 +221,8 @@ def test_a_box_between_whose_table_is_full_is_the_network(tmp_path: Path) -> Non
 
 @pytest.mark.nginx
 def test_one_ctrl_c_drains_and_tells_what_is_known(tmp_path: Path, nginx: LabNginx) -> None:
-    with Program(tmp_path, "capacity", nginx.url, *FLAGS, "--hold", "1s", "--start", "50", "--most", "900", "--out", "steps") as program:
+    arguments = ["--server-pid", str(nginx.pid), "--start", "50", "--most", "900", "--out", "steps"]
+    with Program(tmp_path, "capacity", nginx.url, *FLAGS, *arguments) as program:
         program.until(lambda: "50 connections: held" in program.out, "the first step is held")
         program.until(lambda: "step 2" in program.out, "the second step begins")
         program.signal(signal.SIGINT)
