@@ -75,7 +75,7 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     if not tried:
         return min(search.start, search.most)
     last = tried[-1]
-    if last.outcome == "stopped":
+    if last.outcome == "stopped" or not any(one.opened for one in tried):
         return None
     if last.outcome == "ours":
         times = sum(one.outcome == "ours" and one.asked == last.asked for one in tried)
@@ -108,13 +108,13 @@ def verdict(
     last = tried[-1]
     if known.is_narrow(search.within):
         return "found", ""
+    if gone:
+        # Who was killed has shown how many were too many, though no nearer than this.
+        return ("found" if known.failed is not None else "stopped"), "the server has not come back, so no more is known"
     if stopped or last.outcome == "stopped":
         return "stopped", "stopped by the user"
     if last.outcome == "ours":
         return "invalid", f"at {last.asked:,} this host was the limit, not the server"
-    if gone:
-        # Who was killed has shown how many were too many, though no nearer than this.
-        return ("found" if known.failed is not None else "stopped"), "the server has not come back, so no more is known"
     if search.bound:
         return "invalid", "this host can carry no more, by its preflight"
     return "held", "more were not asked for"

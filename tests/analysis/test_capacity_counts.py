@@ -50,6 +50,8 @@ def tried(asked: int, outcome: Outcome = "held", served: int | None = None, chan
         ([tried(8, "failed", 1), tried(1)], 2),
         ([tried(8, "failed", 1), tried(1), tried(2, "failed")], None),
         ([tried(1000, "stopped")], None),
+        # Nobody is there.
+        ([Tried(1000, "failed", 0, 0)], None),
         # Late once may be chance, twice is not; and what is no chance is not tried again.
         ([tried(1000), tried(2000, "ours", chance=True)], 2000),
         ([tried(1000), *[tried(2000, "ours", chance=True)] * TRIES], None),
@@ -105,6 +107,7 @@ def test_one_that_held_above_one_that_did_not_is_luck() -> None:
         ([tried(1000), tried(2000, "failed")], {"stopped": True}, "stopped"),
         ([tried(1000), tried(2000, "failed")], {"gone": True}, "found"),
         ([tried(1000)], {"gone": True}, "stopped"),
+        ([tried(1000), tried(2000, "failed"), tried(1500, "stopped")], {"gone": True}, "found"),
         ([tried(1000), tried(2000, "stopped")], {}, "stopped"),
         ([tried(1000), tried(2000, "ours")], {}, "invalid"),
         # Between them we were the limit: how far it would have held is not known.
