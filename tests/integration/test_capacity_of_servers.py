@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -146,7 +147,7 @@ class Slow:
 async def test_a_server_that_becomes_slow_is_found_by_its_latency(tmp_path: Path) -> None:
     limits = [*(one for one in LIMITS if "p99" not in one), "heartbeats.latency_ms.p99 > 400ms"]
     with Slow(150) as server:
-        found = await searched(tmp_path, server.url, 150, 0.35, fail_if=limits)
+        found = await searched(tmp_path, server.url, 150, 0.35, fail_if=limits, server_pid=os.getpid())
     assert found.verdict == "found", words(found)
     assert found.bracket.held <= 150 < (found.bracket.failed or 0), words(found)
     assert found.steps[-1].lost == 0
@@ -243,7 +244,7 @@ async def test_a_timer_of_nginx_is_refused_before_the_first_step(tmp_path: Path)
 
 async def test_what_ends_connections_however_few_is_no_question_of_how_many(tmp_path: Path) -> None:
     with _closing_after(2.0) as url:
-        found = await searched(tmp_path, url, 50, keepalive=8, hold="6s")
+        found = await searched(tmp_path, url, 50, keepalive=8, hold="6s", server_pid=os.getpid())
     assert (found.verdict, len(found.steps)) == ("failed", 1), words(found)
 
 
