@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "experiments": {
         "asyncli", "errors", "units", "plan", "records", "core.histogram", "bench", "benchplan", "session", "store.reader", "analysis.benched",
-        "analysis.cost", "analysis.series", "analysis.totals", "collect.kernel", "collect.pages", "collect.processes", "collect.procfs", "lab",
+        "analysis.cost", "analysis.series", "analysis.totals", "collect.groups", "collect.kernel", "collect.pages", "collect.processes", "collect.procfs", "lab",
     },
     "experiments.server_models": {
         "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
@@ -47,10 +47,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "environment": {"asyncli", "plan", "records", "engine.resolve", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},
     "session": {"units", "plan", "records", "engine", "collect", "preflight", "store.resume", "store.writer", "environment"},
+    "capacity": {
+        "errors", "units", "plan", "records", "collect.kernel", "collect.procfs", "collect.status", "preflight", "environment", "session",
+        "store.reader", "analysis.capacity", "analysis.forecast", "analysis.gaveway", "report",
+    },
     "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
         "asyncli", "errors", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
-        "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.compare", "analysis.benched", "experiments",
+        "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments",
     },
     # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},

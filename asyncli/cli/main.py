@@ -26,6 +26,7 @@ COMMANDS = {
     "watch": ("asyncli.cli.watch", "Look at a soak that is running, from another terminal."),
     "compare": ("asyncli.cli.compare", "Say what differs between runs, with intervals, and which differences are real."),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
+    "capacity": ("asyncli.cli.capacity", "Find how many connections a server holds, and what gives way beyond that."),
     "bench": ("asyncli.cli.bench", "Ask as fast as the server answers, or at a rate: requests a second, latency, CPU."),
     "experiment": ("asyncli.cli.experiment", "A classic comparison on real servers, the source's table beside ours."),
     "demo": ("asyncli.cli.demo", "Hold 100,000 connections on an nginx of our own on this machine."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,8 +44,8 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
 )  # fmt: skip
 
 
-def plan_options(connections: str = "1000") -> Callable[[F], F]:
-    """Give a command every flag of a plan; ``connections``: how many it holds where nobody says."""
+def plan_options(connections: str = "1000", without: Collection[str] = ()) -> Callable[[F], F]:
+    """Give a command every flag of a plan but those ``without``; ``connections``: how many it holds where nobody says."""
     first = click.option(
         "-c", "--connections", metavar="N", help=f"Connections to hold: 5000, 100k, 1M.  [default: {connections}]"
     )
@@ -53,6 +53,9 @@ def plan_options(connections: str = "1000") -> Callable[[F], F]:
     def give(function: F) -> F:
         for option in reversed((first, *_PLAN_OPTIONS)):
             function = option(function)
+        if without:
+            given: list[click.Parameter] = function.__click_params__  # type: ignore[attr-defined]
+            given[:] = [one for one in given if one.name not in without]
         return function
 
     return give

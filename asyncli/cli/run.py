@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from rich.console import Console
 
@@ -31,7 +31,7 @@ from asyncli.store.resume import Interrupted
 from asyncli.store.writer import require_free
 
 
-class _Screen(Onlooker):
+class Screen(Onlooker):
     """Folds what happens into a state and shows it."""
 
     def __init__(self, plan: Plan, console: Console, quiet: bool, log_json: bool) -> None:
@@ -42,7 +42,7 @@ class _Screen(Onlooker):
         else:
             self._view = (JsonView if log_json else LiveView if console.is_terminal else PlainView)(plan, console)
 
-    def __enter__(self) -> _Screen:
+    def __enter__(self) -> Self:
         self._view.__enter__()
         return self
 
@@ -168,7 +168,7 @@ async def _soak(
                 if not quiet:
                     with contextlib.suppress(*UNSEEN):
                         console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
-            with _Screen(plan, console, quiet, log_json) as screen:
+            with Screen(plan, console, quiet, log_json) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.say_now)
                 soak = Soak(plan, path, watcher=screen, target=target, resume=resume)
                 screen.stop = soak.stop

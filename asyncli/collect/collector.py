@@ -24,6 +24,7 @@ from asyncli.collect.processes import (
     read_session_cpu,
     read_session_memory,
 )
+from asyncli.collect.room import Room
 from asyncli.collect.status import StatusReader
 from asyncli.errors import HostError
 from asyncli.plan import Plan
@@ -264,7 +265,7 @@ class Collector:
         if found.pids:
             tree = ServerTree(found.pids, self._find_again)
             server = ProcessGroup("server", tree)
-            probes.append(("server", lambda: _with_restarts(server.scan(), tree)))
+            probes += [("server", lambda: _with_restarts(server.scan(), tree)), ("room", Room(lambda: server.pids).read)]
             memory.append(("server_memory", server.memory))
         probes += [("generator", generator.scan), ("session", read_session_cpu)]
         memory += [("generator_memory", generator.memory), ("session_memory", read_session_memory)]

@@ -9,9 +9,9 @@ import msgspec
 from asyncli.records import Finding
 from asyncli.units import format_duration
 
-#: The share of one core that a probe may use: on a small host what watches must not be what is measured. Of the nine probes
+#: The share of one core that a probe may use: on a small host what watches must not be what is measured. Of the ten probes
 #: only three can grow dear (the memory of server, generator and session: smaps_rollup of each process), and the others cost
-#: 2.7 ms together beside 115 processes; so with 0.3 % for each all of them stay within 1 % of a core.
+#: 3.2 ms together beside 115 processes; so with 0.3 % for each all of them stay within 1 % of a core.
 BUDGET = 0.003
 #: Nothing is read oftener: samples are on whole seconds.
 SHORTEST_PERIOD_S = 1.0

@@ -85,6 +85,11 @@ class ProcessGroup:
         self._ledger = CpuLedger()
         self._living: list[Stat] = []
 
+    @property
+    def pids(self) -> list[int]:
+        """Those that lived at the last scan."""
+        return [stat.pid for stat in self._living]
+
     def scan(self) -> Reading:
         """``processes``, ``threads``, ``cpu_s`` of the group as it is now.
 

@@ -8,21 +8,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
+from asyncli.collect.groups import Group, memory_group
 from asyncli.errors import HostError
 from asyncli.lab import child
 
 # A process that was killed leaves its group once its parent has waited for it.
 _EMPTY_S = 5.0
 _REMEDY = "run it as root, where the memory controller may be written"
-
-
-class Place(NamedTuple):
-    """Where a group can be made, and whether it is one of cgroup v2."""
-
-    folder: Path
-    second: bool
 
 
 class MemoryGroup:
@@ -39,8 +33,7 @@ class MemoryGroup:
     def __init__(self, limit_bytes: int | None = None, *, proc: Path = Path("/proc/self")) -> None:
         self.limit_bytes = limit_bytes
         self._proc = proc
-        self._folder: Path | None = None
-        self._second = False
+        self._group: Group | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -49,16 +42,15 @@ class MemoryGroup:
             )
             if place is None:
                 raise HostError(f"this host offers no memory control group below ours; {_REMEDY}")
-            self._second = place.second
             remove_leftovers(place.folder)
             folder = place.folder / f"asyncli-{os.getpid()}-{_pid_namespace(self._proc)}-{id(self):x}"
             folder.mkdir()
-            self._folder = folder
+            self._group = Group(folder, place.second)
             if self.limit_bytes is not None:
-                self._write("memory.max" if self._second else "memory.limit_in_bytes", self.limit_bytes)
+                self._write("memory.max" if place.second else "memory.limit_in_bytes", self.limit_bytes)
                 # What may be swapped out is not limited. Both files are missing where the kernel does not account for swap.
                 with contextlib.suppress(FileNotFoundError, PermissionError):
-                    name, most = ("memory.swap.max", 0) if self._second else ("memory.memsw.limit_in_bytes", self.limit_bytes)
+                    name, most = ("memory.swap.max", 0) if place.second else ("memory.memsw.limit_in_bytes", self.limit_bytes)
                     self._write(name, most)
         except OSError as error:
             await self._remove()
@@ -71,77 +63,65 @@ class MemoryGroup:
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         """Lab servers that are started in here are in the group, from their first byte on."""
-        with child.inside(self._file("cgroup.procs")):
+        with child.inside(self._there.folder / "cgroup.procs"):
             yield
 
     @property
     def used_bytes(self) -> int:
         """What is charged to it now: user memory, page cache, sockets, stacks and tables."""
-        return int(self._read("memory.current" if self._second else "memory.usage_in_bytes") or 0)
+        return self._there.used_bytes
 
     @property
     def held_bytes(self) -> int:
         """The same without the page cache, which is given back when it is needed."""
-        stat = self._read("memory.stat")
-        cache, shared = ("file", "shmem") if self._second else ("total_cache", "total_shmem")
-        return self.used_bytes - _counted(stat, cache) + _counted(stat, shared)
+        return self._there.held_bytes
 
     @property
     def charges_sockets(self) -> bool:
         """Whether accepted sockets are charged to it: since Linux 6.12, and of cgroup v2 alone (inet_csk_accept())."""
         release = re.match(r"(\d+)\.(\d+)", os.uname().release)
-        return self._second and release is not None and (int(release[1]), int(release[2])) >= (6, 12)
+        return self._there.second and release is not None and (int(release[1]), int(release[2])) >= (6, 12)
 
     @property
     def refused(self) -> int:
         """How often a page was refused for the limit."""
-        if self._second:
-            return _counted(self._read("memory.events"), "max")
-        return int(self._read("memory.failcnt") or 0)
+        return self._there.refused
 
     @property
     def killed(self) -> int:
         """Processes that the kernel ended for want of memory."""
-        return _counted(self._read("memory.events" if self._second else "memory.oom_control"), "oom_kill")
+        return self._there.killed
 
     async def _remove(self) -> None:
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            await child.until(lambda: _removed(folder), _EMPTY_S)
+        group, self._group = self._group, None
+        if group is not None:
+            await child.until(lambda: _removed(group.folder), _EMPTY_S)
 
-    def _file(self, name: str) -> Path:
-        if self._folder is None:
+    @property
+    def _there(self) -> Group:
+        if self._group is None:
             raise HostError("the memory control group is not there; enter it first")
-        return self._folder / name
-
-    def _read(self, name: str) -> str:
-        return self._file(name).read_text(encoding="ascii")
+        return self._group
 
     def _write(self, name: str, value: int) -> None:
-        self._file(name).write_text(str(value), encoding="ascii")
+        (self._there.folder / name).write_text(str(value), encoding="ascii")
 
 
-def find_place(cgroup: str, mountinfo: str) -> Place | None:
-    """The folder of the memory group that a process is in, by its ``cgroup`` and ``mountinfo`` (proc(5)); None without one.
+def find_place(cgroup: str, mountinfo: str) -> Group | None:
+    """Where a group can be made below that of a process, by its ``cgroup`` and ``mountinfo`` (proc(5)); None without one.
 
     Of cgroup v2 the one above it where ours, without a limit, does not hand its memory on to groups below: a group with
     processes in it cannot, but for the root ("no internal processes").
     """
-    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in cgroup.splitlines() if line)}
-    mine = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
-    for line in mountinfo.splitlines():
-        front, _, back = line.partition(" - ")
-        fields, kind = front.split(), back.split()
-        if mine is not None and kind[0] == "cgroup" and "memory" in kind[2].split(","):
-            return Place(_below(fields[4], fields[3], mine), second=False)
-        if mine is None and kind[0] == "cgroup2" and "" in paths:
-            ours = _below(fields[4], fields[3], paths[""])
-            for folder in (ours, ours.parent):
-                with contextlib.suppress(OSError):
-                    if "memory" in (folder / "cgroup.subtree_control").read_text(encoding="ascii").split():
-                        return Place(folder, second=True)
-                    if (ours / "memory.max").read_text(encoding="ascii").strip() != "max":
-                        return None
+    ours = memory_group(cgroup, mountinfo)
+    if ours is None or not ours.second:
+        return ours
+    for folder in (ours.folder, ours.folder.parent):
+        with contextlib.suppress(OSError):
+            if "memory" in (folder / "cgroup.subtree_control").read_text(encoding="ascii").split():
+                return Group(folder, second=True)
+            if ours.read("memory.max").strip() != "max":
+                return None
     return None
 
 
@@ -160,17 +140,6 @@ def remove_leftovers(folder: Path, proc: Path = Path("/proc")) -> None:
 def _pid_namespace(proc_self: Path) -> int:
     """Its number, the host's own (namespaces(7))."""
     return (proc_self / "ns/pid").stat().st_ino
-
-
-def _below(mount: str, root: str, path: str) -> Path:
-    """A group's folder: a mount may show a part of the hierarchy alone, from ``root`` on."""
-    rest = path.removeprefix(root) if root != "/" else path
-    return Path(mount) / rest.lstrip("/")
-
-
-def _counted(text: str, name: str) -> int:
-    found = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
-    return int(found[1]) if found else 0
 
 
 def _removed(folder: Path) -> bool:

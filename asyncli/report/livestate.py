@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable
+from typing import Self
 
 import msgspec
 
@@ -244,6 +245,11 @@ class Onlooker:
         self.stop: Callable[[str], None] = lambda _because: None
         limits = [parse(text, Summary) for text in plan.fail_if] if plan.abort else []
         self._limits = LiveLimits(limits, plan.connections)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
     def look(self, at_once: bool) -> None:
         """Show the state of now, here to nobody; ``at_once``: a phase or a finding, which must not wait for the next frame."""

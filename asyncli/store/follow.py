@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from asyncli.store.stored import open_tick
 
 # What a look shows as rates is of the last ten seconds; a tick may come late.
 _RECENT_S = 15.0
+_SETTLED_S = 5.0
 # Of the baseline the memory before the first connection is wanted: a median over this is as good as over an hour.
 _BASELINE_S = 300.0
 # Where SQLite's shared lock begins (os.h of its source, SHARED_FIRST): the writer of a WAL holds it as long as the file is open.
@@ -68,7 +70,8 @@ class Follower:
                 self._last = self._read(connection)
             except reader.DAMAGE as error:
                 raise reader.wrong(self._path, error) from None
-        self._seen = seen
+        # What is written is on the disk a moment before it can be read (a commit waits for fsync): such a file is looked at again.
+        self._seen = seen if time.time() > self.quiet_since_s + _SETTLED_S else None
         return self._last
 
     @property

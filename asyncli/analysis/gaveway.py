@@ -1,0 +1,411 @@
+"""What gave way when a count was not held: the server, this host, or the network between. Pure.
+
+Each mechanism is asked in turn and says what it has evidence of; the first that has is the answer, the others stand beside it.
+What this host had none left of comes first, then the server's own limits where they are seen to be reached: they are reached
+whether asyncli was late or not. Then asyncli's lateness, since slowness and silence say nothing of a server beside it; then the
+way between, then by what connections were lost, and what was merely slow last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from asyncli.analysis.diagnosis import Diagnosis
+from asyncli.analysis.forecast import RESERVE
+from asyncli.analysis.saturation import is_saturated
+from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series, within
+from asyncli.analysis.totals import Totals
+from asyncli.plan import Plan
+from asyncli.records import Check, Environment, Finding, Phase, Sample
+from asyncli.units import format_bytes, format_count
+
+Side = Literal["server", "host", "network", "unknown"]
+
+# Above this a CPU has no slack, and what is due waits for its turn (as saturation.py has it).
+_BUSY = 0.90
+# Of a busy host asyncli must have this share for the limit to be its own as well.
+_OUR_SHARE = 0.15
+# What others use that is worth a word, cores.
+_OTHERS_CORES = 0.3
+# Latency counts from the instant that a heartbeat was due: with this share of it ours, it speaks of us.
+_OUR_LATENESS = 0.5
+# CPU shares are of the last seconds before it gave way, or of as many as there are.
+_STRETCH_S, _SHORTEST_STRETCH_S = 10.0, 2.0
+# A group or a process is full from this share of its limit on: a reading comes once a second, and is too low by then.
+_FULL_GROUP, _FULL_DESCRIPTORS = 0.97, 0.95
+# So many segments sent again, and this share of what was sent, are more than chance.
+_RETRANSMITTED, _RETRANSMITTED_SHARE = 20, 0.01
+# A server that counts so much less than we sent, by share and by number, never saw the rest.
+_UNSEEN, _UNSEEN_SHARE = 5, 0.02
+# What is longer is no name that one would know the server by.
+_LONGEST_NAME = 32
+
+#: Diagnoses (analysis/diagnosis.py) that speak of a time and not of a number: they come however few connections there are.
+TIMERS = frozenset({
+    "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_limit", "keepalive_off", "client_header_timeout",
+    "idle_timeout", "lifetime", "box_idle_timeout", "silent_drop", "not_http", "http_error",
+})  # fmt: skip
+#: What of this host passes: another program's load makes asyncli late.
+LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
+_OF_THE_WAY = frozenset({"path_cut", "silent_drop", "box_reset", "box_idle_timeout"})
+_ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "reload"})
+_SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})
+_SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
+
+
+class GaveWay(msgspec.Struct, frozen=True):
+    """One thing that gave way. ``certain``: limits, counts or processes bear it out; else it is a likelihood."""
+
+    side: Side
+    code: str
+    evidence: str
+    remedy: str
+    certain: bool = True
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A step's records and what was found in them. ``slow``: a limit on latency that was crossed, in words; "" for none.
+
+    ``saturation``: the findings of saturation.py; ``ended``: how the generator failed, in words.
+    """
+
+    plan: Plan
+    phases: Sequence[Phase]
+    ticks: Ticks
+    samples: Sequence[Sample]
+    checks: Sequence[Check]
+    environment: Environment
+    totals: Totals
+    diagnoses: Sequence[Diagnosis]
+    findings: Sequence[Finding]
+    saturation: Sequence[Finding]
+    slow: str = ""
+
+    @property
+    def local(self) -> bool:
+        return self.environment.get("local") is True
+
+    @property
+    def server(self) -> str:
+        """The server's name in sentences."""
+        server = self.environment.get("server")
+        label = server.get("label") if isinstance(server, dict) else None
+        name = str(label).partition("/")[0] if label else ""
+        # asyncli's own server, of the lab.
+        return "the built-in server" if name == "asyncli" else name if 0 < len(name) <= _LONGEST_NAME else "the server"
+
+    def metric(self, name: str) -> Series:
+        return series(self.samples, name)
+
+    def rise(self, name: str, *, to_end: bool = False) -> float:
+        """By how much a counter rose from the first connect to the hold's end, or to the end of all; 0 where it was not read."""
+        start = first_connect(self.phases, self.ticks)
+        stop = math.inf if to_end else end_of_hold(self.phases, self.ticks, self.samples) + 1.0
+        counter = self.metric(name)
+        before, after = counter.last(until_s=start), counter.last(until_s=stop)
+        before = counter.first() if before is None else before
+        return max(0.0, after - before) if before is not None and after is not None else 0.0
+
+    def cores(self, name: str) -> float | None:
+        """Cores in use in the last seconds before the drain, by a counter of CPU seconds; None where too little was read."""
+        stop = end_of_hold(self.phases, self.ticks, self.samples)
+        part = self.metric(name).between(max(first_connect(self.phases, self.ticks), stop - _STRETCH_S), stop + 0.5)
+        if len(part) < 2 or part.t_s[-1] - part.t_s[0] < _SHORTEST_STRETCH_S:
+            return None
+        return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
+
+    def silent(self) -> int:
+        """Connections that were not answered, or not in time."""
+        deaths = self.totals.whole.deaths
+        late = sum(deaths[cause].count for cause in _SILENT if cause in deaths)
+        return late + self.totals.whole.failures.get("connect_timeout", 0)
+
+
+def memory_floor(total: float, available: float) -> float:
+    """Bytes that must stay available on this host for a step to go on: the forecast's reserve, and no more than half of what was
+    there before."""
+    return min(RESERVE * total, available / 2)
+
+
+def what_gave_way(seen: Seen) -> list[GaveWay]:
+    """What there is evidence of, the answer first; one of side "unknown" where there is of nothing."""
+    found: list[GaveWay] = []
+    for mechanism in _MECHANISMS:
+        for one in mechanism(seen):
+            if all(one.code != other.code for other in found):
+                found.append(one)
+    return found or [_unknown(seen)]
+
+
+# This host.
+
+
+def _both_busy(seen: Seen) -> Iterator[GaveWay]:
+    """All CPUs of a host that server and asyncli share, where that made either late."""
+    cpus, busy = _number(seen.environment.get("cpus")), seen.cores("host.cpu_busy_s")
+    server, ours = seen.cores("server.cpu_s"), seen.cores("generator.cpu_s")
+    if not seen.local or cpus is None or busy is None or ours is None or busy < _BUSY * cpus:
+        return
+    # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it.
+    late = is_saturated(seen.saturation)
+    if not late and (ours < _OUR_SHARE * cpus or not (seen.slow or seen.silent())):
+        return
+    shares = f"{seen.server} used {server:.1f}, asyncli {ours:.1f}" if server is not None else f"asyncli used {ours:.1f}"
+    others = busy - (server or 0.0) - ours
+    shares += f", and other programs {others:.1f}" if server is not None and others >= _OTHERS_CORES else ""
+    evidence = f"server and asyncli share the {cpus:.0f} CPUs of this host, and {busy:.1f} of them were busy: {shares}"
+    yield GaveWay("host", "both_busy", evidence, "run asyncli on another host, ramp more slowly, or take a longer --keepalive")
+
+
+def _late(seen: Seen) -> Iterator[GaveWay]:
+    for one in seen.saturation:
+        if is_saturated([one]):
+            yield GaveWay("host", one.code.removeprefix("generator_saturated_"), one.evidence, one.remedy)
+    late, whole = (one.quantile(0.99) or 0.0 for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us))
+    if seen.slow and late >= _OUR_LATENESS * whole > 0:
+        evidence = f"{seen.slow}, and asyncli itself sent it late: p99 {late / 1e3:,.0f} of {whole / 1e3:,.0f} ms"
+        yield GaveWay("host", "beats", evidence, "leave more CPU to asyncli, ramp more slowly, or take a longer --keepalive")
+
+
+def _starved(seen: Seen) -> Iterator[GaveWay]:
+    failures = seen.totals.whole.failures
+    for cause, what, remedy in (
+        ("no_descriptors", "descriptors", "raise the limit (ulimit -n), or leave --workers out"),
+        ("no_ports", "local ports", "give more addresses of this host with --source, or more URLs"),
+    ):
+        if count := failures.get(cause):
+            evidence = f"asyncli ran out of {what}: {format_count(count)} connects found none"
+            yield GaveWay("host", what.replace(" ", "_"), evidence, remedy)
+    for finding in seen.findings:
+        if finding.code in ("worker_lost", "generator_failed", "generator_silent", "asyncli_failed", "drain_unfinished"):
+            yield GaveWay("host", finding.code, finding.evidence, finding.remedy)
+
+
+def _host_memory(seen: Seen) -> Iterator[GaveWay]:
+    total = _number(seen.environment.get("memory_bytes"))
+    free = seen.metric("host.available_bytes")
+    start = first_connect(seen.phases, seen.ticks)
+    before, least = free.last(until_s=start), min(free.between(start, math.inf).values, default=None)
+    if total is None or before is None or least is None or least >= memory_floor(total, before):
+        return
+    evidence = f"this host had {format_bytes(least)} of memory left, of {format_bytes(before)} before the first connect"
+    takers = {"server.pss_bytes": seen.server, "kernel.socket_bytes": "the kernel's sockets", "generator.uss_bytes": "asyncli"}
+    shares = [f"{who} took {format_bytes(rise)}" for name, who in takers.items() if (rise := seen.rise(name)) > 0]
+    remedy = "run asyncli on another host, or where there is more memory"
+    yield GaveWay("host", "memory", f"{evidence}: {', '.join(shares)}" if shares else evidence, remedy)
+
+
+# The server, by its own limits, counts and processes.
+
+
+def _server_memory(seen: Seen) -> Iterator[GaveWay]:
+    killed = seen.rise("server.group_killed", to_end=True)
+    limit, most = seen.metric("server.group_limit_bytes").last(), max(seen.metric("server.group_bytes").values, default=0.0)
+    if limit is None or (not killed and most < _FULL_GROUP * limit):
+        return
+    room = f"its control group may use {format_bytes(limit)}, and used {format_bytes(most)}"
+    times = "one process" if killed == 1 else f"{format_count(killed)} processes"
+    what = f"the kernel killed {times} of {seen.server} for want of memory" if killed else f"{seen.server} had no memory left"
+    remedy = "raise its limit (systemd MemoryMax=, docker --memory), or make a connection cheaper"
+    yield GaveWay("server", "memory_limit", f"{what}: {room}", remedy)
+
+
+def _slots(seen: Seen) -> Iterator[GaveWay]:
+    for one in seen.diagnoses:
+        if one.code == "idle_reuse" and one.certain:
+            yield GaveWay("server", "slots", one.evidence, one.remedy)
+    refused = seen.rise("status.accepts") - seen.rise("status.handled")
+    if seen.metric("status.handled").values and refused >= 1:
+        evidence = f"{seen.server} accepted {format_count(refused)} connections and closed them at once: it had no slot left"
+        yield GaveWay("server", "slots", evidence, "raise its limit on connections (nginx: worker_connections)")
+
+
+def _server_descriptors(seen: Seen) -> Iterator[GaveWay]:
+    """A process that has none left: its accept() fails, and who connects waits in the listen queue."""
+    used, limit = seen.metric("server.descriptors"), seen.metric("server.descriptors_limit")
+    shares = [(a / b, a, b) for a, b in zip(used.values, limit.values, strict=False) if b]
+    share, most, of = max(shares, default=(0.0, 0.0, 0.0))
+    if share < _FULL_DESCRIPTORS:
+        return
+    evidence = f"a process of {seen.server} had {format_count(most)} descriptors open, and may have {format_count(of)}"
+    remedy = "raise its limit (systemd LimitNOFILE=, ulimit -n, nginx: worker_rlimit_nofile)"
+    yield GaveWay("server", "descriptors", evidence, remedy)
+
+
+def _likely_slots(seen: Seen) -> Iterator[GaveWay]:
+    for one in seen.diagnoses:
+        if one.code == "idle_reuse":
+            yield GaveWay("server", "slots", one.evidence, one.remedy, one.certain)
+
+
+def _server_ended(seen: Seen) -> Iterator[GaveWay]:
+    for one in seen.diagnoses:
+        if one.code in _ENDED:
+            yield GaveWay("server", one.code, one.evidence, one.remedy, one.certain)
+    for finding in seen.findings:
+        if finding.code == "server_ended":
+            yield GaveWay("server", "server_ended", finding.evidence, finding.remedy)
+
+
+def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
+    """As many cores as the server has threads to use, where it was slow or silent."""
+    cpus, used = _number(seen.environment.get("cpus")), seen.cores("server.cpu_s")
+    threads = seen.metric("server.threads").last()
+    if used is None or cpus is None or threads is None or not (seen.slow or seen.silent() or _overflowed(seen)):
+        return
+    may_use = min(threads, cpus)
+    if used < _BUSY * may_use:
+        return
+    of = "the one that its single thread can use" if threads == 1 else f"the {may_use:.0f} that it can use"
+    evidence = f"{seen.server} used {used:.2f} cores of {of}" + (f"; {seen.slow}" if seen.slow else "")
+    yield GaveWay("server", "cpu", evidence, "give it more processes or threads, or more cores; or beat less often (--keepalive)")
+
+
+def _overflowed(seen: Seen) -> float:
+    return seen.rise("tcp.ListenOverflows") if seen.local else 0.0
+
+
+def _queue(seen: Seen) -> Iterator[GaveWay]:
+    if count := _overflowed(seen):
+        drops = "once" if count == 1 else f"{format_count(count)} times"
+        evidence = f"the listen queue of a program on this host was full {drops} (ListenOverflows), so who connected had to wait"
+        remedy = "raise net.core.somaxconn and the server's backlog=, let it accept faster, or ramp more slowly (--ramp)"
+        yield GaveWay("server", "listen_queue", evidence, remedy, certain=False)
+
+
+# The network between.
+
+
+def _network(seen: Seen) -> Iterator[GaveWay]:
+    for one in seen.diagnoses:
+        if one.code in _OF_THE_WAY:
+            yield GaveWay("network", one.code, one.evidence, one.remedy, one.certain)
+    whole = seen.totals.whole
+    silent = seen.silent()
+    if not silent and not seen.slow:
+        return
+    again = seen.rise("tcp.RetransSegs")
+    sent = whole.started + whole.sent
+    lossy = again >= _RETRANSMITTED and again >= _RETRANSMITTED_SHARE * sent
+    resent = f"{format_count(again)} segments were sent again, {again / sent:.0%} of what we asked" if lossy else ""
+    remedy = "see routes, firewalls and the load of what is between; ip -s link and nstat show drops"
+    timeouts = whole.failures.get("connect_timeout", 0)
+    if seen.metric("status.accepts").values and timeouts:
+        accepted = seen.rise("status.accepts") - seen.rise("status.connects")
+        unseen = whole.started - accepted
+        if unseen >= max(_UNSEEN, _UNSEEN_SHARE * whole.started):
+            evidence = (
+                f"{format_count(timeouts)} connects got no answer, and {seen.server} never saw them: by its status page it "
+            )
+            evidence += f"accepted {format_count(accepted)} of {format_count(whole.started)}"
+            yield GaveWay("network", "never_arrived", f"{evidence}; {resent}" if resent else evidence, remedy)
+            return
+    if lossy:
+        yield GaveWay("network", "retransmissions", resent, remedy, certain=False)
+
+
+# By what connections were lost, refused or late for, without more.
+
+
+def _refused(seen: Seen) -> Iterator[GaveWay]:
+    failures = seen.totals.whole.failures
+    for cause, what, remedy in (
+        ("refused", "refused", "see that the server runs and listens there"),
+        ("unreachable", "found no route, or were forbidden", "see routes and firewall between here and the server"),
+    ):
+        if count := failures.get(cause):
+            verb = "was" if count == 1 else "were"
+            evidence = (
+                f"{format_count(count)} {'connect' if count == 1 else 'connects'} {verb if cause == 'refused' else ''} {what}"
+            )
+            side: Side = "server" if cause == "refused" else "network"
+            yield GaveWay(side, cause, " ".join(evidence.split()), remedy)
+
+
+def _errors(seen: Seen) -> Iterator[GaveWay]:
+    bad = {status: count for status, count in seen.totals.whole.by_status.items() if status >= 500}
+    if bad:
+        listed = ", ".join(f"{format_count(count)} x {status}" for status, count in sorted(bad.items()))
+        evidence = f"{seen.server} answered heartbeats with errors: {listed}"
+        yield GaveWay("server", "errors", evidence, "see its error log; of a proxy, that of what stands behind it")
+
+
+def _never_answered(seen: Seen) -> Iterator[GaveWay]:
+    """Connections that were open at our end, and of which not even the first heartbeat was answered: nobody has accepted them."""
+    dead = seen.totals.whole.deaths.get("heartbeat_timeout")
+    served = served_most(seen.ticks)
+    if dead is None or not dead.count:
+        return
+    # Requests that were answered before the one that was not: none.
+    first = sum(count for value, count in dead.requests.counts.items() if value == 0)
+    if first < 0.9 * dead.count:
+        return
+    busy = "" if (used := seen.cores("server.cpu_s")) is None else f", and it used {used:.2f} cores"
+    were = "connection was" if first == 1 else "connections were"
+    evidence = (
+        f"{format_count(first)} {were} open at our end and never answered at all, as one that waits in the listen queue is, "
+        f"while {seen.server} served {format_count(served)}{busy}"
+    )
+    remedy = "it serves no more at a time: give it more processes, threads or slots"
+    yield GaveWay("server", "never_accepted", evidence, remedy, certain=False)
+
+
+def _lost(seen: Seen) -> Iterator[GaveWay]:
+    for one in seen.diagnoses:
+        if one.code not in _OF_THE_WAY | _ENDED | _SAY_NOTHING and one.code != "idle_reuse":
+            side: Side = "host" if one.code == "generator_lost" else "server"
+            yield GaveWay(side, one.code, one.evidence, one.remedy, one.certain)
+    timeouts = seen.totals.whole.failures.get("connect_timeout")
+    if timeouts:
+        evidence = f"{format_count(timeouts)} {'connect' if timeouts == 1 else 'connects'} got no answer in time"
+        remedy = "see whether the server accepts (its CPU, its backlog=), and the way to it"
+        yield GaveWay("unknown", "connect_timeout", evidence, remedy, certain=False)
+
+
+def _slow(seen: Seen) -> Iterator[GaveWay]:
+    if seen.slow:
+        used = seen.cores("server.cpu_s")
+        but = (
+            "" if used is None else f", though {seen.server} used {used:.2f} cores: it waits for something, or the way to it does"
+        )
+        remedy = "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"
+        yield GaveWay("server" if seen.local else "unknown", "slow", f"{seen.slow}{but}", remedy, certain=False)
+
+
+_MECHANISMS = (
+    _host_memory, _starved, _server_memory, _slots, _server_descriptors, _both_busy, _late, _likely_slots, _server_ended,
+    _server_cpu, _network, _queue, _refused, _never_answered, _errors, _lost, _slow,
+)  # fmt: skip
+
+
+def _unknown(seen: Seen) -> GaveWay:
+    said = "; ".join(one.evidence for one in seen.diagnoses)
+    if not said:
+        whole = seen.totals.whole
+        said = f"{format_count(seen.totals.held)} of {format_count(seen.plan.connections)} were held, {whole.lost} lost"
+    return GaveWay(
+        "unknown", "unknown", f"{said}; nothing that was read says what gave way", "see the report of that step", certain=False
+    )
+
+
+def served_most(ticks: Ticks) -> int:
+    """The most connections that were held at the end of any second; where some were not answered, that did not wait then.
+
+    One that waits in a listen queue is open at our end.
+    """
+    silent = any(cause in tick.deaths for _, tick in ticks for cause in _SILENT)
+    return max((max(0, max(tick.held, tick.held_at_drain) - tick.awaiting * silent) for _, tick in ticks), default=0)
+
+
+def least_available(samples: Sequence[Sample], phases: Sequence[Phase], ticks: Ticks) -> float | None:
+    """The least memory (bytes) that was available on this host from the first connect on; None where it was not read."""
+    driven = within(samples, (first_connect(phases, ticks), end_of_hold(phases, ticks, samples)))
+    return min(series(driven, "host.available_bytes").values, default=None)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,122 @@
+"""``asyncli capacity``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from asyncli.cli.options import plan_from, plan_options
+from asyncli.errors import PlanError
+from asyncli.plan import MOST_CONNECTIONS, Layer, Plan
+from asyncli.units import format_duration, parse_count
+
+#: What makes a step one that was not held, unless --fail-if sets another limit on the same number.
+LIMITS = (
+    "connections.lost > 0", "connections.failed > 0", "heartbeats.latency_ms.p99 > 1s",
+    *(f"heartbeats.by_status.{status} > 0" for status in (500, 502, 503, 504)),
+)  # fmt: skip
+_START, _WITHIN, _KEEPALIVE_S = "1000", "5%", 20
+# A step is one of many, at rest before and after: what it begins and ends with need not be long.
+_DEFAULTS = {"keepalive": _KEEPALIVE_S, "baseline": 2, "residue": 1}
+_LEFT_OUT = (
+    "connections",
+    "hold",
+    "keepalive",
+    "baseline",
+    "residue",
+    "plateaus",
+    "plateau_rest",
+    "fail_if",
+    "abort",
+    "plan_file",
+)
+
+
+@click.command(name="capacity", no_args_is_help=True, context_settings={"max_content_width": 110})
+@click.argument("urls", nargs=-1, metavar="URL...")
+@click.option(
+    "--start", default=_START, metavar="N", show_default=True, help="The first count; it doubles until one is not held."
+)
+@click.option("--most", metavar="N", help="Ask for no more than this.  [default: what this host can carry by its preflight]")
+@click.option("--within", default=_WITHIN, metavar="PERCENT", show_default=True, help="How near the answer must be.")
+@click.option(
+    "--hold", metavar="TIME", help="How long a step holds.  [default: keepalive/2 and the timeout, so that all are heard]"
+)
+@click.option("-k", "--keepalive", metavar="TIME", help=f"Each beats after 1 s to half of this.  [default: {_KEEPALIVE_S}]")
+@click.option("--baseline", metavar="TIME", help="How long to measure before a step's first connect.  [default: 2s]")
+@click.option("--residue", metavar="TIME", help="How long to measure after its last close.  [default: 1s]")
+@click.option(
+    "--fail-if", metavar="LIMIT", multiple=True,
+    help="A limit on any number of a step's JSON, in place of ours on that number: lost > 0, connections.failed > 0, "
+    "heartbeats.latency_ms.p99 > 1s, no answer of 500, 502, 503 or 504; repeatable.",
+)  # fmt: skip
+@plan_options(without=_LEFT_OUT)
+@click.option("--out", metavar="FOLDER", help="The steps' run files; a new folder.  [default: asyncli-capacity-<time> here]")
+@click.option("--json", "json_file", metavar="FILE", help="Write what was found as JSON; '-' for standard output.")
+@click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
+def command(
+    urls: tuple[str, ...],
+    start: str,
+    most: str | None,
+    within: str,
+    out: str | None,
+    json_file: str | None,
+    quiet: bool,
+    **values: Any,
+) -> int:
+    """Find how many connections the server at URL holds, and say what gave way beyond that: the server, this host, or the
+    network between.
+
+    Each step is a soak of its own, from rest, and ends at the first limit that is crossed; the count doubles until one is not
+    held, then the gap is closed. Ctrl-C once drains and prints what is known; twice stops at once. Exits 0 with an answer, 3
+    where nothing connected, 4 where this host was the limit, 99 where it was stopped before there was an answer.
+    """
+    first, last, share = _count("--start", start), None if most is None else _count("--most", most), _percent(within)
+    limits = values.pop("fail_if")
+    plan = _with_limits(plan_from({**values, "fail_if": limits}, urls, Layer("capacity: {key}", _DEFAULTS)), limits)
+    if plan.hold_s is None:
+        raise PlanError("--hold: 'forever' never ends; write a time, for example 20s")
+    heard_s = plan.keepalive_s / 2 + plan.timeout_s
+    if values.get("hold") is None:
+        plan = msgspec.structs.replace(plan, hold_s=heard_s)
+    from asyncli.cli.runcapacity import run_capacity
+
+    hint = ""
+    if plan.hold_s is not None and plan.hold_s < heard_s:
+        hint = (
+            f"--hold {format_duration(plan.hold_s)} is shorter than the longest gap between heartbeats and their timeout "
+            f"together ({format_duration(heard_s)}): a connection that falls silent late in a step is not seen"
+        )
+    return run_capacity(plan, first, last, share, out=out, json_file=json_file, quiet=quiet, hint=hint)
+
+
+def _with_limits(plan: Plan, given: tuple[str, ...]) -> Plan:
+    """The plan with our limits on all numbers that the user set none on."""
+    from asyncli.report.summary import Summary
+    from asyncli.report.thresholds import parse
+
+    theirs = {parse(text, Summary).key for text in given}
+    ours = [text for text in LIMITS if parse(text, Summary).key not in theirs]
+    return msgspec.structs.replace(plan, fail_if=(*given, *ours), abort=True)
+
+
+def _count(flag: str, text: str) -> int:
+    try:
+        number = parse_count(text)
+    except ValueError as error:
+        raise PlanError(f"{flag}: {error}") from None
+    if number > MOST_CONNECTIONS:
+        raise PlanError(f"{flag}: {text!r} is more than one run is built for; write at most 10M")
+    return number
+
+
+def _percent(text: str) -> float:
+    try:
+        number = float(text.strip().removesuffix("%"))
+    except ValueError:
+        number = 0.0
+    if not 0.1 <= number <= 50:
+        raise PlanError(f"--within: {text!r} is no share of the answer; write a percentage from 0.1% to 50%")
+    return number / 100

@@ -1,0 +1,353 @@
+"""What ``asyncli capacity`` found: as data, whose JSON is documented in docs/capacity.md, and for a terminal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
+from asyncli.analysis.gaveway import LATE, GaveWay, Seen, Side, least_available, served_most, what_gave_way
+from asyncli.analysis.saturation import saturation
+from asyncli.records import CUT, STOPPED, Environment, Finding
+from asyncli.report.analyses import Analyses
+from asyncli.report.jsonout import finite_json
+from asyncli.report.summary import Summary
+from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
+from asyncli.report.thresholds import parse
+from asyncli.report.words import about, about_to, ceiling, milliseconds, oneline, or_dash
+from asyncli.store.reader import Run
+from asyncli.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+#: Of the JSON; raised when a reader of the old one would be wrong.
+SCHEMA = 1
+_WIDEST = 96
+_STYLE: dict[str, str] = {
+    "found": "bold green", "held": "bold green", "invalid": "bold magenta", "untested": "bold yellow", "failed": "bold red",
+    "stopped": "bold yellow", "ours": "bold magenta",
+}  # fmt: skip
+_SIDES: dict[Side, str] = {
+    "server": "the server", "host": "this host, not the server", "network": "the network between", "unknown": "not known",
+}  # fmt: skip
+
+
+class Step(msgspec.Struct):
+    """One step: a soak of ``asked`` connections, kept in ``run_file``. Bytes, ms and cores as the names say; None: not known.
+
+    ``crossed``: the keys of the limits that were; empty where fewer were held than asked for, and no more.
+
+    ``served``: the most that were held, and answered, at a time. ``available_bytes``: the least memory that this host had
+    left. ``cores``: CPU in use in the last ten seconds before the drain.
+    """
+
+    asked: int
+    outcome: Outcome
+    why: str
+    crossed: list[str]
+    opened: int
+    held: int
+    served: int
+    lost: int
+    failed: int
+    latency_p99_ms: float | None
+    lateness_p99_ms: float | None
+    available_bytes: float | None
+    server_bytes: float | None
+    server_cores: float | None
+    asyncli_cores: float | None
+    duration_s: float
+    gave_way: list[GaveWay]
+    server: str
+    run_file: str
+
+    @property
+    def tried(self) -> Tried:
+        chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")
+        return Tried(self.asked, self.outcome, self.opened, self.served, chance)
+
+
+class Capacity(msgspec.Struct):
+    """Everything that a search found; its JSON field by field. ``gave_way`` is that of the least count that was not held."""
+
+    schema: int
+    verdict: Verdict
+    why: str
+    started: str
+    duration_s: float
+    folder: str
+    urls: tuple[str, ...]
+    server: str
+    bracket: Bracket
+    rule: str
+    limits: list[str]
+    gave_way: list[GaveWay]
+    forecast: Foretold | None
+    steps: list[Step]
+    findings: list[Finding]
+    search: Search
+    plan: dict[str, Any]
+    environment: Environment
+
+
+def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> Step:
+    """What one step's run says. Pure."""
+    said = [one.evidence.removeprefix("crossed: ") for one in summary.findings if one.code == "limit_crossed"]
+    limits = [parse(one.partition(": ")[0], Summary).key for one in said]
+    slow = _slow(summary) if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
+    saturated = saturation(run.plan, analyses.totals, run.phases, run.ticks, run.environment)
+    seen = Seen(
+        run.plan, run.phases, run.ticks, run.samples, run.checks, run.environment, analyses.totals, analyses.diagnoses,
+        run.findings, saturated, slow,
+    )  # fmt: skip
+    stopped = any(one.code in (STOPPED, CUT) for one in run.findings)
+    held = summary.verdict == "passed" and not stopped
+    ways = [] if held or stopped else what_gave_way(seen)
+    # A limit of the server's that was seen to be reached stands, though its run is no measure of the rest.
+    limit = bool(ways) and ways[0].side == "server" and ways[0].certain
+    ours = bool(ways) and (ways[0].side == "host" or (summary.verdict == "invalid" and not limit))
+    outcome: Outcome = "stopped" if stopped else "held" if held else "ours" if ours else "failed"
+    why = next((one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}"), "")
+    return Step(
+        asked=run.plan.connections,
+        outcome=outcome,
+        why=ways[0].evidence if outcome == "ours" else _words(said[0]) if outcome == "failed" and said else why,
+        crossed=limits,
+        opened=summary.connections.opened,
+        held=summary.connections.held,
+        served=served_most(run.ticks),
+        lost=summary.connections.lost,
+        failed=summary.connections.failed,
+        latency_p99_ms=summary.heartbeats.latency_ms.p99,
+        lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
+        available_bytes=least_available(run.samples, run.phases, run.ticks),
+        server_bytes=_first(summary.server.pss_bytes.hold_end, summary.server.rss_bytes.hold_end),
+        server_cores=seen.cores("server.cpu_s"),
+        asyncli_cores=seen.cores("generator.cpu_s"),
+        duration_s=summary.run.duration_s,
+        gave_way=ways,
+        server=seen.server,
+        run_file=run_file,
+    )
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _slow(summary: Summary) -> str:
+    return f"a heartbeat in a hundred took {milliseconds(summary.heartbeats.latency_ms.p99)} or longer"
+
+
+def _words(crossed: str) -> str:
+    """``heartbeats.latency_ms.p99 > 1s: heartbeats.latency_ms.p99 is 3.1 s`` in the words of the table."""
+    limit, _, said = crossed.partition(": ")
+    return f"{limit} (it was {said.rpartition(' is ')[2]})" if " is " in said else crossed
+
+
+def to_json(found: Capacity) -> str:
+    """The documented JSON, indented; every number is finite."""
+    return finite_json(msgspec.to_builtins(found, str_keys=True))
+
+
+def one_line(found: Capacity) -> str:
+    """Verdict and answer in one line."""
+    return oneline(f"{found.verdict}: {sentence(found)}")
+
+
+def sentence(found: Capacity) -> str:
+    """The answer: how many, and how many not."""
+    held, failed, name = found.bracket.held, found.bracket.failed, found.server
+    if found.verdict in ("untested", "failed"):
+        return found.why
+    what = f"{name} holds {_connections(held)}"
+    if failed is not None and not held:
+        what = f"{name} did not hold {_connections(failed)}, the least that was asked for"
+    elif failed is not None:
+        what += f", and does not hold {format_count(failed)}"
+        seen = max((one.served for one in found.steps if one.outcome == "failed" and one.asked == failed), default=0)
+        if not found.bracket.is_narrow(found.search.within) and held < seen < failed:
+            what += f", of which it came to {format_count(seen)}"
+    elif held:
+        what = f"{name} holds at least {_connections(held)}"
+    else:
+        what = f"it is not known how many connections {name} holds"
+    return f"{what}; {found.why}" if found.why else what
+
+
+def _connections(number: int) -> str:
+    return f"{format_count(number)} {'connection' if number == 1 else 'connections'}"
+
+
+def step_line(step: Step) -> str:
+    """One step as a line of a log, when it is over."""
+    parts = [f"{format_count(step.asked)} connections: {_OUTCOMES[step.outcome]}"]
+    if step.outcome != "held":
+        parts.append(oneline(step.why))
+    parts.append(f"p99 {milliseconds(step.latency_p99_ms)}")
+    return "; ".join(parts)
+
+
+_OUTCOMES: dict[Outcome, str] = {"held": "held", "failed": "not held", "ours": "this host was the limit", "stopped": "stopped"}
+
+
+_IN_TABLE: dict[Outcome, str] = {**_OUTCOMES, "ours": "our limit"}
+
+
+def print_capacity(found: Capacity, console: Console) -> None:
+    """The answer, what gave way, the forecast beside it, and the table of the steps; readable at 80 columns and piped."""
+    parts = [*_answer(found), *_ways(found), *_forecast(found), *_steps(found), *_findings(found.findings), *_epilogue(found)]
+    print_parts(parts, console, _WIDEST)
+
+
+def _answer(found: Capacity) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    yield Text.assemble((found.verdict.upper(), _STYLE[found.verdict]), "  ", (oneline(sentence(found)), "bold"))
+    if found.verdict == "invalid":
+        yield Text("This says nothing of the server's own limit: it may hold more.", "bold magenta")
+    yield ""
+
+
+def _ways(found: Capacity) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    if not found.gave_way:
+        return
+    first, *others = found.gave_way
+    likely = "" if first.certain or first.side == "unknown" else ", as it looks"
+    yield Text.assemble(("What gave way  ", "bold"), (f"{_SIDES[first.side]}: {called(first.code)}{likely}", "bold"))
+    for one in (first, *others):
+        words = oneline(one.evidence)
+        yield Indented(Text(words if one is first else f"also: {words}"), 4, 2)
+        if one is first and one.remedy:
+            yield Indented(Text(f"remedy: {oneline(one.remedy)}", "dim"), 4, 2)
+    yield ""
+
+
+#: What gave way in words, by its code; of others the code itself.
+_CALLED = {
+    "slots": "its connection slots", "memory_limit": "its memory limit", "descriptors": "its descriptors", "cpu": "its CPU",
+    "listen_queue": "its listen queue", "never_accepted": "it serves no more at a time", "refused": "it refused connects",
+    "errors": "it answers with errors", "slow": "it became slow", "both_busy": "its CPUs", "memory": "its memory",
+    "local_ports": "its ports", "beats": "asyncli was late", "ramp": "asyncli was late", "turn": "asyncli stood still",
+    "never_arrived": "what was sent never arrived", "retransmissions": "segments were lost", "server_ended": "it ended",
+    "preflight": "by its preflight it can carry no more",
+    "worker_crash": "a worker of it ended", "connect_timeout": "connects got no answer", "unknown": "nothing says it",
+}  # fmt: skip
+
+
+def called(code: str) -> str:
+    """What gave way, in words."""
+    return _CALLED.get(code, code.replace("_", " "))
+
+
+def _forecast(found: Capacity) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    one = found.forecast
+    if one is None:
+        return
+    said = "it agrees with what was measured"
+    if one.agrees is None:
+        said = "nothing that was measured speaks against it"
+    elif not one.agrees and found.bracket.failed is not None and one.connections >= found.bracket.failed:
+        said = "it did not see what gave way, which is no limit that could be read"
+    elif not one.agrees:
+        said = "more were held than it said"
+    text = f"the first limit in sight was {ceiling(one.name)}, at about {_about(one)}: {said}"
+    yield Text("Forecast", "bold")
+    yield Indented(Text(text, "" if one.agrees is not False else "yellow"), 4, 2)
+    yield ""
+
+
+def _about(one: Foretold) -> str:
+    from asyncli.analysis.forecast import Ceiling
+
+    shown = Ceiling(one.name, one.connections, one.ci95, one.how)
+    return about(shown) + (f" ({about_to(shown)})" if one.ci95 is not None else "")
+
+
+def _steps(found: Capacity) -> Iterable[RenderableType]:
+    from rich.table import Table
+    from rich.text import Text
+
+    if not found.steps:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
+    table.add_column(Text("Steps", "bold not dim"), justify="right", no_wrap=True)
+    for column in ("held", "lost", "failed", "p99", "late", "free", "CPU"):
+        table.add_column(Text(column), justify="right", no_wrap=True)
+    table.add_column(Text(""), no_wrap=True)
+    for one in found.steps:
+        table.add_row(
+            Text(format_count(one.asked), "bold"),
+            format_count(one.held),
+            Text(format_count(one.lost), "red" if one.lost else ""),
+            Text(format_count(one.failed), "red" if one.failed else ""),
+            milliseconds(one.latency_p99_ms),
+            milliseconds(one.lateness_p99_ms),
+            "-" if one.available_bytes is None else format_bytes(one.available_bytes),
+            or_dash(one.server_cores, ".2f"),
+            Text(_outcome(one), _STYLE[one.outcome]),
+        )
+    yield table
+    for line in dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.why)}" for one in found.steps if one.outcome == "ours"):
+        yield Indented(Text(line), 4, 2)
+    yield Indented(Text(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", "dim"), 2, 2)
+    yield Indented(Text(_COLUMNS, "dim"), 2, 2)
+    yield ""
+
+
+_COLUMNS = (
+    "p99: of the heartbeats' latency; late: of asyncli's own lateness; free: the least memory that this host had left; CPU: "
+    "cores that the server used at the end."
+)
+
+
+def _outcome(step: Step) -> str:
+    if step.outcome != "failed":
+        return _IN_TABLE[step.outcome]
+    key = step.crossed[0].removeprefix("heartbeats.by_") if step.crossed else "held"
+    name = "latency" if "latency_ms" in key else key if key.startswith("status.") else key.rpartition(".")[2]
+    return f"not held: {name.replace('.', ' ')}"
+
+
+def _limits(limits: Sequence[str]) -> str:
+    """The limits in short; those on one status each together."""
+    statuses = [found[1] for one in limits if (found := _OF_STATUS.fullmatch(one))]
+    others = [one.removeprefix("connections.").removeprefix("heartbeats.") for one in limits if not _OF_STATUS.fullmatch(one)]
+    return "; ".join([*others, *([f"no answer of {', '.join(statuses)}"] if statuses else [])])
+
+
+_OF_STATUS = re.compile(r"heartbeats\.by_status\.(\d+) > 0")
+
+
+def _findings(findings: Sequence[Finding]) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    for one in findings:
+        text: Text = Text.assemble((one.severity, SEVERITY_STYLE[one.severity]), f"  {oneline(one.evidence)}")
+        if one.remedy:
+            text.append(f"\n  remedy: {oneline(one.remedy)}", "dim")
+        yield Indented(text, 2, 2)
+    if findings:
+        yield ""
+
+
+def _epilogue(found: Capacity) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    many = "1 step" if len(found.steps) == 1 else f"{len(found.steps)} steps"
+    within = f"{found.search.within * 100:.3g} %"
+    yield Text(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "dim")
+    yield Text.assemble("Run files       ", (found.folder, "bold"), overflow="fold")
+    if found.steps:
+        last = f"{found.folder}/{found.steps[-1].run_file}"
+        yield Text.assemble("A step's report ", (f"asyncli report {shlex.quote(last)}", "bold"), overflow="fold")

@@ -1,0 +1,148 @@
+"""Which count comes next, and what the tried ones say together: tables, and laws for any server."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncli.analysis.capacity import (
+    TRIES,
+    Bracket,
+    Outcome,
+    Search,
+    Tried,
+    bracket,
+    exit_status,
+    foretold,
+    next_count,
+    verdict,
+)
+from asyncli.analysis.forecast import Ceiling, Forecast
+
+SEARCH = Search(1000, 100_000, 0.05)
+
+
+def tried(asked: int, outcome: Outcome = "held", served: int | None = None, chance: bool = False) -> Tried:
+    return Tried(asked, outcome, asked, asked if served is None else served, chance)
+
+
+@pytest.mark.parametrize(
+    ("steps", "count"),
+    [
+        ([], 1000),
+        ([tried(1000)], 2000),
+        ([tried(64_000)], 100_000),
+        ([tried(100_000)], None),
+        # On either side of what was served, 5 % of it apart; then done.
+        ([tried(1000), tried(2000, "failed", 1500)], 1463),
+        ([tried(1000), tried(2000, "failed", 1500), tried(1463)], 1538),
+        ([tried(1000), tried(2000, "failed", 1500), tried(1463), tried(1538, "failed")], None),
+        # The guess was wrong: the gap is halved.
+        ([tried(1000), tried(2000, "failed", 1500), tried(1463), tried(1538)], 1769),
+        ([tried(1000), tried(2000, "failed", 1500), tried(1463, "failed")], 1231),
+        # All were served, and something else was amiss: that guesses nothing.
+        ([tried(1000), tried(2000, "failed")], 1500),
+        ([tried(1, "failed", 0)], None),
+        ([tried(8, "failed", 1)], 1),
+        ([tried(8, "failed", 1), tried(1)], 2),
+        ([tried(8, "failed", 1), tried(1), tried(2, "failed")], None),
+        ([tried(1000, "stopped")], None),
+        # Nobody is there.
+        ([Tried(1000, "failed", 0, 0)], None),
+        # Late once may be chance, twice is not; and what is no chance is not tried again.
+        ([tried(1000), tried(2000, "ours", chance=True)], 2000),
+        ([tried(1000), *[tried(2000, "ours", chance=True)] * TRIES], None),
+        ([tried(1000), tried(2000, "ours")], None),
+    ],
+)
+def test_the_next_count(steps: list[Tried], count: int | None) -> None:
+    assert next_count(SEARCH, steps) == count
+
+
+@given(
+    knee=st.integers(0, 2_000_000), start=st.integers(1, 5000), most=st.integers(5000, 1_000_000),
+    within=st.floats(0.001, 0.5), guess=st.floats(0, 2),
+)  # fmt: skip
+def test_any_server_is_found_out_in_few_steps(knee: int, start: int, most: int, within: float, guess: float) -> None:
+    """A server that holds ``knee``, whatever a failed step believes to have seen of it."""
+    search, steps = Search(start, most, within), list[Tried]()
+    while (count := next_count(search, steps)) is not None:
+        assert 1 <= count <= most
+        assert count not in [one.asked for one in steps]
+        held = count <= knee
+        steps.append(tried(count, "held" if held else "failed", None if held else min(count, int(guess * knee))))
+        assert len(steps) <= 40
+    known = bracket(steps)
+    assert known.held <= knee
+    if known.failed is None:
+        assert known.held == most <= knee
+    else:
+        assert knee < known.failed
+        assert known.is_narrow(within)
+    # Once one has failed, each step closes the gap.
+    gaps = [bracket(steps[:place]) for place in range(1, len(steps) + 1)]
+    assert all(b.held > a.held or (b.failed or 0) < a.failed for a, b in pairwise(gaps) if a.failed is not None)
+
+
+def test_a_good_guess_saves_the_bisection() -> None:
+    steps = list[Tried]()
+    while (count := next_count(Search(1000, 10_000_000, 0.01), steps)) is not None:
+        steps.append(tried(count, "held" if count <= 20_500 else "failed", min(count, 20_480)))
+    assert [one.asked for one in steps] == [1000, 2000, 4000, 8000, 16_000, 32_000, 20_378, 20_582]
+
+
+def test_one_that_held_above_one_that_did_not_is_luck() -> None:
+    assert bracket([tried(500), tried(1000, "failed"), tried(1500)]) == Bracket(500, 1000)
+    assert bracket([tried(500), tried(1000, "ours")]) == Bracket(500, None)
+
+
+@pytest.mark.parametrize(
+    ("steps", "more", "word"),
+    [
+        ([tried(1000), tried(2000, "failed"), tried(1950)], {}, "found"),
+        ([tried(1000), tried(2000, "failed"), tried(1950)], {"stopped": True}, "found"),
+        ([tried(1000), tried(2000, "failed")], {"stopped": True}, "stopped"),
+        ([tried(1000), tried(2000, "failed")], {"gone": True}, "found"),
+        ([tried(1000)], {"gone": True}, "stopped"),
+        ([tried(1000), tried(2000, "failed"), tried(1500, "stopped")], {"gone": True}, "found"),
+        ([tried(1000), tried(2000, "stopped")], {}, "stopped"),
+        ([tried(1000), tried(2000, "ours")], {}, "invalid"),
+        # Between them we were the limit: how far it would have held is not known.
+        ([tried(1000), tried(2000, "failed"), tried(1500, "ours")], {}, "invalid"),
+        ([tried(100_000)], {}, "held"),
+        ([tried(1000, "failed")], {"timed": True}, "failed"),
+        ([Tried(1000, "failed", 0, 0)], {}, "untested"),
+    ],
+)
+def test_the_verdict(steps: list[Tried], more: dict[str, bool], word: str) -> None:
+    assert verdict(SEARCH, steps, **more)[0] == word
+
+
+def test_all_held_up_to_what_this_host_can_carry_is_no_answer() -> None:
+    assert verdict(Search(1000, 2000, 0.05, "memory"), [tried(2000)])[0] == "invalid"
+    assert {exit_status(word) for word in ("found", "held")} == {0}
+    assert [exit_status(word) for word in ("untested", "invalid", "failed", "stopped")] == [3, 4, 99, 99]
+
+
+@pytest.mark.parametrize(
+    ("number", "ci95", "known", "agrees"),
+    [
+        (281, None, Bracket(275, 283), True),
+        (281, None, Bracket(290, 305), True),
+        (281, None, Bracket(300, 315), False),
+        (281, None, Bracket(100, 105), False),
+        (281, (90, 500), Bracket(100, 105), True),
+        (281, None, Bracket(100, None), None),
+        (281, None, Bracket(1000, None), False),
+    ],
+)
+def test_the_forecast_beside_the_bracket(
+    number: float, ci95: tuple[float, float] | None, known: Bracket, agrees: bool | None
+) -> None:
+    said = foretold(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)
+    assert said is not None
+    assert said.agrees is agrees
+    assert foretold(Forecast(), known, 0.05) is None

@@ -1,0 +1,258 @@
+"""How many does a real server hold, and what gives way: its slots, its memory, its listeners, its patience, ours, or the way to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import Program, report
+
+from asyncli import capacity
+from asyncli.analysis.capacity import Bracket, Search
+from asyncli.capacity import CapacitySearch
+from asyncli.cli.capacity import LIMITS
+from asyncli.errors import HostError, PreflightError
+from asyncli.experiments.confined import MemoryGroup
+from asyncli.lab.builtin import LabBuiltin
+from asyncli.lab.models import LabModel
+from asyncli.lab.nginx import LabNginx
+from asyncli.plan import Layer, Plan, build_plan
+from asyncli.report.capacity import Capacity, one_line
+
+SHORT = {"keepalive": 2, "timeout": "1s", "hold": "2s", "baseline": "0.3s", "residue": 0, "batch": 20}
+FLAGS = [word for key, value in SHORT.items() for word in (f"--{key}", str(value))]
+
+
+def plan_of(url: str, **more: Any) -> Plan:
+    return build_plan([Layer("{key}", {"urls": [url], **SHORT, "fail_if": LIMITS, "abort": True, **more})])
+
+
+async def searched(folder: Path, url: str, start: int, within: float = 0.05, most: int = 100_000, **more: Any) -> Capacity:
+    folder = folder / "steps"
+    folder.mkdir()
+    search = CapacitySearch(plan_of(url, **more), Search(start, most, within), folder)
+    async with asyncio.timeout(120):
+        await search.run()
+    return search.found
+
+
+def words(found: Capacity) -> str:
+    return f"{one_line(found)}; {[(one.asked, one.outcome, one.why) for one in found.steps]}; {found.gave_way}"
+
+
+@pytest.mark.nginx
+def test_the_slots_of_an_nginx_are_found_to_the_resolution(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
+    server = start_nginx(workers=1, worker_connections=300)
+    arguments = ["--status-url", server.status_url, "--server-pid", str(server.pid), "--start", "270", "--out", "steps", "--json", "out.json"]
+    with Program(tmp_path, "capacity", server.url, *FLAGS, *arguments) as program:
+        done = program.wait()
+    found = json.loads((tmp_path / "out.json").read_text())
+    held, failed = found["bracket"]["held"], found["bracket"]["failed"]
+    assert done.status == 0, done
+    # With a sixteenth free, less its listeners and its channel, it closes the idle ones: 300 x 15/16 - 4.
+    assert held <= 278 < failed, (held, failed)
+    assert failed - held <= 0.05 * failed
+    assert (found["gave_way"][0]["side"], found["gave_way"][0]["code"], found["gave_way"][0]["certain"]) == ("server", "slots", True)
+    assert (found["forecast"]["name"], found["forecast"]["agrees"]) == ("worker_connections", True)
+    assert f"FOUND  nginx holds {held} connections, and does not hold {failed}" in done.out
+    # Each step is a run that is whole, and says of itself what the table says.
+    verdicts = {"held": "passed", "failed": "failed"}
+    for step in found["steps"]:
+        one = report(tmp_path / "steps", step["run_file"])
+        assert (one["run"]["complete"], one["run"]["verdict"]) == (True, verdicts[step["outcome"]])
+        assert one["connections"]["requested"] == step["asked"]
+
+
+async def test_a_server_that_is_killed_for_memory_and_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "REST_S", 0.5)
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            group = await stack.enter_async_context(MemoryGroup(40 << 20))
+        except HostError:
+            pytest.skip("no memory control group can be made here")
+        server = LabBuiltin(connections=50_000, workers=1)
+        stack.push_async_callback(server.stop)
+        with group.inside():
+            await server.start()
+        assert server.status_url is not None
+        found = await searched(
+            tmp_path, server.url, 4000, server_pid=server.pid, interval="5ms", status_url=server.status_url
+        )
+    assert (found.verdict, found.gave_way[0].side, found.gave_way[0].code) == ("found", "server", "memory_limit"), words(found)
+    assert "the kernel killed" in found.gave_way[0].evidence
+    assert found.bracket.failed == 2 * found.bracket.held
+    assert "has not come back" in found.why
+    assert [one.code for one in found.findings if one.severity == "error"] == ["server_gone"]
+
+
+@pytest.mark.compiler
+async def test_a_server_of_one_client_at_a_time_holds_one(tmp_path: Path) -> None:
+    async with LabModel("iterative") as server:
+        found = await searched(tmp_path, server.url, 2, server_pid=server.pid)
+    assert (found.verdict, found.bracket) == ("found", Bracket(1, 2)), words(found)
+    assert (found.gave_way[0].side, found.gave_way[0].code) == ("server", "never_accepted"), words(found)
+
+
+class Slow:
+    """Answers at once while it has at most ``knee`` clients, and late with each one more."""
+
+    def __init__(self, knee: int) -> None:
+        self.knee, self.clients, self.url = knee, 0, ""
+        self._loop, self._up = asyncio.new_event_loop(), threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.clients += 1
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                await asyncio.sleep(0.5 if self.clients > self.knee else 0)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            writer.transport.abort()
+        finally:
+            self.clients -= 1
+
+    async def _serve(self) -> None:
+        self._ended = asyncio.Event()
+        server = await asyncio.start_server(self._client, "127.0.0.1", 0, backlog=1024)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        self._up.set()
+        await self._ended.wait()
+        server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    def __enter__(self) -> Slow:
+        self._thread.start()
+        assert self._up.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        self._loop.close()
+
+
+async def test_a_server_that_becomes_slow_is_found_by_its_latency(tmp_path: Path) -> None:
+    limits = [*(one for one in LIMITS if "p99" not in one), "heartbeats.latency_ms.p99 > 400ms"]
+    with Slow(150) as server:
+        found = await searched(tmp_path, server.url, 150, 0.35, fail_if=limits, server_pid=os.getpid())
+    assert found.verdict == "found", words(found)
+    assert found.bracket.held <= 150 < (found.bracket.failed or 0), words(found)
+    assert found.steps[-1].lost == 0
+    assert found.gave_way[0].code == "slow", words(found)
+    assert {one.crossed[0] for one in found.steps if one.outcome == "failed"} == {"heartbeats.latency_ms.p99"}
+
+
+@pytest.mark.nginx
+@pytest.mark.parametrize(("more", "code"), [((), "preflight"), (("--most", "200", "--force"), "descriptors")])
+def test_few_descriptors_of_our_own_are_said_to_be_ours(
+    tmp_path: Path, nginx: LabNginx, more: tuple[str, ...], code: str
+) -> None:
+    arguments = ["--workers", "1", "--server-pid", str(nginx.pid), "--start", "100", "--out", "steps", "--json", "out.json", *more]
+    with Program(tmp_path, "capacity", nginx.url, *FLAGS, *arguments) as program:
+        # Long before it looks at its limits: it imports first.
+        resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (200, 200))
+        done = program.wait()
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert (done.status, found["verdict"]) == (4, "invalid"), done
+    assert 100 <= found["bracket"]["held"] < 200
+    assert found["bracket"]["failed"] is None
+    assert (found["gave_way"][0]["side"], found["gave_way"][0]["code"]) == ("host", code)
+    assert "descriptors" in found["gave_way"][0]["evidence"]
+    assert "says nothing of the server's own limit" in done.out
+
+
+_BETWEEN = """
+import asyncio, sys
+from pathlib import Path
+from asyncli.lab.nginx import LabNginx
+sys.path[:0] = sys.argv[2:]
+from test_capacity_of_servers import searched
+from asyncli.report.capacity import to_json
+async def main(folder):
+    async with LabNginx(connections=1000, workers=1, port=18080) as server:
+        found = await searched(folder, server.url, 55, 0.2, server_pid=server.pid, status_url=server.status_url, connect_timeout="1s", baseline="2.5s")
+        print(to_json(found))
+asyncio.run(main(Path(sys.argv[1])))
+"""
+# A table of 60 flows, each forgotten when nothing came of it for two seconds; a SYN for which it has no room is dropped.
+_BOX = """
+table inet box {
+    set flows { type ipv4_addr . inet_service; size 60; flags dynamic, timeout; }
+    chain input {
+        type filter hook input priority 0;
+        tcp dport 18080 update @flows { ip saddr . tcp sport timeout 2s } accept
+        tcp dport 18080 tcp flags & (syn | ack) == syn drop
+    }
+}
+"""
+
+
+@pytest.mark.nginx
+def test_a_box_between_whose_table_is_full_is_the_network(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    script = f"ip link set lo up && nft -f - && exec {sys.executable} -c '{_BETWEEN}' {tmp_path} {here} {here.parent}"
+    command = ["unshare", "-n", "sh", "-c", script]
+    try:
+        probe = subprocess.run(["unshare", "-n", "sh", "-c", "nft -f -"], input=_BOX, text=True, capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no unshare on this host")
+    if probe.returncode:
+        pytest.skip("no network namespace with nft can be made here")
+    done = subprocess.run(command, input=_BOX, text=True, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "found", found
+    assert found["bracket"]["held"] <= 60 < found["bracket"]["failed"], [(one["asked"], one["held"], one["why"]) for one in found["steps"]]
+    first = found["gave_way"][0]
+    assert (first["side"], first["code"], first["certain"]) == ("network", "never_arrived", True), found["gave_way"]
+
+
+@pytest.mark.nginx
+def test_one_ctrl_c_drains_and_tells_what_is_known(tmp_path: Path, nginx: LabNginx) -> None:
+    arguments = ["--server-pid", str(nginx.pid), "--start", "50", "--most", "900", "--out", "steps"]
+    with Program(tmp_path, "capacity", nginx.url, *FLAGS, *arguments) as program:
+        program.until(lambda: "50 connections: held" in program.out, "the first step is held")
+        program.until(lambda: "step 2" in program.out, "the second step begins")
+        program.signal(signal.SIGINT)
+        done = program.wait()
+        program.until_gone()
+    assert done.status == 99, done
+    assert "STOPPED  nginx holds at least 50 connections" in done.out
+    assert report(tmp_path / "steps", "01-50.db")["run"]["verdict"] == "passed"
+
+
+@pytest.mark.nginx
+async def test_a_timer_of_nginx_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    async with LabNginx(connections=1000, workers=1, keepalive_timeout_s=1) as server:
+        with pytest.raises(PreflightError, match="keepalive_timeout"):
+            await searched(tmp_path, server.url, 100, keepalive=10, hold="20s")
+    assert list((tmp_path / "steps").iterdir()) == []
+
+
+async def test_what_ends_connections_however_few_is_no_question_of_how_many(tmp_path: Path) -> None:
+    with _closing_after(2.0) as url:
+        found = await searched(tmp_path, url, 50, keepalive=8, hold="6s", server_pid=os.getpid())
+    assert (found.verdict, len(found.steps)) == ("failed", 1), words(found)
+
+
+@contextlib.contextmanager
+def _closing_after(idle_s: float) -> Iterator[str]:
+    """A server behind a box that closes what was idle for so long."""
+    from middle_box import between
+    from programs import serving
+
+    with serving() as server, between(("127.0.0.1", server.port), "close", idle_s) as box:
+        yield box.url

@@ -1,0 +1,80 @@
+"""The parts of a search that need no server: how much this host can carry, and the guard of its memory."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from asyncli import capacity
+from asyncli.capacity import _Guard, _two_digits, most_here
+from asyncli.engine.spread import Spread
+from asyncli.errors import PreflightError
+from asyncli.plan import MOST_CONNECTIONS, Plan
+from asyncli.preflight.limits import Limits
+from asyncli.records import Phase, Sample
+from asyncli.report.livestate import Onlooker
+
+PLAN = Plan(urls=("http://127.0.0.1:1/",), workers=1)
+
+
+def on_a_host(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
+    """All that is asked of the host is one process's descriptors and memory; the server is elsewhere."""
+
+    async def look_around(plan: Plan) -> tuple[Limits, Spread]:
+        return Limits(**limits), Spread((), (), 1, False, 10**9)
+
+    monkeypatch.setattr(capacity, "look_around", look_around)
+    monkeypatch.setattr(Spread, "capacity", 10**9)
+
+
+@pytest.mark.parametrize(
+    ("limits", "most", "code"),
+    [
+        ({"nofile_hard": 20_000}, 19_000, "nofile"),
+        ({"nofile_hard": 200}, 130, "nofile"),
+        ({"nofile_hard": 65}, 1, "nofile"),
+        ({"nofile_hard": 10**9}, MOST_CONNECTIONS, None),
+        # Where the prediction of memory is not comfortable any more: 0.8 of it by 4,260 B for each.
+        ({"nofile_hard": 10**9, "memory_available": 10**9}, 170_000, "memory"),
+    ],
+)
+async def test_the_most_that_this_host_can_carry(
+    limits: dict[str, int], most: int, code: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_host(monkeypatch, **limits)
+    count, why = await most_here(PLAN)
+    assert (count, why and why.code) == (most, code)
+
+
+async def test_a_host_that_can_carry_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_host(monkeypatch, nofile_hard=20)
+    with pytest.raises(PreflightError, match="descriptors of one process: 20 there"):
+        await most_here(PLAN)
+
+
+def test_two_digits_are_rounded_down() -> None:
+    assert [_two_digits(number) for number in (1, 99, 136, 19_936, 1_234_567)] == [1, 99, 130, 19_000, 1_200_000]
+
+
+def test_a_step_ends_before_this_host_has_no_memory() -> None:
+    plan = msgspec.structs.replace(PLAN, connections=10)
+    said: list[str] = []
+
+    def a_guard(total: int | None) -> _Guard:
+        guard = _Guard(Onlooker(plan), total)
+        guard.stop = said.append
+        return guard
+
+    guard = a_guard(10_000_000_000)
+    guard.sample(Sample(0.5, {"host.available_bytes": 0.9e9}))
+    guard.sample(Sample(1.0, {"host.available_bytes": 8e9}))
+    guard.phase(Phase("ramp", 1.0))
+    guard.sample(Sample(2.0, {"host.available_bytes": 1.1e9}))
+    guard.sample(Sample(2.5, {}))
+    assert said == []
+    guard.sample(Sample(3.0, {"host.available_bytes": 0.9e9}))
+    assert said == ["this host has 900 MB of memory left"]
+    unknown = a_guard(None)
+    unknown.phase(Phase("ramp", 1.0))
+    unknown.sample(Sample(3.0, {"host.available_bytes": 1.0}))
+    assert len(said) == 1
