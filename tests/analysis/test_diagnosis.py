@@ -589,6 +589,93 @@ def test_a_server_that_is_busy_does_not_stand_still() -> None:
     assert "looks like nginx was busy, and answered nobody: it used 2.0 cores meanwhile" in only(scene).evidence
 
 
+def unanswered(scene: Scene, first: int = 50, last: int = 120) -> Scene:
+    """Nobody is answered in these seconds."""
+    for second in range(first, last + 1):
+        scene.ticks[second].answered = 0
+    return scene
+
+
+def counting(scene: Scene, name: str, before: float, meanwhile: float) -> Scene:
+    """A counter that rises by so much a second before the 50th, and from then on."""
+    value = 0.0
+    for sample in scene.samples:
+        value += meanwhile if 50 < sample.t_s <= 80 else before
+        sample.values[name] = value
+    return scene
+
+
+def test_what_nobody_acknowledged_was_lost_on_the_way() -> None:
+    # Each of the 60 a second is sent again three times; a server that stands still has a kernel that acknowledges.
+    scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
+    scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
+    one = only(counting(scene, "tcp.RetransSegs", 0.1, 180.0))
+    assert (one.code, one.certain) == ("path_cut", False)
+    assert "nothing that was sent was acknowledged (3,058 TCP segments sent again)" in one.evidence
+    assert only(counting(scene, "tcp.RetransSegs", 0.1, 1.0)).code == "server_stalled"
+    # Other programs went on with theirs; and on one host nothing is lost on the way.
+    assert only(counting(scene, "tcp.RetransSegs", 170.0, 180.0)).code == "server_stalled"
+    scene.environment["local"] = True
+    assert only(counting(scene, "tcp.RetransSegs", 0.1, 180.0)).code == "server_stalled"
+
+
+def test_a_host_without_a_route_knows_what_was_cut() -> None:
+    scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
+    scene.ticks[65].failures = {"unreachable": 7}
+    one = only(scene)
+    assert (one.code, one.certain) == ("path_cut", True)
+    assert "7 connects found no route or were forbidden" in one.evidence
+
+
+def test_what_the_server_counted_arrived() -> None:
+    def scene(meanwhile: float) -> Scene:
+        return counting(
+            counting(unanswered(silent(HELD, range(60, 80), between(1, 30))), "status.requests", 61.0, meanwhile), "status.polls", 1.0, 1.0
+        )
+
+    late, cut = only(scene(61.0)), only(scene(1.0))
+    assert (late.code, cut.code) == ("answers_late", "path_cut")
+    assert "nginx counted 1,080 requests meanwhile, and none was answered in time" in late.evidence
+    assert "though the server's status page answered and counted no request" in cut.evidence
+
+
+@pytest.mark.parametrize(("cause", "code"), [("heartbeat_timeout", "answers_in_part"), ("closed_awaiting", "cut_short")])
+def test_bytes_that_are_no_whole_answer_are_a_part_of_one(cause: str, code: str) -> None:
+    scene = unanswered(Scene(), 50, 80).die(600, cause, range(60, 80), idle=between(11, 40))
+    for second, tick in scene.ticks.items():
+        tick.bytes_received = 200 * tick.answered + (30 * 80 if 60 <= second < 80 else 0)
+    one = only(scene)
+    assert (one.code, one.certain) == (code, False)
+    assert "40% on the average" in one.evidence
+    # Without the bytes it is none.
+    for tick in scene.ticks.values():
+        tick.bytes_received = 200 * tick.answered
+    assert only(scene).code != code
+
+
+def test_answers_after_the_way_was_mended_say_nothing_of_before() -> None:
+    # The last of those that asked before die as others are answered already.
+    assert only(unanswered(silent(HELD, range(60, 80), between(1, 30)), 50, 69)).code == "path_cut"
+
+
+def test_packets_that_are_lost_here_and_there() -> None:
+    scene = silent(50, range(60, 80), between(1, 30))
+    counting(counting(scene, "tcp.OutSegs", 120.0, 120.0), "tcp.RetransSegs", 0.0, 40.0)
+    one = only(scene)
+    assert (one.code, one.certain) == ("packets_lost", False)
+    assert "others were answered, but 24% of this host's TCP segments were sent again" in one.evidence
+    # As many as the dead sent again by themselves are no sign of more.
+    assert only(counting(scene, "tcp.RetransSegs", 0.0, 12.0)).code == "unexplained"
+
+
+def test_what_answered_with_http_before_is_a_server() -> None:
+    assert only(Scene().die(9, "protocol_error", EVER)).remedy == "see what took the server's place then: a box on the way (a portal, TLS), or another program on its port"
+    never = Scene().die(9, "protocol_error", EVER)
+    for tick in never.ticks.values():
+        tick.answered = 0
+    assert only(never).remedy == "see that the URL names an HTTP server"
+
+
 def long_gap(chance: random.Random) -> float:
     """The gap of 1 to 30 s in which a random moment falls: a long one is met the more often."""
     return (1 + chance.random() * (30**2 - 1)) ** 0.5
