@@ -125,8 +125,9 @@ class Case:
         self.turn = 0
         #: By cause, code, turn, certainty and place.
         self.shares: dict[tuple[str, str, int, bool, int], tuple[Share, Words]] = {}
-        #: How many were opened in all.
+        #: How many were opened in all, and answers a second on the average.
         self.opened = totals.whole.opened
+        self.answers_per_s = totals.whole.answered / max(1, len(ticks))
         self._totals = totals
         # By cause: how often something was taken from it, and what was left of it then.
         self._taken: dict[str, int] = {}

@@ -21,6 +21,8 @@ from asyncli.units import format_clock, format_count, format_duration
 _NOBODY, _HALF = 0.05, 0.5
 # Who answers nobody and uses so much of a core does not stand still.
 _BUSY_CORES = 0.5
+# Where so many are expected at random moments, none comes by accident one time in twenty (e^-3).
+_EXPECTED = 3.0
 # So much of an answer, on the average, is a part of one; bytes and ticks are otherwise exact.
 _PART = 0.1
 _FIRST_RESEND_S = 0.2
@@ -62,6 +64,9 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
     # When the first of those heartbeats went out, and the last: what is answered later says nothing of them.
     asked_s = from_s - case.timeout_s + 1.0
     until_s = max(cells[-1].from_s - case.timeout_s, asked_s + 2.0)
+    if case.answers_per_s * (until_s - asked_s) < _EXPECTED:
+        # So few beat that a second or two without an answer is nothing; then all up to the last death must tell.
+        until_s = max(until_s, to_s - 1.0)
     meanwhile = [tick for _, tick in case.between(asked_s + 0.9, to_s)]
     asked = [tick for _, tick in case.between(asked_s + 0.9, until_s)]
     if sum(tick.answered for tick in asked) < _NOBODY * count:

@@ -658,6 +658,14 @@ def test_answers_after_the_way_was_mended_say_nothing_of_before() -> None:
     assert only(unanswered(silent(HELD, range(60, 80), between(1, 30)), 50, 69)).code == "path_cut"
 
 
+def test_a_quiet_fleet_is_not_silent_for_a_second_without_an_answer() -> None:
+    # An answer every other second, and none in the two in which the dead were asked.
+    scene = silent(6, range(60, 61), between(1, 30))
+    for second, tick in scene.ticks.items():
+        tick.sent = tick.answered = second % 2 if not 49 <= second <= 53 else 0
+    assert only(scene).code == "unexplained"
+
+
 def test_packets_that_are_lost_here_and_there() -> None:
     scene = silent(50, range(60, 80), between(1, 30))
     counting(counting(scene, "tcp.OutSegs", 120.0, 120.0), "tcp.RetransSegs", 0.0, 40.0)
