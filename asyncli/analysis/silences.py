@@ -87,8 +87,9 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
         return "silent_drop", why, "beat more often than that (--keepalive below twice that time), or raise its timeout", holds
     # What falls silent is sent again by itself; so much more of it is of those that went on.
     of_the_dead = count * (1.0 + math.log2(max(1.0, case.timeout_s / _FIRST_RESEND_S)))
-    if count >= FEWEST and said.resent is not None and said.segments and said.resent >= 2 * of_the_dead:
-        share = said.resent / (said.resent + said.segments)
+    resent = 0 if case.witness.local else said.resent or 0
+    if count >= FEWEST and said.segments and resent >= 2 * of_the_dead:
+        share = resent / (resent + said.segments)
         why = f"others were answered, but {share:.0%} of this host's TCP segments were sent again: packets were lost on the way"
         return "packets_lost", why, "see links, cables and firewalls between (ip -s link), and the server's own counters", False
     slow = max((tick.latency_us.quantile(0.99) or 0.0 for tick in meanwhile), default=0.0) / 1e6

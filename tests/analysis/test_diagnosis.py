@@ -672,6 +672,9 @@ def test_packets_that_are_lost_here_and_there() -> None:
     one = only(scene)
     assert (one.code, one.certain) == ("packets_lost", False)
     assert "others were answered, but 24% of this host's TCP segments were sent again" in one.evidence
+    scene.environment["local"] = True
+    assert only(scene).code == "unexplained"
+    scene.environment["local"] = False
     # As many as the dead sent again by themselves are no sign of more.
     assert only(counting(scene, "tcp.RetransSegs", 0.0, 12.0)).code == "unexplained"
 
