@@ -219,7 +219,7 @@ def holding(
         program.signal()
         done = program.wait()
         program.until_gone()
-    assert (done.status, done.err) == (status, "")
+    assert (done.status, done.err) == (status, ""), done
 
 
 def struck(

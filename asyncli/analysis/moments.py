@@ -240,7 +240,24 @@ def _extent(instants: Sequence[float], counts: Sequence[int], peak: int, taken: 
         and counts[high + 1] >= least
     ):
         high += 1
+    # A moment falls on either side of a second's border: one or two beyond it, with nobody before or after them, are its own.
+    least_s = instants[high] - instants[low] + 1.0
+    if least_s < _BURST_S and low > 0 and low - 1 not in taken and _is_fringe(instants, low, low - 1, low - 2):
+        return low - 1, high
+    if (
+        least_s < _BURST_S
+        and high + 1 < len(instants)
+        and high + 1 not in taken
+        and _is_fringe(instants, high, high + 1, high + 2)
+    ):
+        return low, high + 1
     return low, high
+
+
+def _is_fringe(instants: Sequence[float], edge: int, place: int, beyond: int) -> bool:
+    """Whether the second at ``place`` is next to a burst's edge, and none is next to it on its other side."""
+    alone = not 0 <= beyond < len(instants) or abs(instants[place] - instants[beyond]) >= 1.6
+    return abs(instants[edge] - instants[place]) < 1.6 and alone
 
 
 def _what_happened(case: Case, burst: _Burst, said: Testimony) -> tuple[str, str, str, bool]:

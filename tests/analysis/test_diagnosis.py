@@ -525,6 +525,14 @@ def test_a_cause_names_only_the_moments_in_which_some_died_of_it() -> None:
     assert said["reset"].startswith("20 connections were reset by the server or on the way at 0:02:00 within 1 s (1,000 of")
 
 
+@pytest.mark.parametrize("second", [59, 61])
+def test_one_beyond_a_second_s_border_belongs_to_its_moment(second: int) -> None:
+    one = only(Scene().die(1, "reset", [second]).die(HELD - 1, "reset", [60]))
+    assert (one.code, one.count) == ("box_reset", HELD)
+    # One who died a while before does not.
+    assert by_code(Scene().die(1, "reset", [second - 5]).die(HELD - 1, "reset", [60])) == {"box_reset": HELD - 1, "too_few": 1}
+
+
 def test_moments_that_come_all_the_time_are_none() -> None:
     scene = Scene(seconds=1000).die(6000, "closed_idle", range(10, 990, 10))
     assert only(scene).code == "unexplained"
