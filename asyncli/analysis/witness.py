@@ -120,7 +120,9 @@ class Witness:
         if self._status["active"].last(from_s) is not None:
             said.silent = self._silent(from_s, to_s)
             said.silent_since = self._stop - to_s > _GAP_S and self._silent(to_s, self._stop)
-        requests, polls = (_meanwhile(self._status[name], from_s, to_s) for name in ("requests", "polls"))
+        # A page and a tick are up to a second apart: the first second may be of before.
+        since_s = from_s + 1.0 if to_s - from_s > 2.0 else from_s
+        requests, polls = (_meanwhile(self._status[name], since_s, to_s) for name in ("requests", "polls"))
         said.requests = None if requests is None or polls is None else requests - polls
         resent, said.segments = (_meanwhile(counter, from_s, to_s) for counter in (self._resent, self._segments))
         if resent is not None:

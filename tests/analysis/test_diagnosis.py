@@ -643,7 +643,7 @@ def test_what_the_server_counted_arrived() -> None:
 
     late, cut = only(scene(61.0)), only(scene(1.0))
     assert (late.code, cut.code) == ("answers_late", "path_cut")
-    assert "nginx counted 1,080 requests meanwhile, and none was answered in time" in late.evidence
+    assert "nginx counted 1,020 requests meanwhile, and none was answered in time" in late.evidence
     assert "though the server's status page answered and counted no request" in cut.evidence
 
 

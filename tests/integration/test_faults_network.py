@@ -146,7 +146,7 @@ def a_cut_and_back(folder: Path) -> Told:
 
 def test_a_cut_and_back(told: Told) -> None:
     whole_again(told, "heartbeat_timeout")
-    most(told, "path_cut", False, "the server's status page answered and counted no request")
+    most(told, "path_cut", False, "though the server's status page answered")
 
 
 @soak
