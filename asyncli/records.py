@@ -232,6 +232,7 @@ METRICS: dict[str, str] = {
     "status.writing": "connections in which the server writes an answer",
     "status.waiting": "idle keep-alive connections",
     "status.polls": "status requests we have sent since our start: the server counts them as requests",
+    "status.unanswered": "of these, those that no page answered: the server may have counted them or not",
     "status.connects": "connections our polls have made: the server counts each as one accept",
     "server.processes": "processes of the server",
     "server.threads": "threads of the server",

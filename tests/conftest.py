@@ -1,7 +1,7 @@
 """What all tests share: tests that need a real server are skipped where there is none, or fail where one is asked for.
 
 ASYNCLI_REQUIRE_NGINX asks for nginx, ASYNCLI_REQUIRE_SERVERS for every server of the lab, ASYNCLI_REQUIRE_COMPILER for what builds
-its models.
+its models, ASYNCLI_REQUIRE_NAMESPACES for what the faults of the network take.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+from namespaces import can_be_made
 
 from asyncli.lab.apache import find_apache
 from asyncli.lab.binary import find_nginx
@@ -41,6 +42,11 @@ _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
     "nginx": (_nginx, "no nginx with stub_status on this host; apt-get install nginx", ("ASYNCLI_REQUIRE_NGINX", "ASYNCLI_REQUIRE_SERVERS")),
     "apache": (lambda: find_apache() is not None, "no Apache 2.4 on this host; apt-get install apache2", ("ASYNCLI_REQUIRE_SERVERS",)),
     "haproxy": (lambda: find_haproxy() is not None, "no HAProxy on this host; apt-get install haproxy", ("ASYNCLI_REQUIRE_SERVERS",)),
+    "namespaces": (
+        can_be_made,
+        "no network namespaces to drop packets in: that takes root, ip and nft; apt-get install iproute2 nftables",
+        ("ASYNCLI_REQUIRE_NAMESPACES",),
+    ),
     "compiler": (_compiler, "no C compiler with its headers on this host; apt-get install gcc libc6-dev", ("ASYNCLI_REQUIRE_COMPILER",)),
 }
 

@@ -1,9 +1,11 @@
-"""A middle box of the tests: a TCP proxy that forgets, resets or closes connections as firewalls and load balancers do."""
+"""A middle box of the tests: a TCP proxy that forgets, resets or closes connections as firewalls and load balancers do, and passes
+answers on late, in pieces, slowly or spoilt."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import struct
 import threading
@@ -15,8 +17,11 @@ from typing import Literal
 #: What it does to a connection that was idle for long: nothing, forget it without a word until something comes and swallow that,
 #: forget it and answer what comes with RST, send RST or FIN when the time is up.
 Habit = Literal["none", "silent", "reset_at_data", "reset", "close"]
+#: What comes instead of an answer: bytes that are no HTTP, the first half and nothing more, the first half and FIN.
+Spoilt = Literal["garbage", "half", "half_and_close"]
 _DEADLINE_S = 30.0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_GARBAGE = b"\x15\x03\x01\x00\x02\x02\x46"  # an alert of TLS
 
 
 class MiddleBox:
@@ -27,6 +32,10 @@ class MiddleBox:
         self.port = 0
         #: From now on nothing passes, in either direction, and nobody is told.
         self.cut = False
+        #: How answers pass from now on: so much later, in pieces of so many bytes, each after the time that it takes.
+        self.delay_s = 0.0
+        self.piece, self.bytes_per_s = 0, math.inf
+        self.spoilt: Spoilt | None = None
         #: The connections that it passes on, and all that it ever has.
         self.flows: set[_Client] = set()
         self._all: set[_Client] = set()
@@ -73,6 +82,7 @@ class _Client(asyncio.Protocol):
     def __init__(self, box: MiddleBox) -> None:
         self.box, self.forgotten = box, False
         self.heard = time.monotonic()
+        self.free_s = 0.0
         self.waiting: list[bytes] = []
         self.server: asyncio.Transport | None = None
         self.timers: list[asyncio.TimerHandle] = []
@@ -107,9 +117,29 @@ class _Client(asyncio.Protocol):
 
     def answered(self, data: bytes) -> None:
         if not self.forgotten and not self.box.cut and not self.client.is_closing():
-            self.client.write(data)
+            if self.box.spoilt is not None:
+                data = _GARBAGE if self.box.spoilt == "garbage" else data[: len(data) // 2]
+            self._pass_on(data)
+            if self.box.spoilt == "half_and_close":
+                self.client.close()
             self.heard = time.monotonic()
             self._rest()
+
+    def _pass_on(self, data: bytes) -> None:
+        box, now = self.box, self.box.loop.time()
+        if not box.delay_s and not box.piece:
+            self.client.write(data)
+            return
+        size = box.piece or len(data)
+        # One after the other, on a line that each occupies for a while, and that takes a while to the other end.
+        for at in range(0, len(data), size):
+            piece = data[at : at + size]
+            self.free_s = max(now, self.free_s) + len(piece) / box.bytes_per_s
+            box.loop.call_at(self.free_s + box.delay_s, self._arrive, piece)
+
+    def _arrive(self, piece: bytes) -> None:
+        if not self.client.is_closing():
+            self.client.write(piece)
 
     def reset(self) -> None:
         self.box.flows.discard(self)

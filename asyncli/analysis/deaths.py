@@ -9,7 +9,7 @@ from asyncli.analysis.mortality import befell
 from asyncli.analysis.series import Ticks, end_of_hold, series
 from asyncli.analysis.totals import Totals
 from asyncli.records import Environment, Finding, Phase, Sample, Tick
-from asyncli.units import format_count
+from asyncli.units import format_clock, format_count
 
 _FAILURES: dict[str, tuple[str, str]] = {
     "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
@@ -30,12 +30,28 @@ _FAILURES: dict[str, tuple[str, str]] = {
 }
 
 
-def failures(totals: Totals) -> list[Finding]:
-    """A finding for each cause of attempts that never established."""
+# The same of attempts in the hold alone, which are to replace what was lost: the loss came first, and says more.
+_REPLACING = {
+    "refused": "see the lost_* findings for why they were lost: nobody listened there meanwhile",
+    "unreachable": "see routes, links and firewalls between here and the server at that time",
+    "connect_timeout": "see the lost_* findings for why they were lost: whoever should accept them did not answer meanwhile",
+}
+
+
+def failures(totals: Totals, ticks: Ticks = ()) -> list[Finding]:
+    """A finding for each cause of attempts that never established; when, where the ``ticks`` are given."""
     found = []
+    in_hold = totals.during("hold").failures
     for cause, count in counted(totals.whole.failures).items():
         what, remedy = _FAILURES.get(cause, _FAILURES["other"])
-        found.append(Finding(f"failed_{cause}", "error", f"{_many(count, what)} ({cause})", remedy))
+        evidence = f"{_many(count, what)} ({cause})"
+        instants = [t_s for t_s, tick in ticks if tick.failures.get(cause)]
+        if instants:
+            evidence += f", from {format_clock(instants[0] - 1.0)} to {format_clock(instants[-1])}"
+        if totals.whole.lost and in_hold.get(cause) == count:
+            evidence += ", as lost connections were to be replaced"
+            remedy = _REPLACING.get(cause, remedy)
+        found.append(Finding(f"failed_{cause}", "error", evidence, remedy))
     return found
 
 

@@ -1,9 +1,9 @@
 """What ended the connections: every death of a run under one diagnosis, in words, or said to fit none.
 
-Each mechanism that is known leaves its mark on the ages, idle times and request numbers of the dead (timers.py), or on when
-they died and on what the server says of itself meanwhile (moments.py). They are asked in turn, what is borne out by the
-server's own configuration, counts or processes first; what one has explained is gone for the next. Each of them is provoked
-on a real nginx in tests/integration/test_diagnoses.py.
+Each mechanism that is known leaves its mark on the ages, idle times and request numbers of the dead (timers.py), on when they
+died and on what the server says of itself meanwhile (moments.py), or on what came of their last heartbeats (silences.py). They
+are asked in turn, what is borne out by the server's own configuration, counts or processes first; what one has explained is
+gone for the next. Each is provoked on a real nginx in tests/integration (docs/faults.md: what was done, and what is said).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from asyncli.analysis import moments, timers
+from asyncli.analysis import moments, silences, timers
 from asyncli.analysis.mortality import FEWEST, Case, Share, Words, befell, left
 from asyncli.analysis.series import Ticks
 from asyncli.analysis.totals import Totals
@@ -48,10 +48,11 @@ _MECHANISMS = (
     timers.idle_timeout,
     moments.likely_reuse,
     timers.closed_at_once,
+    silences.cut_short,
     moments.likely_bursts,
     timers.forgotten,
     timers.lifetime,
-    moments.silences,
+    silences.silences,
 )
 
 

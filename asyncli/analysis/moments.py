@@ -1,5 +1,5 @@
-"""What ends many connections at one moment, or for want of room, or by silence: told by when they died and by what the server's
-status page and processes say of that moment; the ages and idle times of the dead are then any.
+"""What ends many connections at one moment, or for want of room: told by when they died and by what the server's status page and
+processes say of that moment; the ages and idle times of the dead are then any.
 
 Sources: ngx_drain_connections (idle reuse), ngx_close_idle_connections (a worker that shuts down) and the shared counters of
 ngx_event_core_module (a worker that is killed never counts its connections down) of nginx 1.22.
@@ -13,12 +13,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, Words, befell, in_seconds, left, tells
+from asyncli.analysis.mortality import DEVIATIONS, FEWEST, Case, Cell, Share, Words, befell, left, one_of, tells
 from asyncli.analysis.mortality import mode as mode_of
-from asyncli.analysis.timers import idle_edge, known_idle
 from asyncli.analysis.witness import Testimony
 from asyncli.core.histogram import Histogram
-from asyncli.records import Tick
 from asyncli.units import format_clock, format_count, format_duration
 
 # The causes by which a server that goes, or a part of it, ends connections.
@@ -33,13 +31,8 @@ _TIMES_AROUND, _AROUND_S, _LEAST_SHARE = 5.0, 10.0, 0.01
 _WORTH_A_WORD, _MOST_UNKNOWN = 0.05, 10
 # With a sixteenth or less of its slots free an nginx worker closes idle connections to make room for a new one.
 _REUSE_ABOVE = 15 / 16
-# A worker's share by the kernel's hash is binomial: seldom more than this many deviations off the mean.
-_DEVIATIONS = 3.0
 # Nearly all; as good as full; clearly not all that was asked for; and the share from which it counts as the most.
 _NEARLY_ALL, _FULL, _NOT_ALL, _HALF = 0.9, 0.75, 0.8, 0.5
-
-# Who answers nobody and uses so much of a core does not stand still.
-_BUSY_CORES = 0.5
 
 #: The code of what a suspension of this machine explains: no loss of the server's.
 SUSPENDED = "suspended"
@@ -97,7 +90,7 @@ def unlucky_reuse(case: Case) -> None:
 
     def may_be_full(most: float, workers: int) -> bool:
         share = most / workers
-        return share + _DEVIATIONS * math.sqrt(share) >= _REUSE_ABOVE * slots / workers
+        return share + DEVIATIONS * math.sqrt(share) >= _REUSE_ABOVE * slots / workers
 
     slots = case.configured("worker_connections") or 0.0
     _reuse(case, slots, may_be_full, False)
@@ -142,7 +135,7 @@ def likely_reuse(case: Case) -> None:
     if dead < FEWEST or dead < _NEARLY_ALL * left(case.of("closed_idle")):
         return
     first, last = min(cell.to_s for cell in cells), max(cell.to_s for cell in cells)
-    meanwhile = [tick for _, tick in _between(case, first - 0.5, last)]
+    meanwhile = [tick for _, tick in case.between(first - 0.5, last)]
     most = max(tick.held for _, tick in case.ticks)
     opened = sum(tick.opened for tick in meanwhile)
     # Each close makes room for some; and a fleet that lives for seconds may miss its mark a little by that alone.
@@ -260,23 +253,13 @@ def _find(case: Case) -> list[_Burst]:
         near = slice(bisect.bisect_right(instants, from_s - _AROUND_S), bisect.bisect_right(instants, to_s + _AROUND_S))
         around = sum(counts[near]) - dead
         # Those that something else ended in these seconds could not be ended by this.
-        others = sum(t.lost for t_s, t in _between(case, from_s, to_s)) - dead
+        others = sum(t.lost for t_s, t in case.between(from_s, to_s)) - dead
         held = max(case.witness.held(from_s), case.witness.held(from_s - 1.0)) - others
         if dead < _TIMES_AROUND * around * (to_s - from_s) / (2 * _AROUND_S) or dead < _LEAST_SHARE * held:
             continue
         cells = [cell for t_s in instants[low : high + 1] for cell in by_second[t_s]]
         bursts.append(_Burst(cells, from_s, to_s, dead, held))
     return sorted(bursts, key=lambda burst: burst.from_s)
-
-
-def _between(case: Case, from_s: float, to_s: float) -> Sequence[tuple[float, Tick]]:
-    """The ticks that close in ``(from_s, to_s]``."""
-    low = bisect.bisect_right(case.ticks, from_s, key=_instant)
-    return case.ticks[low : bisect.bisect_right(case.ticks, to_s, key=_instant)]
-
-
-def _instant(row: tuple[float, Tick]) -> float:
-    return row[0]
 
 
 def _extent(instants: Sequence[float], counts: Sequence[int], peak: int, taken: set[int]) -> tuple[int, int]:
@@ -292,7 +275,24 @@ def _extent(instants: Sequence[float], counts: Sequence[int], peak: int, taken: 
         and counts[high + 1] >= least
     ):
         high += 1
+    # A moment falls on either side of a second's border: one or two beyond it, with nobody before or after them, are its own.
+    least_s = instants[high] - instants[low] + 1.0
+    if least_s < _BURST_S and low > 0 and low - 1 not in taken and _is_fringe(instants, low, low - 1, low - 2):
+        return low - 1, high
+    if (
+        least_s < _BURST_S
+        and high + 1 < len(instants)
+        and high + 1 not in taken
+        and _is_fringe(instants, high, high + 1, high + 2)
+    ):
+        return low, high + 1
     return low, high
+
+
+def _is_fringe(instants: Sequence[float], edge: int, place: int, beyond: int) -> bool:
+    """Whether the second at ``place`` is next to a burst's edge, and none is next to it on its other side."""
+    alone = not 0 <= beyond < len(instants) or abs(instants[place] - instants[beyond]) >= 1.6
+    return abs(instants[edge] - instants[place]) < 1.6 and alone
 
 
 def _what_happened(case: Case, burst: _Burst, said: Testimony) -> tuple[str, str, str, bool]:
@@ -332,12 +332,12 @@ def _what_happened(case: Case, burst: _Burst, said: Testimony) -> tuple[str, str
             what = f"looks like a reload of {name}" if perhaps else f"{name} was reloaded"
             why = f"{what}: it went on counting, let go of them all in good order, and ended our status connection with them"
             return "reload", why, _NO_RELOAD, not perhaps
-        if case.witness.is_nginx or any(tick.opened for _, tick in _between(case, burst.to_s, burst.to_s + _AROUND_S)):
+        if case.witness.is_nginx or any(tick.opened for _, tick in case.between(burst.to_s, burst.to_s + _AROUND_S)):
             return "reload", f"looks like a reload of {name}, which lets old workers close what they hold", _NO_RELOAD, False
         return "reload", f"looks like a reload, a restart or the end of {name}", "see its log of that moment", False
     # A child that ends may be a helper, or a worker that held little: it must have held about as many as died.
     ended = bool(said.ended and workers and burst.count >= _HALF * said.ended * burst.held / workers)
-    if workers and workers > 1 and (ended or (said.ended is None and _one_of(workers, burst))):
+    if workers and workers > 1 and (ended or (said.ended is None and one_of(workers, burst.count, burst.held))):
         which = f"{format_count(said.ended or 1)} of {workers} workers of {name}"
         if said.excess is not None:
             order = "" if burst.of("reset") else " in good order"
@@ -356,14 +356,9 @@ _BOX = "see firewalls and load balancers between here and the server"
 _NO_RELOAD = "do not reload it while you measure; or see who did"
 
 
-def _one_of(workers: int, burst: _Burst) -> bool:
-    mean = burst.held / workers
-    return abs(burst.count - mean) <= _DEVIATIONS * math.sqrt(max(mean, 1.0)) + 0.1 * mean
-
-
 def _refused_after(case: Case, burst: _Burst) -> bool:
     """Whether connects were refused in the seconds after it, and none succeeded."""
-    after = [tick for _, tick in _between(case, burst.to_s - 1.0, burst.to_s + 3.0)]
+    after = [tick for _, tick in case.between(burst.to_s - 1.0, burst.to_s + 3.0)]
     refused = sum(tick.failures.get("refused", 0) for tick in after)
     return refused >= FEWEST and sum(tick.opened for tick in after[1:]) == 0
 
@@ -385,81 +380,3 @@ def _at_moments(cause: str, moments: list[_Moment]) -> Words:
         return f"{befell(cause, share.count)} {when}: {largest.why}", largest.remedy
 
     return words
-
-
-# -- silence
-
-
-def silences(case: Case) -> None:
-    """Heartbeats without an answer: the server stands still, or is slow, or a box on the way drops connections silently."""
-    for place, cells in enumerate(_stretches(case)):
-        code, said, remedy, certain = _why_silent(case, cells)
-        if code == "":
-            continue
-
-        def words(share: Share, said: str = said, remedy: str = remedy) -> tuple[str, str]:
-            return f"{befell('heartbeat_timeout', share.count)} ({format_duration(case.timeout_s)}): {said}{share.when()}", remedy
-
-        case.take_all(cells, code, words, certain, place)
-
-
-def _stretches(case: Case) -> list[list[Cell]]:
-    """The silent deaths, parted where none died for longer than a heartbeat and its patience take."""
-    parted: list[list[Cell]] = []
-    pause = case.timeout_s + case.gap_s + 3.0
-    for cell in sorted(case.of("heartbeat_timeout"), key=lambda one: one.to_s):
-        if not parted or cell.to_s - parted[-1][-1].to_s > pause:
-            parted.append([])
-        parted[-1].append(cell)
-    return parted
-
-
-def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
-    """Code, words, remedy, and whether the server itself bears it out; code "" where nothing fits."""
-    count = left(cells)
-    from_s, to_s = cells[0].from_s, cells[-1].to_s
-    # When the first of those heartbeats went out, to the last death.
-    asked_s = from_s - case.timeout_s + 1.0
-    meanwhile = [tick for _, tick in _between(case, asked_s + 0.9, to_s)]
-    # In the last second of a stand-still it may wake, and answers what has waited.
-    still_s = max(to_s - 1.0, asked_s + 2.0)
-    answered = sum(tick.answered for _, tick in _between(case, asked_s + 0.9, still_s))
-    name = "nginx" if case.witness.is_nginx else "the server"
-    if answered < 0.05 * count:
-        said = case.witness.about(max(asked_s, 0.0), still_s, count)
-        if said.silent and said.still:
-            why = f"{name} stood still: it answered nobody, its status page neither, and its processes used no CPU"
-            return "server_stalled", why, "see who stopped it (SIGSTOP, a debugger, a frozen cgroup)", count >= FEWEST
-        if said.silent is False:
-            why = "nobody was answered, though the server's status page answered: looks like the way to it was cut"
-            return "path_cut", why, "see routes and firewalls between here and the server", False
-        if count >= FEWEST and said.cores is not None and said.cores >= _BUSY_CORES:
-            why = f"looks like {name} was busy, and answered nobody: it used {said.cores:.1f} cores meanwhile"
-            return "server_stalled", why, "see what its processes did (top, perf, its error log)", False
-        if count >= FEWEST:
-            why = f"nobody was answered meanwhile: looks like {name} stood still, or the way to it was cut"
-            return "server_stalled", why, "see whether it runs, and routes and firewalls between", False
-        return "", "", "", False
-    edge = idle_edge(case, case.pool(cells).idle_s, count, waited_s=case.timeout_s)
-    if edge is not None:
-        whose = known_idle(edge, edge + 1)
-        said = case.witness.about(max(asked_s, 0.0), to_s, count)
-        holds = said.excess is not None and said.excess >= _HALF * count
-        counts = f", and {name} still counts {format_count(min(said.excess or 0, count))} of them as open" if holds else ""
-        why = (
-            f"all of them had been idle for {in_seconds(edge)} or longer, while others were answered{counts}: "
-            f"{'' if holds else 'looks like '}a box on the way drops idle connections without a word"
-            f"{f' ({whose})' if whose else ''}"
-        )
-        return "silent_drop", why, "beat more often than that (--keepalive below twice that time), or raise its timeout", holds
-    slow = max((tick.latency_us.quantile(0.99) or 0.0 for tick in meanwhile), default=0.0) / 1e6
-    if slow >= _HALF * case.timeout_s and count >= FEWEST:
-        why = f"others were answered late, up to {format_duration(slow)}: looks like {name} or the way to it is overloaded"
-        return "server_slow", why, "ask less of it (--connections, --keepalive), or wait longer (--timeout)", False
-    workers = case.witness.workers(from_s)
-    held = case.witness.held(asked_s)
-    burst = _Burst(cells, from_s, to_s, count, held)
-    if workers and workers > 1 and count >= FEWEST and _one_of(workers, burst) and to_s - from_s <= case.gap_s + 3.0:
-        why = f"others were answered: looks like a worker of {name}, one of {workers}, stands still with its connections"
-        return "worker_stalled", why, "see what its workers do (ps, its error log)", False
-    return "", "", "", False

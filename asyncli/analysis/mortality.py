@@ -6,8 +6,9 @@ which. So a mechanism takes those that lie in its stretch of one of the three, a
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from asyncli.analysis.series import Ticks
@@ -20,6 +21,8 @@ from asyncli.units import format_clock, format_count, format_duration
 
 # Fewer dead than this agree by chance.
 FEWEST = 5
+# A worker's share by the kernel's hash is binomial: seldom more than this many deviations off the mean.
+DEVIATIONS = 3.0
 # A timer is exact to itself and to our whole seconds: what it ended lies this close together (s, and share of its value).
 NARROW, NARROW_SHARE = 1.0, 0.04
 # A mode stands out with so large a share of all, or when it is so many times what lies beside it.
@@ -122,8 +125,9 @@ class Case:
         self.turn = 0
         #: By cause, code, turn, certainty and place.
         self.shares: dict[tuple[str, str, int, bool, int], tuple[Share, Words]] = {}
-        #: How many were opened in all.
+        #: How many were opened in all, and answers a second on the average.
         self.opened = totals.whole.opened
+        self.answers_per_s = totals.whole.answered / max(1, len(ticks))
         self._totals = totals
         # By cause: how often something was taken from it, and what was left of it then.
         self._taken: dict[str, int] = {}
@@ -208,9 +212,24 @@ class Case:
             total += cell.dead.count
         return waiting / total if total else 0.0
 
+    def between(self, from_s: float, to_s: float) -> Sequence[tuple[float, Tick]]:
+        """The ticks that close in ``(from_s, to_s]``."""
+        low = bisect.bisect_right(self.ticks, from_s, key=_instant)
+        return self.ticks[low : bisect.bisect_right(self.ticks, to_s, key=_instant)]
+
     def configured(self, directive: str) -> float | None:
         """What nginx.conf says, in seconds or as a number; None where it was not read."""
         return self.witness.configured.get(f"nginx_{directive}")
+
+
+def _instant(row: tuple[float, Tick]) -> float:
+    return row[0]
+
+
+def one_of(workers: int, count: int, held: float) -> bool:
+    """Whether ``count`` may be all that one of so many workers held of ``held``."""
+    mean = held / workers
+    return abs(count - mean) <= DEVIATIONS * math.sqrt(max(mean, 1.0)) + 0.1 * mean
 
 
 def left(cells: Iterable[Cell]) -> int:

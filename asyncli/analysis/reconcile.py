@@ -10,6 +10,7 @@ import msgspec
 
 from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
 from asyncli.analysis.totals import Totals
+from asyncli.core.histogram import bucket
 from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
@@ -139,9 +140,11 @@ def reconcile(
     accepts, handled, requests = result.accepts_delta, result.handled_delta, result.requests_delta
     polls, poller = round(float(pages.polls[-1])), round(float(pages.perhaps_reconnected[-1]))
     flight = _in_flight(phases, ticks, float(pages.t_s[-1]))
+    unread = round(float(pages.unanswered[-1]))
     unsure = sum(whole.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
     opened = whole.opened
     untold_opened, untold_sent = (round(float(client.at(f"untold_{name}", math.inf))) for name in ("opened", "sent"))
+    context.silent = sum(_never_answered(tick) for _, tick in ticks if tick.deaths)
     context.others = accepts is not None and accepts - opened > unsure + poller + flight.opened + untold_opened
     stale_s = max(_STALE_S, 2 * pages.step_s)
     active = Series(list(map(float, pages.t_s)), list(map(float, pages.active))).last(stop, max(start, stop - stale_s))
@@ -159,15 +162,20 @@ def reconcile(
     held, server = totals.held, result.server_active
     since = {one.pair: _since(one) for one in result.divergences if not one.closed}
     known = (
-        None if server is None else _Apart("held", server - held, -churn, churn),
+        None if server is None else _Apart("held", server - held, -churn, churn + unread),
         None
         if accepts is None
-        else _Apart("accepts", accepts - opened, -flight.opened - unseen_opened, unsure + poller + flight.opened + untold_opened),
+        else _Apart(
+            "accepts", accepts - opened, -flight.opened - unseen_opened - unread, unsure + poller + flight.opened + untold_opened
+        ),
         None if accepts is None or handled is None else _Apart("handled", handled - accepts, 0, 0),
         None
         if requests is None
         else _Apart(
-            "requests", requests - answers, -flight.answered - poller - unseen_sent, unanswered + flight.sent + untold_sent
+            "requests",
+            requests - answers,
+            -flight.answered - poller - unseen_sent - unread,
+            unanswered + flight.sent + untold_sent,
         ),
     )
     every = [one for one in known if one is not None]
@@ -302,6 +310,12 @@ def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[i
     return untold
 
 
+def _never_answered(tick: Tick) -> int:
+    """Connections that fell silent before their first answer: the handshake's last packet may have been lost with the rest."""
+    dead = tick.deaths.get("heartbeat_timeout")
+    return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
+
+
 def _schedule(plan: Plan) -> tuple[Ramp, Any]:
     import numpy as np
 
@@ -334,6 +348,7 @@ class _Pages:
         #: Whether anything is told that can be compared with a count of ours.
         self.told = any(len(columns[name]) for name in ("active", "accepts", "requests"))
         connects = _where(series(samples, "status.connects"), instants)
+        unanswered = _where(series(samples, "status.unanswered"), instants)
         took = _where(series(samples, "probe.status"), instants)
         self.t_s = np.array(instants)
         #: The page spoke of a moment since then: it may have come a round later than it was asked for.
@@ -350,6 +365,8 @@ class _Pages:
         known = len(connects) == len(instants)
         reconnects = np.array(connects) - connects[0] if known and connects else np.zeros(len(instants))
         self.polls = _since_first(page["polls"])
+        #: Polls without a page: the server may not have counted them, nor accepted their connections, and may still hold those.
+        self.unanswered = _since_first(np.array(unanswered)) if unanswered else np.zeros(len(instants))
         #: Where the collector did not count its own connections: how many it may have needed.
         self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / _POLLS_PER_CONNECTION)
         self.active = page["active"] - 1
@@ -399,15 +416,16 @@ def _through_time(client: _Client, pages: _Pages, start: float, stop: float) -> 
     perhaps = pages.perhaps_reconnected
     before = (t_s >= start) & (t_s <= stop)
     churn = (opened + lost)[before]
-    found = _divergences("held", t_s[before], (pages.active - client.held(t_s, stop))[before], -churn, churn)
+    unread = pages.unanswered
+    found = _divergences("held", t_s[before], (pages.active - client.held(t_s, stop))[before], -churn, churn + unread[before])
     found += _divergences(
-        "accepts", t_s, pages.accepts - client.at("opened", t_s), -opened - unseen_opened,
+        "accepts", t_s, pages.accepts - client.at("opened", t_s), -opened - unseen_opened - unread,
         opened + client.connecting(t_s) + client.at("unsure", until) + client.at("untold_opened", until) + perhaps,
     )  # fmt: skip
     found += _divergences("handled", t_s, pages.handled - pages.accepts, 0.0 * t_s, 0.0 * t_s)
     unanswered = client.at("sent", t_s) - client.at("answered", t_s)
     found += _divergences(
-        "requests", t_s, pages.requests - client.at("answered", t_s) - pages.polls, -answered - perhaps - unseen_sent,
+        "requests", t_s, pages.requests - client.at("answered", t_s) - pages.polls, -answered - perhaps - unseen_sent - unread,
         unanswered + sent + client.at("untold_sent", until),
     )  # fmt: skip
     return found
@@ -498,6 +516,8 @@ class _Context(msgspec.Struct):
     addresses: int
     #: More was accepted than we can have opened.
     others: bool = False
+    #: Opened, and silent before the first answer: the handshake's last packet may have been lost.
+    silent: int = 0
 
     def behind(self, severity: Severity, remedy: str) -> tuple[Severity, str]:
         """Where the server counts less than we do."""
@@ -610,8 +630,13 @@ def _accepts_differ(opened: int, accepts: int, since: str, context: _Context) ->
     evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}{since}"
     if accepts > opened:
         return Finding("reconcile_accepts", "warning", evidence, _STRANGER)
+    severity: Severity = "error"
     remedy = f"they wait in its listen queue: {_DESCRIPTORS}"
-    severity, remedy = context.behind("error", remedy)
+    if opened - accepts <= context.silent:
+        evidence += f"; {context.silent:,} of ours fell silent before their first answer"
+        severity = "warning"
+        remedy = f"if packets were lost on the way, so was the last one of a handshake; else {remedy}"
+    severity, remedy = context.behind(severity, remedy)
     return Finding("reconcile_accepts", severity, evidence, remedy)
 
 

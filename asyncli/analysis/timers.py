@@ -62,8 +62,22 @@ def ours(case: Case) -> None:
     """What was lost with a worker of ours, and what is no HTTP: the cause says it all."""
     lost = _by_cause("generator_lost", "see the finding about that process")
     case.take_all(case.of("generator_lost"), "generator_lost", lost, True)
-    foreign = _by_cause("protocol_error", "see that the URL names an HTTP server")
-    case.take_all(case.of("protocol_error"), "not_http", foreign, True)
+    cells = case.of("protocol_error")
+    before = sum(tick.answered for _, tick in case.between(-math.inf, min(cell.from_s for cell in cells))) if cells else 0
+    case.take_all(cells, "not_http", _not_http(before), True)
+
+
+def _not_http(before: int) -> Words:
+    """Something else than HTTP, and how many answers had been right before."""
+
+    def words(share: Share) -> tuple[str, str]:
+        evidence = f"{befell('protocol_error', share.count)}{share.medians()}{share.when()}"
+        if not before:
+            return evidence, "see that the URL names an HTTP server"
+        evidence += f"; until then {format_count(before)} heartbeats had been answered with HTTP"
+        return evidence, "see what took the server's place then: a box on the way (a portal, TLS), or another program on its port"
+
+    return words
 
 
 def _by_cause(cause: str, remedy: str) -> Words:

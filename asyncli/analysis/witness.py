@@ -38,6 +38,12 @@ class Testimony(msgspec.Struct):
     silent: bool | None = None
     #: It was silent from then on, up to the end of the hold.
     silent_since: bool | None = None
+    #: Requests that it counted, without our polls.
+    requests: int | None = None
+    #: TCP segments that this host sent again, for want of an acknowledgement, beyond those of the time before; and those that it
+    #: sent the first time.
+    resent: int | None = None
+    segments: int | None = None
     #: Its processes were there and used no CPU time; and how many cores they used.
     still: bool | None = None
     cores: float | None = None
@@ -55,6 +61,8 @@ class Witness:
         label = str(server.get("label") or "") if isinstance(server, dict) else ""
         #: "nginx", "Apache"; "" where unknown.
         self.name = re.split(r"[/\s]", label, maxsplit=1)[0]
+        #: Server and client are on one host, where no packet is lost between them.
+        self.local = environment.get("local") is True
         self._behind = any(check.code == "nginx_listen" for check in checks)
         self._stop = end_of_hold(phases, ticks, samples)
         # Between the last second of the hold and the first of the drain lies no line: it is held until it is let go.
@@ -67,7 +75,9 @@ class Witness:
         # Probes that cost much are asked less often than once a second.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._seen)]
         self._missed_s = max(_GAP_S, 2 * statistics.median(steps)) if steps else _GAP_S
-        self._status = {name: series(samples, f"status.{name}") for name in ("active", "accepts", "connects")}
+        pages = ("active", "accepts", "connects", "requests", "polls")
+        self._status = {name: series(samples, f"status.{name}") for name in pages}
+        self._resent, self._segments = series(samples, "tcp.RetransSegs"), series(samples, "tcp.OutSegs")
         slept = series(samples, "clock.suspended_s")
         #: When this machine woke from a suspension (s of the run, to a second), and how long it was (s).
         self.suspensions = [
@@ -115,6 +125,14 @@ class Witness:
         if self._status["active"].last(from_s) is not None:
             said.silent = self._silent(from_s, to_s)
             said.silent_since = self._stop - to_s > _GAP_S and self._silent(to_s, self._stop)
+        # A page and a tick are up to a second apart: the first second may be of before.
+        since_s = from_s + 1.0 if to_s - from_s > 2.0 else from_s
+        requests, polls = (_meanwhile(self._status[name], since_s, to_s) for name in ("requests", "polls"))
+        said.requests = None if requests is None or polls is None else requests - polls
+        resent, said.segments = (_meanwhile(counter, from_s, to_s) for counter in (self._resent, self._segments))
+        if resent is not None:
+            # Others on this host send again as well: what they did as long before is taken for what they went on to do.
+            said.resent = max(0, resent - (_meanwhile(self._resent, 2 * from_s - to_s, from_s) or 0))
         used = self._server["cpu_s"].between(from_s, to_s)
         if len(used) > 1 and used.t_s[-1] - used.t_s[0] >= 0.9:
             spent_s = used.values[-1] - used.values[0]
@@ -163,6 +181,12 @@ class Witness:
         # Page and tick are up to a second apart: while many come and go they differ by that, now more and now less.
         off = max(statistics.median(abs(one - m) for one in side) for side, m in zip((before, after), middles, strict=True))
         return None if off > count / 4 else round(middles[1] - middles[0])
+
+
+def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:
+    """By how much it rose from ``from_s`` to ``to_s``; None where it was not read then, or began anew."""
+    before, after = counter.near(from_s, _AFTER_S), counter.near(to_s, _AFTER_S)
+    return None if before is None or after is None or after < before else round(after - before)
 
 
 _LOCAL = ("generator.", "kernel.", "host.", "session.")

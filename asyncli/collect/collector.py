@@ -29,6 +29,7 @@ from asyncli.collect.status import StatusReader
 from asyncli.errors import HostError
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
+from asyncli.units import format_clock
 
 # A sample waits this long for what was asked in its second; what comes later joins the next one, so a slow status page
 # costs neither the second nor the kernel's numbers.
@@ -222,7 +223,7 @@ class Collector:
             lost = self._outage(name).failed(now_s, _words(outcome.error))
             # That the server itself is gone explains every loss after it, and must not hide among the probes' gaps.
             ended = lost is not None and isinstance(outcome.error, ProcessesGoneError)
-            self._say(_ended(now_s, outcome.error) if ended else lost)
+            self._say(_ended(now_s, outcome.error, self._plan.server_pid) if ended else lost)
             return
         self._say(self._outage(name).answered(now_s))
         values.update(outcome.reading.values)
@@ -288,13 +289,13 @@ async def _timed(status: StatusReader) -> tuple[dict[str, float], float]:
     return page, time.perf_counter() - begun
 
 
-def _ended(now_s: float, error: Exception | None) -> Finding:
-    return Finding(
-        "server_ended",
-        "error",
-        f"{_words(error)} {now_s:.0f} s after the start: what was lost or refused from then on is due to that",
-        "see its error log and the kernel's for who ended it",
-    )
+def _ended(now_s: float, error: Exception | None, pid: int | None) -> Finding:
+    evidence = f"{_words(error)} at {format_clock(now_s)}: what was lost or refused from then on is due to that"
+    remedy = "see its error log and the kernel's for who ended it"
+    if pid is not None:
+        evidence += f"; as --server-pid {pid} named it, one that took its place is not known as its successor"
+        remedy += "; --server-pidfile and --server-name follow a restart"
+    return Finding("server_ended", "error", evidence, remedy)
 
 
 def _not_found(found: Found) -> Finding:
@@ -312,6 +313,13 @@ def _with_restarts(reading: Reading, tree: ServerTree) -> Reading:
         evidence = f"all processes of the server ended and others took their place (root now {tree.roots[0]})"
         remedy = "see the server's log; memory before and after is of different processes"
         reading.findings.append(Finding("server_restarted", "warning", evidence, remedy))
+    if tree.orphaned:
+        evidence = (
+            f"the server's first process (pid {tree.orphaned}) ended, and its children live on: if it was their master, as of "
+            "nginx, they serve, but nobody replaces one that ends, and a reload does nothing"
+        )
+        remedy = "see its error log and the kernel's for who ended it; restart the server when the run is over"
+        reading.findings.append(Finding("server_master_ended", "warning", evidence, remedy))
     return reading
 
 

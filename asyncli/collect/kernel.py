@@ -43,7 +43,7 @@ TCP_COUNTERS = frozenset({
     "PruneCalled", "TCPChallengeACK",
 })  # fmt: skip
 _WAITING_PAGES = re.compile(r"^ +count: +(\d+)$", re.MULTILINE)
-_SNMP_TCP = frozenset({"RetransSegs", "AttemptFails", "EstabResets", "OutRsts"})
+_SNMP_TCP = frozenset({"OutSegs", "RetransSegs", "AttemptFails", "EstabResets", "OutRsts"})
 
 
 class Slab(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from asyncli.records import Finding
-from asyncli.units import format_duration
+from asyncli.units import format_clock, format_duration
 
 #: The share of one core that a probe may use: on a small host what watches must not be what is measured. Of the ten probes
 #: only three can grow dear (the memory of server, generator and session: smaps_rollup of each process), and the others cost
@@ -84,7 +84,7 @@ class Outage:
         return Finding(
             code=f"{self.name}_lost",
             severity="warning",
-            evidence=f"{self.name} could not be read from {now_s:.0f} s on: {why}",
+            evidence=f"{self.name} could not be read from {format_clock(now_s)} on: {why}",
             remedy="its numbers have a gap, which no figure of the report bridges",
         )
 
@@ -96,5 +96,5 @@ class Outage:
         return Finding(
             code=f"{self.name}_back",
             severity="info",
-            evidence=f"{self.name} is read again at {now_s:.0f} s, after a gap of {format_duration(now_s - since_s)}",
+            evidence=f"{self.name} is read again at {format_clock(now_s)}, after a gap of {format_duration(now_s - since_s)}",
         )

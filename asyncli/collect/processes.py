@@ -161,6 +161,9 @@ class ServerTree:
         self.restarts = 0
         #: Processes of it that were seen alive and have ended since.
         self.ended = 0
+        #: A root that ended while its children lived on, each by itself; 0 for none. Not one whose child took over from it,
+        #: as at an upgrade in place.
+        self.orphaned = 0
         self._living: set[tuple[int, int]] = set()
         self._relocate = relocate
         self._proc = proc
@@ -172,11 +175,19 @@ class ServerTree:
         if not any(not stat.ended for stat in found.values()):
             self._find_again()
             found = self._walk(self._survivors())
+        self._mind_orphans(found)
         living = {(pid, stat.start_ticks) for pid, stat in found.items() if not stat.ended}
         self.ended += len(self._living - living)
         self._living = living
         self._known = {pid: stat.start_ticks for pid, stat in found.items()}
         return list(found.values())
+
+    def _mind_orphans(self, found: dict[int, Stat]) -> None:
+        alive = {pid: stat for pid, stat in found.items() if not stat.ended}
+        gone = [pid for pid in self.roots if pid not in alive]
+        parents_of_living = {stat.parent for stat in alive.values()} & alive.keys()
+        if len(self.roots) == 1 and gone and alive and not parents_of_living:
+            self.orphaned = gone[0]
 
     def _survivors(self) -> list[Stat]:
         """Known processes that still are the same ones, roots first."""

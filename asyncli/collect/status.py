@@ -25,6 +25,8 @@ class StatusReader:
         self.url = url
         #: Requests written to the socket, a repeat on a connection that the server had closed included.
         self.polls = 0
+        #: Of these, those that a page answered.
+        self.pages = 0
         #: Connections made: nginx ends one after keepalive_requests (1000) polls, so an overnight run makes many.
         self.connects = 0
         #: The Server header of the last answer, "" when there was none.
@@ -51,7 +53,9 @@ class StatusReader:
                 if response.status != 200:
                     raise self._error(f"answered {response.status} {response.reason} {excerpt(text)}", _WRONG_PAGE)
                 try:
-                    return self._with_us(parse_page(text))
+                    page = parse_page(text)
+                    self.pages += 1
+                    return self._with_us(page)
                 except NotStatusPage:
                     kind = response.content_type
                     raise self._error(f"answered {kind} {excerpt(text)}, no status page", _WRONG_PAGE) from None
@@ -62,7 +66,8 @@ class StatusReader:
 
     def _with_us(self, page: StatusPage) -> dict[str, float]:
         polls, connects = float(self.polls), float(self.connects)
-        values = {**page.values, "status.polls": polls, "status.connects": connects}
+        unanswered = polls - self.pages
+        values = {**page.values, "status.polls": polls, "status.connects": connects, "status.unanswered": unanswered}
         if not page.with_us:
             # Those who read the counts take our one connection, our connects and our polls out of them again.
             ours = {"status.active": 1.0, "status.accepts": connects, "status.handled": connects, "status.requests": polls}

@@ -17,9 +17,11 @@ from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import outside, without_counters
 from asyncli.analysis.moments import SUSPENDED
+from asyncli.analysis.packets import sent_again
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.series import Series, end_of_hold, end_of_run, first_connect, phase, series
+from asyncli.analysis.silences import stalls
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, exit_status, judge
 from asyncli.core.histogram import Histogram
@@ -35,6 +37,8 @@ __all__ = ["Summary", "exit_status", "summarise"]
 
 # Sampled at the borders of phases: a value for the hold's end that is older than this is not one.
 _STALE_S = 60.0
+# So many findings of one kind are listed; more are told together.
+_FEW_OF_A_KIND = 4
 
 
 class PhaseSpan(msgspec.Struct):
@@ -260,14 +264,16 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *_of_limits(outcomes),
             *unreadable,
             *limits,
-            *deaths.failures(totals),
+            *deaths.failures(totals, ticks),
             *deaths.deaths(known.diagnoses),
             *disagreements,
             *company(totals, phases, ticks, samples, environment),
             *deaths.listen_queue(phases, ticks, samples, environment),
+            *sent_again(phases, ticks, samples),
+            *stalls(phases, ticks, samples, run.checks, environment),
             *deaths.statuses(whole),
             *_of_the_file(run),
-            *run.findings,
+            *_few_of_each(run.findings),
             *_of_numbers(plan, totals, rate),
             *cost.findings,
             *known.findings,
@@ -387,6 +393,22 @@ def _of_the_file(run: Run) -> list[Finding]:
     if run.dropped:
         evidence = f"{run.dropped:,} records are missing from the run file: its disk refused them"
         found.append(Finding("records_missing", "error", evidence, "write the run file to a disk with room (--out)"))
+    return found
+
+
+def _few_of_each(findings: list[Finding]) -> list[Finding]:
+    """What was noted as it happened; of a kind that came again and again through a night only the first and the last of them."""
+    by_code: dict[str, list[Finding]] = {}
+    for one in findings:
+        by_code.setdefault(one.code, []).append(one)
+    found = []
+    for many in by_code.values():
+        if len(many) <= _FEW_OF_A_KIND:
+            found += many
+            continue
+        first, last = many[0], many[-1]
+        evidence = f"{first.evidence}; and {len(many) - 2:,} more times; the last time {last.evidence}"
+        found.append(msgspec.structs.replace(first, evidence=evidence))
     return found
 
 

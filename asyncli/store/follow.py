@@ -70,7 +70,7 @@ class Follower:
                 self._last = self._read(connection)
             except reader.DAMAGE as error:
                 raise reader.wrong(self._path, error) from None
-        # What is written is on the disk a moment before it can be read (a commit waits for fsync): such a file is looked at again.
+        # A commit is on the disk a moment before it can be read, while it waits for fsync: such a file is looked at again.
         self._seen = seen if time.time() > self.quiet_since_s + _SETTLED_S else None
         return self._last
 

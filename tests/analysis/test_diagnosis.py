@@ -546,6 +546,14 @@ def test_a_cause_names_only_the_moments_in_which_some_died_of_it() -> None:
     assert said["reset"].startswith("20 connections were reset by the server or on the way at 0:02:00 within 1 s (1,000 of")
 
 
+@pytest.mark.parametrize("second", [59, 61])
+def test_one_beyond_a_second_s_border_belongs_to_its_moment(second: int) -> None:
+    one = only(Scene().die(1, "reset", [second]).die(HELD - 1, "reset", [60]))
+    assert (one.code, one.count) == ("box_reset", HELD)
+    # One who died a while before does not.
+    assert by_code(Scene().die(1, "reset", [second - 5]).die(HELD - 1, "reset", [60])) == {"box_reset": HELD - 1, "too_few": 1}
+
+
 def test_moments_that_come_all_the_time_are_none() -> None:
     scene = Scene(seconds=1000).die(6000, "closed_idle", range(10, 990, 10))
     assert only(scene).code == "unexplained"
@@ -608,6 +616,104 @@ def test_a_server_that_is_busy_does_not_stand_still() -> None:
         scene.ticks[second].answered = 0
         scene.sampled(range(second, second + 1), status_active=None, status_accepts=None, server_cpu_s=2.0 * second)
     assert "looks like nginx was busy, and answered nobody: it used 2.0 cores meanwhile" in only(scene).evidence
+
+
+def unanswered(scene: Scene, first: int = 50, last: int = 120) -> Scene:
+    """Nobody is answered in these seconds."""
+    for second in range(first, last + 1):
+        scene.ticks[second].answered = 0
+    return scene
+
+
+def counting(scene: Scene, name: str, before: float, meanwhile: float) -> Scene:
+    """A counter that rises by so much a second before the 50th, and from then on."""
+    value = 0.0
+    for sample in scene.samples:
+        value += meanwhile if 50 < sample.t_s <= 80 else before
+        sample.values[name] = value
+    return scene
+
+
+def test_what_nobody_acknowledged_was_lost_on_the_way() -> None:
+    # Each of the 60 a second is sent again three times; a server that stands still has a kernel that acknowledges.
+    scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
+    scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
+    one = only(counting(scene, "tcp.RetransSegs", 0.1, 180.0))
+    assert (one.code, one.certain) == ("path_cut", False)
+    assert "nothing that was sent was acknowledged (3,058 TCP segments sent again)" in one.evidence
+    assert only(counting(scene, "tcp.RetransSegs", 0.1, 1.0)).code == "server_stalled"
+    # Other programs went on with theirs; and on one host nothing is lost on the way.
+    assert only(counting(scene, "tcp.RetransSegs", 170.0, 180.0)).code == "server_stalled"
+    scene.environment["local"] = True
+    assert only(counting(scene, "tcp.RetransSegs", 0.1, 180.0)).code == "server_stalled"
+
+
+def test_a_host_without_a_route_knows_what_was_cut() -> None:
+    scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
+    scene.ticks[65].failures = {"unreachable": 7}
+    one = only(scene)
+    assert (one.code, one.certain) == ("path_cut", True)
+    assert "7 connects found no route or were forbidden" in one.evidence
+
+
+def test_what_the_server_counted_arrived() -> None:
+    def scene(meanwhile: float) -> Scene:
+        return counting(
+            counting(unanswered(silent(HELD, range(60, 80), between(1, 30))), "status.requests", 61.0, meanwhile), "status.polls", 1.0, 1.0
+        )
+
+    late, cut = only(scene(61.0)), only(scene(1.0))
+    assert (late.code, cut.code) == ("answers_late", "path_cut")
+    assert "nginx counted 1,020 requests meanwhile, and none was answered in time" in late.evidence
+    assert "though the server's status page answered and counted no request" in cut.evidence
+
+
+@pytest.mark.parametrize(("cause", "code"), [("heartbeat_timeout", "answers_in_part"), ("closed_awaiting", "cut_short")])
+def test_bytes_that_are_no_whole_answer_are_a_part_of_one(cause: str, code: str) -> None:
+    scene = unanswered(Scene(), 50, 80).die(600, cause, range(60, 80), idle=between(11, 40))
+    for second, tick in scene.ticks.items():
+        tick.bytes_received = 200 * tick.answered + (30 * 80 if 60 <= second < 80 else 0)
+    one = only(scene)
+    assert (one.code, one.certain) == (code, False)
+    assert "40% on the average" in one.evidence
+    # Without the bytes it is none.
+    for tick in scene.ticks.values():
+        tick.bytes_received = 200 * tick.answered
+    assert only(scene).code != code
+
+
+def test_answers_after_the_way_was_mended_say_nothing_of_before() -> None:
+    # The last of those that asked before die as others are answered already.
+    assert only(unanswered(silent(HELD, range(60, 80), between(1, 30)), 50, 69)).code == "path_cut"
+
+
+def test_a_quiet_fleet_is_not_silent_for_a_second_without_an_answer() -> None:
+    # An answer every other second, and none in the two in which the dead were asked.
+    scene = silent(6, range(60, 61), between(1, 30))
+    for second, tick in scene.ticks.items():
+        tick.sent = tick.answered = second % 2 if not 49 <= second <= 53 else 0
+    assert only(scene).code == "unexplained"
+
+
+def test_packets_that_are_lost_here_and_there() -> None:
+    scene = silent(50, range(60, 80), between(1, 30))
+    counting(counting(scene, "tcp.OutSegs", 120.0, 120.0), "tcp.RetransSegs", 0.0, 40.0)
+    one = only(scene)
+    assert (one.code, one.certain) == ("packets_lost", False)
+    assert "others were answered, but 24% of this host's TCP segments were sent again" in one.evidence
+    scene.environment["local"] = True
+    assert only(scene).code == "unexplained"
+    scene.environment["local"] = False
+    # As many as the dead sent again by themselves are no sign of more.
+    assert only(counting(scene, "tcp.RetransSegs", 0.0, 12.0)).code == "unexplained"
+
+
+def test_what_answered_with_http_before_is_a_server() -> None:
+    assert only(Scene().die(9, "protocol_error", EVER)).remedy == "see what took the server's place then: a box on the way (a portal, TLS), or another program on its port"
+    never = Scene().die(9, "protocol_error", EVER)
+    for tick in never.ticks.values():
+        tick.answered = 0
+    assert only(never).remedy == "see that the URL names an HTTP server"
 
 
 def long_gap(chance: random.Random) -> float:

@@ -22,6 +22,7 @@ from asyncli.analysis.reconcile import (
     reconcile,
 )
 from asyncli.analysis.totals import fold
+from asyncli.core.histogram import Histogram, bucket
 from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
@@ -182,6 +183,40 @@ def test_our_poller_may_have_to_connect_again() -> None:
     shift(run, "status.accepts", 1.0)
     shift(run, "status.handled", 1.0)
     assert reconciled(run)[0].agrees is True
+
+
+def test_polls_without_a_page_may_or_may_not_have_arrived() -> None:
+    # Three polls in vain, each on a connection of its own that the server may hold on to.
+    def run(unanswered: float) -> Run:
+        run = a_run(20_000)
+        shift(run, "status.polls", 3)
+        shift(run, "status.connects", 3)
+        shift(run, "status.unanswered", unanswered)
+        return run
+
+    for sample in (one := run(3)).samples:
+        sample.values.setdefault("status.unanswered", 3.0 if sample.t_s >= 40.0 else 0.0)
+    assert reconciled(one) == (reconciled(one)[0], ["reconcile_in_flight"])
+    shift(one, "status.active", 3)
+    assert reconciled(one)[0].agrees
+    shift(one, "status.active", 1)
+    assert "reconcile_held" in reconciled(one)[1]
+    assert "reconcile_requests" in reconciled(run(0))[1]
+
+
+@pytest.mark.parametrize(("answers", "severity", "words"), [(0, "warning", "if packets were lost on the way"), (5, "error", "they wait in its listen queue")])
+def test_a_handshake_of_which_the_last_packet_was_lost(answers: int, severity: str, words: str) -> None:
+    # Three were opened, fell silent and were replaced; the server never knew of them.
+    run = a_run(20_000)
+    dead = Deaths()
+    for _ in range(3):
+        dead.merge(Deaths(1, requests=Histogram({bucket(answers): 1}, answers, answers)))
+    run.ticks[30][1].deaths["heartbeat_timeout"] = dead
+    run.ticks[31][1].opened += 3
+    (finding,) = [one for one in look(run)[1] if one.code == "reconcile_accepts"]
+    assert finding.severity == severity
+    assert finding.remedy.startswith(words)
+    assert ("; 3 of ours fell silent before their first answer" in finding.evidence) is (answers == 0)
 
 
 def test_unanswered_beats_may_or_may_not_have_arrived() -> None:

@@ -15,7 +15,7 @@ from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import exit_status, judge
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.plan import Plan
-from asyncli.records import CUT, STOPPED, Deaths, Finding, Tick
+from asyncli.records import CUT, STOPPED, Deaths, Finding, Phase, Tick
 from asyncli.store.reader import Run
 
 PLAN = Plan(urls=("http://a/",), connections=100)
@@ -196,6 +196,22 @@ def test_the_most_frequent_cause_comes_first_and_what_did_not_occur_not_at_all()
     assert [finding.evidence for finding in found] == [
         "9 connects found no free local port (no_ports)", "1 connect was refused (refused)",
     ]  # fmt: skip
+
+
+def test_attempts_that_fail_in_the_hold_say_when_and_that_the_loss_came_first() -> None:
+    phases = [Phase("ramp", 0.0, 10.0), Phase("hold", 10.0, 60.0)]
+    ticks = [(float(t_s), Tick(second=t_s, failures={"refused": 3} if 20 < t_s < 24 else {})) for t_s in range(1, 60)]
+    (finding,) = deaths.failures(fold(ticks, phases), ticks)
+    assert finding.evidence == "9 connects were refused (refused), from 0:00:20 to 0:00:23"
+    assert "backlog" in finding.remedy
+    ticks[19][1].deaths["reset"] = Deaths(count=9)
+    (finding,) = deaths.failures(fold(ticks, phases), ticks)
+    assert finding.evidence.endswith("to 0:00:23, as lost connections were to be replaced")
+    assert finding.remedy.startswith("see the lost_* findings")
+    # Some failed in the ramp: those were to replace nothing.
+    ticks[4][1].failures["refused"] = 1
+    (finding,) = deaths.failures(fold(ticks, phases), ticks)
+    assert "backlog" in finding.remedy
 
 
 def test_what_befell_them_all_is_said_once() -> None:

@@ -215,7 +215,7 @@ async def test_a_probe_that_fails_and_comes_back_ends_nothing(bench: Callable[..
     assert [("server.pss_bytes" in sample.values) for sample in one.samples] == [True, True, False, False, True, True]
     assert all("tcp.x" in sample.values for sample in one.samples)
     assert one.codes() == ["server_memory_lost", "server_memory_back"]
-    assert "from 3 s on: KeyError: 'Pss'" in one.findings[0].evidence
+    assert "from 0:00:03 on: KeyError: 'Pss'" in one.findings[0].evidence
     assert "gap of 3 s" in one.findings[1].evidence
 
 

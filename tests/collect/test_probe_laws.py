@@ -56,7 +56,7 @@ def test_an_outage_is_said_when_it_begins_and_when_it_ends() -> None:
     lost = outage.failed(2, "Connection refused")
     assert lost is not None
     assert (lost.code, lost.severity) == ("status_lost", "warning")
-    assert "from 2 s on: Connection refused" in lost.evidence
+    assert "from 0:00:02 on: Connection refused" in lost.evidence
     assert outage.failed(3, "Connection refused") is None
     back = outage.answered(31)
     assert back is not None

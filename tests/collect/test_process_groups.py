@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -233,6 +234,25 @@ def test_the_survivors_of_a_root_are_the_tree(tree: Tree) -> None:
     os.waitid(os.P_PID, tree.master.pid, os.WEXITED | os.WNOWAIT)
     living = {one.pid for one in server() if not one.ended}
     assert living == {*tree.workers, tree.grandchild}
+
+
+def test_children_that_a_root_left_alone_are_orphans() -> None:
+    # Two that sleep, below a shell of their own; and the same where a child has become the root of the other.
+    alone = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"], start_new_session=True)
+    below = subprocess.Popen(["sh", "-c", "sh -c 'sleep 60 & wait' & wait"], start_new_session=True)
+    try:
+        for root, orphaned in ((alone, alone.pid), (below, 0)):
+            server = ServerTree([root.pid])
+            deadline = time.monotonic() + 10
+            while len(server()) < 3:
+                assert time.monotonic() < deadline
+            root.kill()
+            root.wait()
+            assert len([one for one in server() if not one.ended]) == 2
+            assert server.orphaned == orphaned
+    finally:
+        for root in (alone, below):
+            os.killpg(root.pid, signal.SIGKILL)
 
 
 def test_a_server_that_ended_is_gone_until_it_is_found_again(tree: Tree) -> None:

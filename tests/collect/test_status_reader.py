@@ -90,6 +90,7 @@ async def test_our_part_is_added_where_the_page_leaves_it_out(start: Start) -> N
         "status.requests": 9,
         "status.polls": 2,
         "status.connects": 1,
+        "status.unanswered": 0,
     }
 
 

@@ -11,6 +11,9 @@ import pytest
 
 from asyncli.lab.nginx import LabNginx
 
+# What it asserts of every soak shows its numbers, as a test's own assertions do.
+pytest.register_assert_rewrite("provoked")
+
 
 @pytest.fixture
 def start_nginx() -> Iterator[Callable[..., LabNginx]]:

@@ -131,6 +131,18 @@ def test_findings_come_once_and_errors_first() -> None:
     assert ranks == sorted(ranks)
 
 
+def test_what_came_again_all_night_is_told_once() -> None:
+    run = a_run(30_000)
+    run.findings = [Finding("status_lost", "warning", f"status could not be read from 0:0{n}:00 on: no answer") for n in range(6)]
+    run.findings += [Finding("status_back", "info", f"status is read again at 0:0{n}:30") for n in range(4)]
+    found = [one for one in summarise(run).findings if one.code.startswith("status_")]
+    assert [one.code for one in found] == ["status_lost", *["status_back"] * 4]
+    assert found[0].evidence == (
+        "status could not be read from 0:00:00 on: no answer; and 4 more times; the last time status could not be read from "
+        "0:05:00 on: no answer"
+    )
+
+
 def test_a_run_that_lost_everything_does_not_pass() -> None:
     run = a_run(20_000)
     for t_s, tick in run.ticks:

@@ -1,0 +1,263 @@
+"""Heartbeats that were not answered, or not in whole: does the server stand still, is it slow, or is it the way to it?
+
+Three witnesses tell them apart. A process that stands still has a kernel that acknowledges what comes all the same, so that
+nothing is sent again (RFC 9293, 3.8.4); what is lost on the way is sent again after 0.2 s, 0.4 s and so on (RFC 6298, and
+TCP_RTO_MIN of Linux). The server's count of requests says what arrived. And bytes that are no whole answer say that it answered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, befell, in_seconds, left, one_of
+from asyncli.analysis.series import Ticks, end_of_hold, first_connect
+from asyncli.analysis.timers import idle_edge, known_idle
+from asyncli.analysis.witness import Testimony, Witness
+from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
+from asyncli.units import format_clock, format_count, format_duration
+
+# As good as nobody; and the most of them.
+_NOBODY, _HALF = 0.05, 0.5
+# Who answers nobody and uses so much of a core does not stand still.
+_BUSY_CORES = 0.5
+# Where so many are expected at random moments, none comes by accident one time in twenty (e^-3).
+_EXPECTED = 3.0
+# So much of an answer, on the average, is a part of one; bytes and ticks are otherwise exact.
+_PART = 0.1
+_FIRST_RESEND_S = 0.2
+# Two ticks may fall between the answers of a quiet fleet; and a generator that stands still itself is no witness.
+_STALL_S, _OURS_S = 2.0, 0.5
+_MOST_STALLS = 3
+
+_WAY = "see routes, firewalls and links between here and the server"
+
+
+def silences(case: Case) -> None:
+    """Heartbeats without an answer: the server stands still, or is slow, or a box on the way drops connections silently."""
+    for place, cells in enumerate(_stretches(case)):
+        code, said, remedy, certain = _why_silent(case, cells)
+        if code == "":
+            continue
+
+        def words(share: Share, said: str = said, remedy: str = remedy) -> tuple[str, str]:
+            return f"{befell('heartbeat_timeout', share.count)} ({format_duration(case.timeout_s)}): {said}{share.when()}", remedy
+
+        case.take_all(cells, code, words, certain, place)
+
+
+def _stretches(case: Case) -> list[list[Cell]]:
+    """The silent deaths, parted where none died for longer than a heartbeat and its patience take."""
+    parted: list[list[Cell]] = []
+    pause = case.timeout_s + case.gap_s + 3.0
+    for cell in sorted(case.of("heartbeat_timeout"), key=lambda one: one.to_s):
+        if not parted or cell.to_s - parted[-1][-1].to_s > pause:
+            parted.append([])
+        parted[-1].append(cell)
+    return parted
+
+
+def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
+    """Code, words, remedy, and whether the server itself bears it out; code "" where nothing fits."""
+    count = left(cells)
+    from_s, to_s = cells[0].from_s, cells[-1].to_s
+    # When the first of those heartbeats went out, and the last: what is answered later says nothing of them.
+    asked_s = from_s - case.timeout_s + 1.0
+    until_s = max(cells[-1].from_s - case.timeout_s, asked_s + 2.0)
+    if case.answers_per_s * (until_s - asked_s) < _EXPECTED:
+        # So few beat that a second or two without an answer is nothing; then all up to the last death must tell.
+        until_s = max(until_s, to_s - 1.0)
+    meanwhile = [tick for _, tick in case.between(asked_s + 0.9, to_s)]
+    asked = [tick for _, tick in case.between(asked_s + 0.9, until_s)]
+    if sum(tick.answered for tick in asked) < _NOBODY * count:
+        said = case.witness.about(max(asked_s, 0.0), until_s, count)
+        return _nobody_answered(case, cells, meanwhile, asked, said)
+    said = case.witness.about(max(asked_s, 0.0), to_s, count)
+    name = _name(case.witness)
+    edge = idle_edge(case, case.pool(cells).idle_s, count, waited_s=case.timeout_s)
+    if edge is not None:
+        whose = known_idle(edge, edge + 1)
+        holds = said.excess is not None and said.excess >= _HALF * count
+        counts = f", and {name} still counts {format_count(min(said.excess or 0, count))} of them as open" if holds else ""
+        why = (
+            f"all of them had been idle for {in_seconds(edge)} or longer, while others were answered{counts}: "
+            f"{'' if holds else 'looks like '}a box on the way drops idle connections without a word"
+            f"{f' ({whose})' if whose else ''}"
+        )
+        return "silent_drop", why, "beat more often than that (--keepalive below twice that time), or raise its timeout", holds
+    # What falls silent is sent again by itself; so much more of it is of those that went on.
+    of_the_dead = count * (1.0 + math.log2(max(1.0, case.timeout_s / _FIRST_RESEND_S)))
+    resent = 0 if case.witness.local else said.resent or 0
+    if count >= FEWEST and said.segments and resent >= 2 * of_the_dead:
+        share = resent / (resent + said.segments)
+        why = f"others were answered, but {share:.0%} of this host's TCP segments were sent again: packets were lost on the way"
+        return "packets_lost", why, "see links, cables and firewalls between (ip -s link), and the server's own counters", False
+    slow = max((tick.latency_us.quantile(0.99) or 0.0 for tick in meanwhile), default=0.0) / 1e6
+    if slow >= _HALF * case.timeout_s and count >= FEWEST:
+        why = f"others were answered late, up to {format_duration(slow)}: looks like {name} or the way to it is overloaded"
+        return "server_slow", why, "ask less of it (--connections, --keepalive), or wait longer (--timeout)", False
+    workers = case.witness.workers(from_s)
+    held = case.witness.held(asked_s)
+    if workers and workers > 1 and count >= FEWEST and one_of(workers, count, held) and to_s - from_s <= case.gap_s + 3.0:
+        why = f"others were answered: looks like a worker of {name}, one of {workers}, stands still with its connections"
+        return "worker_stalled", why, "see what its workers do (ps, its error log)", False
+    return "", "", "", False
+
+
+def _nobody_answered(
+    case: Case, cells: list[Cell], meanwhile: Sequence[Tick], asked: Sequence[Tick], said: Testimony
+) -> tuple[str, str, str, bool]:
+    name, count = _name(case.witness), left(cells)
+    sent = sum(tick.sent for tick in asked)
+    no_route = sum(tick.failures.get("unreachable", 0) for tick in meanwhile)
+    if no_route:
+        why = f"nobody was answered, and {_many(no_route, 'connect')} found no route or were forbidden: the way to it was cut"
+        return "path_cut", why, _WAY, True
+    if _unacknowledged(case.witness, said, sent):
+        return "path_cut", f"nobody was answered, {_sent_again(said)}", _WAY, False
+    if said.silent and said.still:
+        why = f"{name} stood still: it answered nobody, its status page neither, and its processes used no CPU"
+        return "server_stalled", why, "see who stopped it (SIGSTOP, a debugger, a frozen cgroup)", count >= FEWEST
+    if part := _part_of_an_answer(case, cells):
+        why = (
+            f"of each answer only a part came ({part:.0%} on the average): looks like a slow line, or a box on the way that "
+            "holds answers back"
+        )
+        return "answers_in_part", why, "see the bandwidth and the boxes between here and the server", False
+    if said.silent is False and said.requests is not None and said.requests >= max(FEWEST, _HALF * sent):
+        why = (
+            f"{name} counted {_many(said.requests, 'request')} meanwhile, and none was answered in time: looks like answers come "
+            "late, or are lost on the way back"
+        )
+        return "answers_late", why, "see its load, and boxes on the way; a longer --timeout tells late from lost", False
+    if said.silent is False:
+        none = said.requests is not None and said.requests <= _NOBODY * sent and sent >= FEWEST
+        counted = " and counted no request" if none else ""
+        why = f"nobody was answered, though the server's status page answered{counted}: looks like the way to it was cut"
+        return "path_cut", why, _WAY, False
+    if count >= FEWEST and said.cores is not None and said.cores >= _BUSY_CORES:
+        why = f"looks like {name} was busy, and answered nobody: it used {said.cores:.1f} cores meanwhile"
+        return "server_stalled", why, "see what its processes did (top, perf, its error log)", False
+    if count >= FEWEST:
+        why = f"nobody was answered meanwhile: looks like {name} stood still, or the way to it was cut"
+        return "server_stalled", why, "see whether it runs, and routes and firewalls between", False
+    return "", "", "", False
+
+
+def _unacknowledged(witness: Witness, said: Testimony, sent: int) -> bool:
+    """Whether what was sent had to be sent again, and nearly all of it: nobody's kernel acknowledged it.
+
+    The kernel counts for the whole host; on this host alone a server that is seen to stand still says more.
+    """
+    if witness.local and said.silent and said.still:
+        return False
+    return said.resent is not None and said.resent >= max(FEWEST, _HALF * sent)
+
+
+def _sent_again(said: Testimony) -> str:
+    return (
+        f"and nothing that was sent was acknowledged ({_many(said.resent or 0, 'TCP segment')} sent again): looks like the way "
+        "to it was cut, or its host was down"
+    )
+
+
+# -- answers that broke off
+
+
+def cut_short(case: Case) -> None:
+    """Closed in the midst of an answer: more bytes came than the whole answers of those seconds have."""
+    cells = case.of("closed_awaiting")
+    part = _part_of_an_answer(case, cells)
+    if part is None or left(cells) < FEWEST:
+        return
+
+    def words(share: Share) -> tuple[str, str]:
+        return (
+            f"{befell('closed_awaiting', share.count)}, after a part of it had come ({part:.0%} on the average): looks like a "
+            f"box on the way that breaks answers off, or a worker that ended while it wrote{share.when()}",
+            "see the boxes between here and the server, and its error log",
+        )
+
+    case.take_all(cells, "cut_short", words, False)
+
+
+def _part_of_an_answer(case: Case, cells: Sequence[Cell]) -> float | None:
+    """The share of an answer that each of the dead got on the average; None where it was none, or is not known."""
+    quiet = [tick for _, tick in case.ticks if tick.answered and not tick.deaths]
+    answered = sum(tick.answered for tick in quiet)
+    size = sum(tick.bytes_received for tick in quiet) / answered if answered else 0.0
+    if not size:
+        return None
+    # A farewell and what is no HTTP are bytes of another kind.
+    others = {"closed_announced", "protocol_error"}
+    ticks = {id(cell.tick): cell.tick for cell in cells if not others & cell.tick.deaths.keys()}.values()
+    dead = sum(cell.left for cell in cells if id(cell.tick) in {id(tick) for tick in ticks})
+    beyond = sum(tick.bytes_received - tick.answered * size for tick in ticks)
+    part = beyond / (dead * size) if dead else 0.0
+    return part if _PART <= part <= 1.0 else None
+
+
+# -- silences that nobody died of
+
+
+def stalls(
+    phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], checks: Sequence[Check], environment: Environment
+) -> list[Finding]:
+    """A finding for each stretch of two seconds or more in which nobody was answered, though some waited, and nobody died of it.
+
+    Not where connections died meanwhile or soon after: their diagnosis says it. Not where the generator itself stood still.
+    """
+    stop = end_of_hold(phases, ticks, samples)
+    start = first_connect(phases, ticks)
+    found: list[tuple[float, float, int]] = []
+    rows = [(t_s, tick) for t_s, tick in ticks if start < t_s <= stop]
+    begun: int | None = None
+    for place, (_, tick) in enumerate(rows):
+        silent = not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < _OURS_S
+        if silent and begun is None:
+            begun = place
+        if begun is None or (silent and place + 1 < len(rows)):
+            continue
+        last = place if silent else place - 1
+        waited = max(one.awaiting for _, one in rows[begun : last + 1])
+        nobody_died = not any(one.lost for _, one in rows[max(0, begun - 1) : place + 2])
+        if last - begun + 1 >= _STALL_S and waited >= FEWEST and nobody_died:
+            found.append((rows[begun][0] - 1.0, rows[last][0], waited))
+        begun = None
+    if not found:
+        return []
+    witness = Witness(phases, ticks, samples, checks, environment)
+    told = [_stall(witness, *one) for one in found[:_MOST_STALLS]]
+    if len(found) > _MOST_STALLS:
+        told.append(Finding("no_answers", "warning", f"... and {len(found) - _MOST_STALLS} stretches more without any answer"))
+    return told
+
+
+def _stall(witness: Witness, from_s: float, to_s: float, waited: int) -> Finding:
+    name, said = _name(witness), witness.about(from_s, to_s, waited)
+    if _unacknowledged(witness, said, waited):
+        why, remedy = "nothing that was sent was acknowledged: looks like the way to it was cut for so long", _WAY
+    elif said.silent and said.still:
+        why = f"{name} stood still, its status page was silent too, and its processes used no CPU"
+        remedy = "see who stopped it (SIGSTOP, a debugger, a frozen cgroup)"
+    elif said.silent is False and said.requests is not None and said.requests >= _HALF * waited:
+        why = f"{name} counted {_many(said.requests, 'request')} meanwhile: it was slow, or answers were held up on the way back"
+        remedy = "see its load, and boxes between here and the server"
+    elif said.silent is False:
+        why, remedy = "its status page answered: looks like the way to it was cut for so long", _WAY
+    else:
+        why = f"looks like {name} stood still, or the way to it was cut for so long"
+        remedy = "see its load and its error log, and routes and firewalls between"
+    evidence = (
+        f"no heartbeat was answered from {format_clock(from_s)} to {format_clock(to_s)}, while up to {format_count(waited)} "
+        f"waited, and no connection was lost: {why}"
+    )
+    return Finding("no_answers", "warning", evidence, remedy)
+
+
+def _name(witness: Witness) -> str:
+    return "nginx" if witness.is_nginx else "the server"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{format_count(count)} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,331 @@
+"""Soaks in which one thing is provoked on a real nginx, and what is recorded and said of it. Several run side by side: they
+mostly wait."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fault_table
+import pytest
+from namespaces import SERVER, Cable, inside
+from programs import SHORT, Program, recorded, report, run, until
+
+from asyncli.analysis.diagnosis import Diagnosis, diagnose
+from asyncli.analysis.totals import fold
+from asyncli.lab.child import group_alive
+from asyncli.lab.nginx import LabNginx
+from asyncli.store.reader import Run, read_run
+
+T = TypeVar("T")
+N = 100
+# Soaks that run at a time: each takes some seconds, of which it waits most, and under half a second of CPU to start.
+SIDE_BY_SIDE = 5
+_LOOK_S = 0.4
+
+
+class Nginx(LabNginx):
+    """The lab's, with its configuration changed: ``replace`` maps what stands there to what shall."""
+
+    def __init__(self, replace: dict[str, str] | None = None, **options: Any) -> None:
+        super().__init__(**{"connections": 1000, "workers": 2, **options})
+        self.replace = replace or {}
+        self._again = ExitStack()
+
+    def _config(self) -> str:
+        text = super()._config()
+        for old, new in self.replace.items():
+            assert old in text
+            text = text.replace(old, new)
+        return text
+
+    @property
+    def at(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    @property
+    def status_at(self) -> tuple[str, int]:
+        return "127.0.0.1", self.status_port
+
+    def worker(self) -> int:
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii").split()[0])
+
+    def kill(self, number: int) -> None:
+        """Send a signal to all of it."""
+        os.killpg(self.pid, number)
+
+    def start_again(self) -> int:
+        """Once all of it has ended: the same program with the same configuration; its pid. It ends with the first one."""
+        until(lambda: not group_alive(self.pid), "it ends")
+        again = subprocess.Popen(self._argv())
+        self._again.callback(again.wait)
+        self._again.callback(again.terminate)
+        return again.pid
+
+    async def stop(self) -> None:
+        self._again.close()
+        await super().stop()
+
+
+@contextmanager
+def an_nginx(**options: Any) -> Iterator[Nginx]:
+    # A runner of its own: soaks of several tests run side by side, each in a thread of its own.
+    server = Nginx(**options)
+    with asyncio.Runner() as runner:
+        runner.run(server.start())
+        try:
+            yield server
+        finally:
+            runner.run(server.stop())
+
+
+@contextmanager
+def an_nginx_at_the_end_of(cable: Cable, **options: Any) -> Iterator[Nginx]:
+    """An nginx in the server's namespace; its status page answers on both cables."""
+    with inside(cable.server), an_nginx(address=SERVER, replace={"listen 127.0.0.1:": "listen 0.0.0.0:"}, **options) as server:
+        yield server
+
+
+class Soaks(dict[str, Callable[[Path], T]]):
+    """The soaks of a module's tests by name: each provokes one thing in a folder and gives what is said of it."""
+
+    def soak(self, told: Callable[[Path], T]) -> Callable[[Path], T]:
+        """Registers the soak of the test of the same name."""
+        self[told.__name__] = told
+        return told
+
+    def start(self, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[T]]]:
+        """Those of the tests that were asked for, some at a time."""
+        wanted = [item.name.removeprefix("test_") for item in request.session.items if item.path == request.path]
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            futures = {name: pool.submit(self[name], factory.mktemp(name)) for name in wanted if name in self}
+            yield futures
+            for future in futures.values():
+                future.cancel()
+
+
+def result(request: pytest.FixtureRequest, running: dict[str, Future[Told]]) -> Told:
+    """What was told of the soak of this test; it is what docs/faults.md says, where that has a line for it."""
+    told = running[request.node.name.removeprefix("test_")].result()
+    told.show()
+    for row in fault_table.rows():
+        if row.test == f"{request.path.name}::{request.node.name}":
+            told.says(*row.says)
+            agrees = {True: "agree", False: "differ", None: "unknown"}[told.summary["reconciliation"]["agrees"]]
+            assert agrees in re.split(r"\W+", row.counts), (agrees, row.counts)
+    return told
+
+
+# -- one soak
+
+
+def arguments(url: str, server: Nginx, *more: str, hold: str, keepalive: str = "4") -> list[str]:
+    asked = ["soak", url, *SHORT[:4], "-c", str(N), "--ramp", "20/100ms", "--out", "run.db", "--quiet", "--force", "--hold", hold]
+    named = [] if any(one.startswith("--server-p") for one in more) else ["--server-pid", str(server.pid)]
+    return [*asked, "-k", keepalive, "--status-url", server.status_url, *named, "--seed", "7", *more]
+
+
+def soaked(folder: Path, server: Nginx, *more: str, hold: str = "3", url: str | None = None, keepalive: str = "4") -> Told:
+    """What is said of a short soak to its end, in which connections are lost."""
+    done = run(folder, *arguments(url or server.url, server, *more, hold=hold, keepalive=keepalive))
+    assert (done.status, done.err) == (99, "")
+    return Told(folder)
+
+
+class Held:
+    """A soak that holds until it is stopped, looked at through its run file."""
+
+    def __init__(self, program: Program, file: Path) -> None:
+        self.program, self._file = program, file
+        self._seen: tuple[float, Run] | None = None
+
+    def until_held(self, least: int) -> None:
+        self._until(lambda: self.ticks[-1][1].held >= least if self.ticks else False, f"{least} are held")
+
+    def until_lost(self, more: int) -> None:
+        """Until so many are lost in all."""
+        self._until(lambda: self.lost >= more, f"{more} are lost")
+
+    def until_failed(self, least: int) -> None:
+        """Until so many attempts have failed in all."""
+        self._until(lambda: sum(sum(tick.failures.values()) for _, tick in self.ticks) >= least, f"{least} connects have failed")
+
+    def until_found(self, code: str) -> None:
+        """Until the run file has a finding of this code."""
+        self._until(lambda: any(one.code == code for one in self._run.findings), f"{code} is found")
+
+    def until_sampled(self, name: str, wanted: Callable[[float], bool]) -> None:
+        """Until a metric of the last sample that has it is as wanted."""
+
+        def there() -> bool:
+            values = [one.values[name] for one in self._run.samples if name in one.values]
+            return bool(values) and wanted(values[-1])
+
+        self._until(there, f"{name} is as wanted")
+
+    def seconds(self, more: float) -> None:
+        """Until so many seconds more are on record."""
+        since = self.last
+        self._until(lambda: self.last >= since + more, f"{more} s more are on record")
+
+    @property
+    def ticks(self) -> Any:
+        return self._run.ticks
+
+    @property
+    def lost(self) -> int:
+        return sum(tick.lost for _, tick in self.ticks)
+
+    @property
+    def last(self) -> float:
+        ticks = self.ticks
+        return float(ticks[-1][0]) if ticks else 0.0
+
+    @property
+    def _run(self) -> Run:
+        # It grows once a second: to read all of it at each look would cost the soaks beside it their CPU.
+        if self._seen is None or time.monotonic() > self._seen[0] + _LOOK_S:
+            self._seen = (time.monotonic(), self.program.until(lambda: recorded(self._file), "there is a run file"))
+        return self._seen[1]
+
+    def _until(self, happened: Callable[[], bool], what: str) -> None:
+        self.program.until(happened, what)
+
+
+@contextmanager
+def holding(
+    folder: Path, server: Nginx, *more: str, url: str | None = None, keepalive: str = "10", least: int = int(0.8 * N),
+    settled_s: float = 2.0, status: int = 99,
+) -> Iterator[Held]:  # fmt: skip
+    """A soak in its hold, with ``least`` or more held for some seconds; stopped, drained and ended after the block."""
+    asked = arguments(url or server.url, server, *more, hold="forever", keepalive=keepalive)
+    with Program(folder, *asked) as program:
+        held = Held(program, folder / "run.db")
+        if least:
+            held.until_held(least)
+            # Some samples of before, and beats that have spread.
+            held.seconds(settled_s)
+        yield held
+        program.signal()
+        done = program.wait()
+        program.until_gone()
+    assert (done.status, done.err) == (status, ""), done
+
+
+def struck(
+    folder: Path, server: Nginx, strike: Callable[[], object], least: int, *more: str, url: str | None = None,
+    keepalive: str = "10", mend: Callable[[], object] | None = None,
+) -> Told:  # fmt: skip
+    """What is said of a soak in which ``strike`` is done in its hold, and which ends some seconds after ``least`` have died."""
+    with holding(folder, server, *more, url=url, keepalive=keepalive) as held:
+        before = held.lost
+        strike()
+        held.until_lost(before + least)
+        held.seconds(2.0)
+        if mend is not None:
+            mend()
+    return Told(folder)
+
+
+# -- what is said of it
+
+
+class Told:
+    """A run that has ended: its records, what is said of them, and that they add up."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = run = read_run(folder / "run.db")
+        self.totals = fold(run.ticks, run.phases)
+        self.summary = report(folder, "run.db")
+        #: The dead's diagnoses, and the findings: each code's evidence.
+        self.diagnoses = diagnose(self.totals, run.ticks, run.phases, run.samples, run.checks, run.environment, run.plan)
+        self.findings = {one["code"]: one["evidence"] for one in self.summary["findings"]}
+        self.evidence = [one["evidence"] for one in self.summary["findings"]]
+        self.remedies = {one["code"]: one["remedy"] for one in self.summary["findings"]}
+        self.connections = self.summary["connections"]
+        self._adds_up()
+
+    def show(self) -> None:
+        """For whoever looks at a test that failed."""
+        for one in self.diagnoses:
+            print(f"{one.code} ({'certain' if one.certain else 'likely'}, {one.cause}): {one.evidence} -> {one.remedy}")
+        for found in self.summary["findings"]:
+            print(f"{found['severity']} {found['code']}: {found['evidence']} -> {found['remedy']}")
+        print("agrees", self.summary["reconciliation"]["agrees"])
+        print({name: self.connections[name] for name in self.connections}, self.summary["heartbeats"]["by_status"])
+        for t_s, tick in self.run.ticks:
+            dead = {cause: dead.count for cause, dead in tick.deaths.items()}
+            print(f"{t_s:.1f} held {tick.held} started {tick.started} opened {tick.opened} lost {dead} failed {tick.failures}")
+
+    def _adds_up(self) -> None:
+        counts: dict[str, int] = {}
+        for one in self.diagnoses:
+            counts[one.cause] = counts.get(one.cause, 0) + one.count
+            assert one.remedy
+        assert counts == self.connections["deaths"]
+        of_the_lost = {code for code in self.findings if code.startswith("lost_")}
+        assert {f"lost_{cause}" for cause in counts} == of_the_lost
+        # The server is ours alone.
+        assert [code for code, remedy in self.remedies.items() if remedy.startswith("someone else uses this server")] == []
+        self._counts_are_exact()
+        self.does_not_hammer()
+
+    def _counts_are_exact(self) -> None:
+        """Second by second, and as sums; none of the seconds is missing."""
+        ticks = [tick for _, tick in self.run.ticks]
+        assert [later.second - tick.second for tick, later in itertools.pairwise(ticks)] == [1] * (len(ticks) - 1)
+        for before, tick in itertools.pairwise(ticks):
+            if tick.held_at_drain or tick.drained:
+                break
+            assert tick.held == before.held + tick.opened - tick.lost, tick.second
+        told, beats = self.connections, self.summary["heartbeats"]
+        assert told["lost"] == sum(told["deaths"].values())
+        assert told["failed"] == sum(told["failures"].values())
+        # A connect that was pending as the drain began may still come to stand: no loss, and not held at the hold's end.
+        late = self.totals.during("drain").opened
+        assert 0 <= told["opened"] - told["lost"] - told["held"] <= late
+        assert beats["sent"] == beats["answered"] + beats["failed"]
+        assert sum(tick.started for tick in ticks) == told["opened"] + told["failed"]
+
+    def says(self, *words: str) -> None:
+        """Each of these is said by a finding, but for numbers and instants."""
+        every = [fault_table.plain(evidence) for evidence in self.evidence]
+        for wanted in map(fault_table.plain, words):
+            assert any(wanted in one for one in every), (wanted, every)
+
+    def attempts(self) -> list[int]:
+        """Attempts to connect in each second of the hold."""
+        hold = next(one for one in self.run.phases if one.name == "hold")
+        return [tick.started for t_s, tick in self.run.ticks if hold.start_s + 1.0 < t_s <= (hold.end_s or t_s)]
+
+    def does_not_hammer(self) -> None:
+        """No second has many more attempts than there are connections; and who fails again waits twice as long."""
+        attempts = self.attempts()
+        assert max(attempts, default=0) <= 1.5 * N
+        # From 0.5 s on, by half as much at the least: 0.25 s, 0.5 s, 1 s...
+        assert sum(attempts) <= N * (2.0 + math.log2(1.0 + len(attempts) / 0.25))
+
+
+def most(told: Told, code: str, certain: bool, words: str, share: float = 0.9) -> Diagnosis:
+    """Nearly all of the dead have this diagnosis, in these words."""
+    found = told.diagnoses
+    of_code = [one for one in found if one.code == code]
+    assert of_code, [(one.code, one.evidence) for one in found]
+    assert sum(one.count for one in of_code) >= share * sum(one.count for one in found), [
+        (one.code, one.count, one.evidence) for one in found
+    ]
+    first = max(of_code, key=lambda one: one.count)
+    assert re.search(words, first.evidence), first.evidence
+    assert first.certain is certain
+    return first
