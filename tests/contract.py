@@ -16,7 +16,7 @@ SOAK: dict[str, Any] = {
     "schema": None,
     "run": {"id": None, "started": None, "duration_s": None, "phases": [{"name": None, "start_s": None, "end_s": None}], "verdict": None, "complete": None},
     "plan": {
-        "urls": None, "connections": None, "keepalive_s": None, "batch": None, "interval_s": None, "hold_s": None, "baseline_s": None, "residue_s": None,
+        "urls": None, "connections": None, "keepalive_s": None, "batch": None, "interval_s": None, "hold_s": None, "hold_until": None, "baseline_s": None, "residue_s": None,
         "plateaus": None, "plateau_s": None, "workers": None, "sources": None, "timeout_s": None, "connect_timeout_s": None, "status_url": None,
         "server_pid": None, "server_pidfile": None, "server_name": None, "method": None, "headers": None, "first_beat": None, "reopen": None, "fail_if": None, "abort": None,
         "seed": None, "force": None,
