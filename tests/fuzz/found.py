@@ -28,6 +28,9 @@ FOUND: dict[str, list[Any]] = {
         Answer("GET", _CHUNKED + b"0\r\nX: " + b"x" * 70_000 + b"\r\n\r\n", (68_000,)),
         # A folded line of a trailer could hold anything.
         Answer("GET", _CHUNKED + b"0\r\nA: b\r\n c\r:\n\r\n"),
+        # h11 alone refuses what is no length where it stands.
+        Answer("GET", _CHUNKED + b"0\r\nTransfer-Encoding:chunked, chunked\r\n\r\n"),
+        Answer("GET", _CHUNKED + b"5\r\nhello\r\n0\r\nContent-Length: 5\r\nContent-Length: x\r\n\r\n"),
         # Each copied the bytes behind it.
         Answer("GET", _CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n"),
         Answer("HEAD", b"HTTP/1.1 100\r\n\r\n" * 50_000 + _OK + b"\r\n"),

@@ -90,7 +90,7 @@ def check(case: Case) -> str:
     assert scanned(case.method, parts) == whole, f"in pieces {scanned(case.method, parts)}, whole {whole}"
     if len(case.data) < 4_000:
         told = oracle(case.method, case.data)
-        assert told == whole[0], f"h11 says {told}, we {whole[0]}"
+        assert told in (whole[0], None), f"h11 says {told}, we {whole[0]}"
     if case.copies > 1:
         data = case.data * case.copies
         one_by_one = train(case.method, data)
@@ -124,8 +124,12 @@ def scanned(method: str, parts: list[bytes]) -> tuple[Response | str, int | None
     return scanner.end() or "cut", None
 
 
-def oracle(method: str, data: bytes) -> Response | str:
-    """What h11 makes of it, in our terms."""
+def oracle(method: str, data: bytes) -> Response | str | None:
+    """What h11 makes of it, in our terms; None where it says nothing.
+
+    It holds a trailer to what a head may say of the body's length. In a trailer that means nothing: a recipient may ignore the
+    fields there, and must not let them frame the message (RFC 9110, section 6.5.1).
+    """
     conn = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD_BYTES)
     conn.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
     conn.send(h11.EndOfMessage())
@@ -152,7 +156,9 @@ def oracle(method: str, data: bytes) -> Response | str:
                 size += len(event.data)
             elif isinstance(event, h11.EndOfMessage):
                 return Response(status, alive and not ended, size)
-    except h11.RemoteProtocolError:
+    except h11.RemoteProtocolError as error:
+        if status and ("Transfer-Encoding" in str(error) or "Content-Length" in str(error)):
+            return None
         # After the end of the stream it means that the body was cut.
         return "cut" if ended else "refused"
 
