@@ -30,6 +30,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 #: Codes of the findings of a run that its user ended before its plan did: drained after the first signal, or cut off at once.
 STOPPED, CUT = "stopped_by_user", "cut_off"
+#: ... of one that was cut off, and gone on with.
+RESUMED = "resumed"
 #: ... and of one that a limit of its user's ended.
 ABORTED = "aborted_by_limit"
 
@@ -38,6 +40,13 @@ class Phase(msgspec.Struct):
     """A stretch of the run on the run's own clock (seconds since its start). ``end_s`` is None while it lasts."""
 
     name: PhaseName
+    start_s: float
+    end_s: float | None = None
+
+
+class Gap(msgspec.Struct):
+    """Where a run was interrupted and resumed: from its last record until all were held again; ``end_s`` None while it lasts."""
+
     start_s: float
     end_s: float | None = None
 
@@ -249,7 +258,7 @@ METRICS: dict[str, str] = {
     "host.slab_bytes": "Slab of meminfo",
     "host.pagetable_bytes": "PageTables of meminfo",
     "host.cpu_busy_s": "CPU seconds of the host that were not idle, all cores",
-    "clock.suspended_s": "seconds that this machine has been suspended since the run's start; a value each time it was",
+    "clock.suspended_s": "seconds that this machine was suspended; a value each time that it woke",
     "tcp.": "a TCP extension counter since boot: ListenOverflows, ListenDrops, TCPTimeWaitOverflow, RetransSegs...",
     "probe.": "seconds that one round of this probe took",
 }

@@ -20,14 +20,15 @@ from asyncli import preflight
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
-from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
+from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerBack, WorkerLost, WorkerReplaced, WorkerSilent, build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.environment import given_up, look_around, read_environment
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
-from asyncli.records import ABORTED, CUT, STOPPED, Check, Deaths, Finding, Phase, PhaseName, Sample, Tick
+from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Check, Deaths, Finding, Gap, Phase, PhaseName, Sample, Tick
+from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
-from asyncli.units import format_duration, instant_of
+from asyncli.units import format_clock, format_duration, instant_of
 
 # The ramp's first batch is due this long after the workers hear of it: time for the word to reach sixty processes.
 _LEAD_S = 0.1
@@ -39,6 +40,7 @@ _FAILURES_THAT_SETTLE_IT = 100
 _SILENT_TURNS = 20
 # From the drain on the run ends of itself; and whoever asked for a hold without end stops it there by plan.
 _STOPPABLE = ("baseline", "ramp", "hold")
+_GO_ON = "'asyncli soak --resume {}' goes on with the run; find out what stopped or ended them: a bug, if it repeats"
 _AS_FAR = "the numbers are right as far as they go; run again for the rest"
 # Closing 100,000 connections takes a few seconds; a drain that takes longer than this per connection is stuck.
 _DRAIN_S_PER_CONNECTION = 1 / 2000
@@ -73,13 +75,31 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Soak:
-    """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once."""
+    """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once.
 
-    def __init__(self, plan: Plan, out: Path, *, watcher: Watcher | None = None, target: Target | None = None) -> None:
+    ``resume``: go on with the run that ``out`` has the beginning of.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        out: Path,
+        *,
+        watcher: Watcher | None = None,
+        target: Target | None = None,
+        resume: Interrupted | None = None,
+    ) -> None:
         self.plan, self.out = plan, out
         self._watcher = watcher or NoWatcher()
         self._target = target
+        self._resume = resume
+        #: The hold in which a resumed run goes on; None where all begins with the baseline.
+        self._held_before = resume.hold if resume is not None else None
+        self._gap: Gap | None = None
         self._zero = time.monotonic()
+        if resume is not None:
+            # Only the wall clock counted meanwhile. Where it was set back, time goes on all the same.
+            self._zero -= max(time.time() - resume.started_wall_s, resume.last_s + 1.0)
         self._t0 = 0.0
         self._stopped = asyncio.Event()
         self._ticked = asyncio.Event()
@@ -148,14 +168,19 @@ class Soak:
     async def _measure(self, spread: Spread, collector: Collector) -> None:
         """Start the generator and those who watch it, go through the phases, and end them all, whatever happens."""
         shard = build_shard(self.plan, spread)
+        if self._held_before is not None:
+            shard = msgspec.structs.replace(shard, again=True, ramp=shard.ramp.without_rests())
         generator = self._generator = Generator(shard)
         tasks: list[asyncio.Task[None]] = []
         try:
             await generator.start()
             tasks.append(asyncio.create_task(self._listen(generator), name="the reader of ticks"))
-            self._zero = time.monotonic()
+            if self._resume is None:
+                self._zero = time.monotonic()
             self.started = True
-            self._enter("baseline")
+            if self._held_before is None:
+                self._close_gap()
+                self._enter("baseline")
             tasks.append(asyncio.create_task(collector.run(), name="the collector"))
             clocks = ClockWatch(self._clock, on_sample=self._sampled, on_finding=self._found)
             tasks.append(asyncio.create_task(clocks.run(), name="the watcher of clocks"))
@@ -169,22 +194,28 @@ class Soak:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _phases(self, shard: Shard, collector: Collector, generator: Generator) -> None:
-        """Baseline (entered already), ramp, hold, drain, residue."""
+        """Baseline (entered already), ramp, hold, drain, residue; of a run that is resumed in its hold, from there on."""
         plan = self.plan
         await collector.sample_now()
-        await self._wait(plan.baseline_s)
-        await collector.sample_now()
+        if self._held_before is not None:
+            await self._fill_again(shard, generator, self._held_before)
+        else:
+            await self._wait(plan.baseline_s)
+            await collector.sample_now()
 
-        self._t0 = time.monotonic() + _LEAD_S
-        self._enter("ramp", at_s=self._t0 - self._zero)
-        generator.begin(self._t0)
-        await self._wait_for_ramp(shard)
-
-        self._reckon_hold()
-        self._enter("hold")
+            self._t0 = time.monotonic() + _LEAD_S
+            self._enter("ramp", at_s=self._t0 - self._zero)
+            generator.begin(self._t0)
+            await self._wait_for_ramp(shard)
+            if not self._failed:
+                self._reckon_hold()
+                self._enter("hold")
         if not self._nobody_home():
-            await self._wait(self.plan.hold_s)
+            await self._wait(self._hold_left_s())
         await collector.sample_now()
+        if self._failed:
+            # There is nothing to drain, and a run that has no drain can be resumed.
+            return
 
         self._enter("drain")
         generator.drain()
@@ -216,6 +247,24 @@ class Soak:
                 Finding("hold_until", "info", f"the hold ends at {end}, {format_duration(round(hold_s))} after its begin")
             )
 
+    async def _fill_again(self, shard: Shard, generator: Generator, hold: Phase) -> None:
+        """Hold again what the run held when it was interrupted; until then its gap lasts."""
+        self._report_phase(Phase("hold", hold.start_s))
+        self._t0 = time.monotonic() + _LEAD_S
+        generator.begin(self._t0)
+        await self._wait_for_ramp(shard)
+        if not self._failed:
+            self._close_gap()
+
+    def _hold_left_s(self) -> float | None:
+        """How long the hold is still to last; None: until it is stopped."""
+        if self.plan.hold_s is None or self._resume is None:
+            return self.plan.hold_s
+        if self.plan.hold_until is not None and self._held_before is not None:
+            # It was reckoned when the hold began, and an interruption does not make it later.
+            return max(0.0, self._held_before.start_s + self.plan.hold_s - self._clock())
+        return max(0.0, self.plan.hold_s - self._resume.held_s)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task of ours is over: by itself, it is a bug that must neither hide nor let the run go on without numbers."""
         error = None if task.cancelled() else task.exception()
@@ -227,6 +276,9 @@ class Soak:
     def _open_run_file(self, limits: Limits, spread: Spread, collector: Collector, checks: list[Check]) -> None:
         wall = datetime.datetime.now(datetime.UTC)
         server = collector.server
+        if self._resume is not None:
+            self._open_again(self._resume, checks)
+            return
         environment = read_environment(limits, spread)
         environment["server"] = {
             **server.document(self._target.label if self._target else None),
@@ -244,6 +296,29 @@ class Soak:
         for finding in [*self._early, *preflight.checks_to_findings(checks)]:
             self._found(finding)
         self._early.clear()
+
+    def _open_again(self, before: Interrupted, checks: list[Check]) -> None:
+        """Go on in the file of an interrupted run: what it held is lost, by our doing, and the gap in it begins."""
+        resumed = [*before.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
+        environment = {**before.environment, "resumed": resumed}
+        writer = self._writer = RunWriter.resume(self.out, environment, anew=self._held_before is None)
+        writer.environment({})
+        writer.checks(checks)
+        open_gap = before.gaps[-1] if before.gaps and before.gaps[-1].end_s is None else None
+        self._gap = open_gap or Gap(before.last_s)
+        writer.gap(self._gap)
+        if before.held or before.awaiting:
+            lost = Tick(beats_failed=before.awaiting, deaths={"generator_lost": Deaths(count=before.held)})
+            writer.tick(before.last_s + 0.001, lost)
+        self._found(_resumed(before, self._clock()))
+        for finding in [*self._early, *preflight.checks_to_findings(checks)]:
+            self._found(finding)
+        self._early.clear()
+
+    def _close_gap(self) -> None:
+        if self._gap is not None and self._writer is not None:
+            self._writer.gap(Gap(self._gap.start_s, self._clock()))
+            self._gap = None
 
     # -- waiting
 
@@ -278,8 +353,7 @@ class Soak:
         """The generator cannot be relied on any more: say so once, and come to an end."""
         if not self._failed:
             self._failed = True
-            remedy = "find out what stopped or ended them, then run again; if it repeats, report it as a bug"
-            self._found(Finding(code, "error", evidence, remedy))
+            self._found(Finding(code, "error", evidence, _GO_ON.format(self.out)))
             self._ticked.set()
 
     async def _wait_for_ramp(self, shard: Shard) -> None:
@@ -350,6 +424,11 @@ class Soak:
                         "find out who ended it (the kernel's log names an out-of-memory kill), then run again",
                     )
                 )  # fmt: skip
+            case WorkerReplaced(worker=worker, pid=pid):
+                evidence = (
+                    f"worker {worker} has another process (pid {pid}), which opens its connections again as fast as the ramp"
+                )
+                self._found(Finding("worker_replaced", "info", evidence))
             case Failed():
                 if self._last.held:
                     # Nobody is left to count them: what was held by the last tick is the generator's loss.
@@ -365,6 +444,10 @@ class Soak:
         self._found(given_up(self._destinations[number]))
 
     def _sampled(self, sample: Sample) -> None:
+        if self._resume is not None:
+            for name, before in self._resume.counted.items():
+                if name in sample.values:
+                    sample.values[name] += before
         if self._writer is not None:
             self._writer.sample(sample)
         self._watcher.sample(sample)
@@ -422,6 +505,19 @@ async def _for_at_most(seconds: float, event: asyncio.Event) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+def _resumed(before: Interrupted, now_s: float) -> Finding:
+    """What a run that goes on says of its interruption."""
+    where = f"in its {before.phases[-1].name}" if before.phases else "before its baseline"
+    lost = f"; the {before.held:,} connections that it held were lost with asyncli's own processes" if before.held else ""
+    then = "it holds on" if before.hold is not None else "it begins again with the baseline"
+    after = format_duration(round(now_s - before.last_s))
+    evidence = (
+        f"the run was cut off {where}, at {format_clock(before.last_s)}, and resumed {after} later{lost}; {then}, and nothing is "
+        "fitted across the gap, nor are the server's counters compared over it"
+    )
+    return Finding(RESUMED, "warning", evidence, "see what ended it then: the kernel's log, the journal, a reboot")
 
 
 def free_name() -> Path:

@@ -1,4 +1,4 @@
-"""docs/experiments.md from the records of experiments: the first table of each, its source's figures, and the claims judged.
+"""docs/experiments.md from the records of experiments: the first table of each (and of what is held, the last), its source's figures, and the claims judged.
 
     python bench/experiments_doc.py RECORD.json... > docs/experiments.md
 """
@@ -15,6 +15,8 @@ from asyncli.experiments.run import concluded
 from asyncli.report.experiment import amount, cell, heading, server_labels
 from asyncli.units import format_duration
 
+# Of the tables after the first one, those without which the claims say little.
+ALSO = ("The most that each would hold",)
 HEAD = """# The classic comparisons, run again
 
 Four write-ups about connections are often quoted, and a fifth is missing: what a held connection costs in each server. Each is one
@@ -58,10 +60,9 @@ def section(path: str) -> list[str]:
         f"## {record.title}", "", f"    {command_of(experiment, record.plan, record.quick)}", "", record.question, "",
         f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} rounds, "
         f"{format_duration(record.duration_s)}. Source: {record.source}.", "",
-        f"**{found.tables[0].title}**", "", *table(found.tables[0]), "",
     ]  # fmt: skip
-    if found.tables[0].caption:
-        lines += [found.tables[0].caption, ""]
+    for one in [found.tables[0], *(one for one in found.tables[1:] if one.title.startswith(ALSO))]:
+        lines += [f"**{one.title}**", "", *table(one), "", *([one.caption, ""] if one.caption else [])]
     lines += [f"- **{one.verdict}**: {one.claim} {one.why}" for one in found.claims]
     lines += [f"- ({one.evidence})" for one in record.findings if one.severity != "info"]
     return [*lines, ""]

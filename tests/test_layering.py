@@ -46,11 +46,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.record": {"records"},
     "environment": {"asyncli", "plan", "records", "engine.resolve", "engine.spread", "preflight.limits"},
     "lab": {"asyncli", "errors"},
-    "session": {"units", "plan", "records", "engine", "collect", "preflight", "store.writer", "environment"},
+    "session": {"units", "plan", "records", "engine", "collect", "preflight", "store.resume", "store.writer", "environment"},
     "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
         "asyncli", "errors", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
-        "store.head", "store.follow", "store.writer", "report", "analysis.compare", "analysis.benched", "experiments",
+        "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.compare", "analysis.benched", "experiments",
     },
     # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},

@@ -20,7 +20,7 @@ BUSY_SERVER_CORES = 0.85
 MOST_LATENESS_MS = 10.0
 # An open loop that misses more of its rate than this has not offered the load that it was to offer.
 LEAST_RATE_SHARE = 0.99
-# The kernel's CPU clocks tick every 10 ms: over less time than this, shares are too rough.
+# What starts and ends a bench is in its CPU time: over less time than this, shares are too rough.
 _SHORTEST_SPAN_S = 0.5
 # In flight at the end for as much longer than the slowest answer took, and for as long, a request is unanswered.
 _FAR_SLOWER, _LONG_S = 2.0, 1.0

@@ -32,13 +32,14 @@ import msgspec
 from asyncli.analysis.company import company
 from asyncli.analysis.cost import Costs, costs, server_memory
 from asyncli.analysis.drift import SOURCES, drifts
+from asyncli.analysis.gaps import for_cost, for_drift, outside
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.series import Ticks, end_of_hold, phase, series
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, bounds, summed
 from asyncli.plan import Plan, header_names
-from asyncli.records import Environment, Finding, Phase, Sample
+from asyncli.records import Environment, Finding, Gap, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_duration
 
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
@@ -123,6 +124,8 @@ class Records(Protocol):
     def ticks(self) -> Ticks: ...
     @property
     def samples(self) -> Sequence[Sample]: ...
+    @property
+    def gaps(self) -> Sequence[Gap]: ...
     @property
     def complete(self) -> bool: ...
 
@@ -281,14 +284,18 @@ def compare(runs: Sequence[Measured]) -> Comparison:
 # -- one run
 
 _NONE = Histogram()
+# A tick speaks of a second, and of a generator that stood still of as long as that lasted.
+_LONGEST_S = 60.0
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 
 
 def measure(name: str, path: str, run: Records) -> Measured:
     """All numbers of ``run``, which is called ``name`` ("A") and kept in ``path``."""
-    plan, phases, ticks, samples, environment = run.plan, run.phases, run.ticks, run.samples, run.environment
+    plan, phases, samples, environment = run.plan, run.phases, run.samples, run.environment
     # Nothing that is judged here hangs on latencies, and to add up a night of them takes longer than all the rest.
-    totals = fold([(t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE)) for t_s, tick in ticks], phases)
+    quick = [(t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE)) for t_s, tick in run.ticks]
+    totals = fold(quick, phases, run.gaps)
+    _, ticks, _ = outside(run.gaps, phases, run.ticks, samples)
     saturated = is_saturated(saturation(plan, totals, phases, ticks, environment))
     judgement = judge(plan, totals, saturated=saturated, complete=run.complete)
     # Of a run without an end as well, which is invalid for that alone.
@@ -297,7 +304,7 @@ def measure(name: str, path: str, run: Records) -> Measured:
     stop = end_of_hold(phases, ticks, samples)
     hold_s = max(0.0, stop - hold.start_s) if hold is not None else 0.0
     said: dict[str, Said] = {}
-    _costs(said, costs(plan, phases, ticks, samples, environment))
+    _costs(said, costs(plan, *for_cost(run.gaps, phases, run.ticks, samples), environment))
     _memory(said, run, stop)
     _cpu(said, run, stop)
     in_hold = [(t_s, tick) for t_s, tick in ticks if hold is not None and hold.start_s < t_s - 0.5 <= stop]
@@ -552,13 +559,14 @@ def connection_hours(ticks: Ticks, stop_s: float) -> float:
     for t_s, tick in ticks:
         if t_s > stop_s + 0.5:
             break
-        seconds += tick.held * (t_s - before if before is not None else 1.0)
+        # Beyond that nobody counted: the run was interrupted meanwhile.
+        seconds += tick.held * (min(t_s - before, _LONGEST_S) if before is not None else 1.0)
         before = t_s
     return seconds / 3600
 
 
 def _drift(said: dict[str, Said], run: Records) -> None:
-    found, _ = drifts(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    found, _ = drifts(run.plan, *for_drift(run.gaps, run.phases, run.ticks, run.samples), run.environment)
     for name in ("server_user", "kernel", "host_total"):
         one = found.get(name)
         if one is None:

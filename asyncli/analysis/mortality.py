@@ -45,7 +45,7 @@ BEFELL = {
     "closed_announced": "were ended by the server with 'Connection: close'",
     "heartbeat_timeout": "fell silent: a heartbeat was not answered in time",
     "protocol_error": "answered with what is not HTTP",
-    "generator_lost": "were lost with a worker of the generator",
+    "generator_lost": "were lost with a process of asyncli's own",
     "other": "ended for a reason without a name",
 }
 

@@ -17,7 +17,8 @@ from asyncli.units import format_clock, format_count
 
 RULE = (
     "held by the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
-    "accepts; requests = answers and polls: equal but for what was in flight, on a server that only we use"
+    "accepts; requests = answers and polls: equal but for what was in flight or went with a worker of ours, on a server that "
+    "only we use"
 )
 RULE_OF_TIME = (
     "two counts part where they differ on three status pages running, or up to the last one, by more than was in flight: what "
@@ -140,7 +141,8 @@ def reconcile(
     flight = _in_flight(phases, ticks, float(pages.t_s[-1]))
     unsure = sum(whole.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
     opened = whole.opened
-    context.others = accepts is not None and accepts - opened > unsure + poller + flight.opened
+    untold_opened, untold_sent = (round(float(client.at(f"untold_{name}", math.inf))) for name in ("opened", "sent"))
+    context.others = accepts is not None and accepts - opened > unsure + poller + flight.opened + untold_opened
     stale_s = max(_STALE_S, 2 * pages.step_s)
     active = Series(list(map(float, pages.t_s)), list(map(float, pages.active))).last(stop, max(start, stop - stale_s))
     if not pages.told:
@@ -160,11 +162,13 @@ def reconcile(
         None if server is None else _Apart("held", server - held, -churn, churn),
         None
         if accepts is None
-        else _Apart("accepts", accepts - opened, -flight.opened - unseen_opened, unsure + poller + flight.opened),
+        else _Apart("accepts", accepts - opened, -flight.opened - unseen_opened, unsure + poller + flight.opened + untold_opened),
         None if accepts is None or handled is None else _Apart("handled", handled - accepts, 0, 0),
         None
         if requests is None
-        else _Apart("requests", requests - answers, -flight.answered - poller - unseen_sent, unanswered + flight.sent),
+        else _Apart(
+            "requests", requests - answers, -flight.answered - poller - unseen_sent, unanswered + flight.sent + untold_sent
+        ),
     )
     every = [one for one in known if one is not None]
     apart = {one.pair for one in every if not one.agrees}
@@ -240,6 +244,7 @@ class _Client:
             "answered": [tick.answered for _, tick in rows],
             "unsure": [sum(map(tick.failures.get, _PERHAPS_ACCEPTED, (0, 0, 0))) if tick.failures else 0 for _, tick in rows],
         }
+        columns |= {f"untold_{name}": _untold(rows, columns[name]) for name in ("opened", "sent")}
         self._whole = {name: np.cumsum(np.array([0.0, *column])) for name, column in columns.items()}
         self._connecting = np.array([0.0, *(float(tick.connecting) for _, tick in rows)])
 
@@ -286,6 +291,15 @@ class _Client:
         asked = self.asked(t_s)
         # More than asked is none the less: a gauge and the schedule are read at two moments.
         return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, np.full(len(t_s), math.inf))
+
+
+def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[int]:
+    """What a worker of ours that was lost may have done since its last word, at each tick that tells of one: a second or two."""
+    lost = [place for place, (_, tick) in enumerate(rows) if "generator_lost" in tick.deaths]
+    untold = [0] * len(rows)
+    for place in lost:
+        untold[place] = 2 * max(counts[max(0, place - 2) : place + 1])
+    return untold
 
 
 def _schedule(plan: Plan) -> tuple[Ramp, Any]:
@@ -388,13 +402,13 @@ def _through_time(client: _Client, pages: _Pages, start: float, stop: float) -> 
     found = _divergences("held", t_s[before], (pages.active - client.held(t_s, stop))[before], -churn, churn)
     found += _divergences(
         "accepts", t_s, pages.accepts - client.at("opened", t_s), -opened - unseen_opened,
-        opened + client.connecting(t_s) + client.at("unsure", until) + perhaps,
+        opened + client.connecting(t_s) + client.at("unsure", until) + client.at("untold_opened", until) + perhaps,
     )  # fmt: skip
     found += _divergences("handled", t_s, pages.handled - pages.accepts, 0.0 * t_s, 0.0 * t_s)
     unanswered = client.at("sent", t_s) - client.at("answered", t_s)
     found += _divergences(
         "requests", t_s, pages.requests - client.at("answered", t_s) - pages.polls, -answered - perhaps - unseen_sent,
-        unanswered + sent,
+        unanswered + sent + client.at("untold_sent", until),
     )  # fmt: skip
     return found
 

@@ -60,7 +60,7 @@ _BEAT_OFTENER = "raise that timeout, or beat more often: --keepalive below twice
 
 def ours(case: Case) -> None:
     """What was lost with a worker of ours, and what is no HTTP: the cause says it all."""
-    lost = _by_cause("generator_lost", "see the finding about that worker")
+    lost = _by_cause("generator_lost", "see the finding about that process")
     case.take_all(case.of("generator_lost"), "generator_lost", lost, True)
     foreign = _by_cause("protocol_error", "see that the URL names an HTTP server")
     case.take_all(case.of("protocol_error"), "not_http", foreign, True)

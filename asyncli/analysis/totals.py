@@ -8,9 +8,10 @@ from typing import TypeVar
 
 import msgspec
 
+from asyncli.analysis.gaps import within_gap
 from asyncli.analysis.series import Ticks
 from asyncli.core.histogram import summed
-from asyncli.records import COUNTS, HISTOGRAMS, Deaths, Phase, PhaseName, Tick
+from asyncli.records import COUNTS, HISTOGRAMS, Deaths, Gap, Phase, PhaseName, Tick
 
 K = TypeVar("K")
 _NOTHING = Tick()
@@ -38,13 +39,16 @@ class Totals(msgspec.Struct):
         return total
 
 
-def fold(ticks: Ticks, phases: Sequence[Phase]) -> Totals:
-    """The totals of ``ticks``. A tick belongs to the phase in which the middle of its second lies."""
+def fold(ticks: Ticks, phases: Sequence[Phase], gaps: Sequence[Gap] = ()) -> Totals:
+    """The totals of ``ticks``. A tick belongs to the phase in which the middle of its second lies; one in a gap to none."""
     totals = Totals()
     parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
     at_drain = 0
     for (t_s, tick), name in zip(ticks, phases_of_ticks(phases, ticks), strict=True):
-        parts.setdefault(name, []).append((t_s, tick))
+        if gaps and any(within_gap(gap, t_s) for gap in gaps):
+            totals.whole.merge_counts(tick)
+        else:
+            parts.setdefault(name, []).append((t_s, tick))
         totals.peak = max(totals.peak, tick.held, tick.held_at_drain)
         # The sum over workers that have begun the drain: whole once all have, and smaller again if one is lost later.
         at_drain = max(at_drain, tick.held_at_drain)

@@ -18,9 +18,9 @@ RULE = (
     "untested: nothing ever connected; else failed"
 )
 #: The numbers on which the rule is; where the user limits one of them, that limit stands in the rule's place.
-LOST, HELD = "connections.lost", "connections.held"
+LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
 # Attempts that failed for want of these never left this host.
-_OURS = ("no_ports", "no_descriptors")
+_SHORT_OF = ("no_ports", "no_descriptors")
 
 
 class Judgement(msgspec.Struct):
@@ -47,8 +47,9 @@ def judge(
     because this machine was suspended.
 
     1. untested: nothing ever connected.
-    2. invalid: the generator was the limit. It passed a stated bound (``saturated``), lost a worker, lost connections only
-       because its machine was suspended, or could not open what was asked for want of its own ports or descriptors.
+    2. invalid: the generator was the limit. It passed a stated bound (``saturated``), lost connections with a process of its
+       own, though no limit says how many may be, lost connections only because its machine was suspended, or could not open
+       what was asked for want of its own ports or descriptors.
     3. failed: a limit of the user's was crossed; an established connection was lost, and no limit says how many may be.
     4. invalid: the run was killed (not ``complete``), so its hold has no end to be judged at.
     5. failed: fewer are held at the hold's end than were asked for, and no limit says how few may be.
@@ -60,11 +61,11 @@ def judge(
         return Judgement("untested", f"nothing ever connected{by_hand}")
     # There with a count of 0 when the worker held nothing yet: its share was never opened all the same.
     gone = whole.deaths.get("generator_lost")
-    starved = {cause: whole.failures[cause] for cause in _OURS if whole.failures.get(cause)}
+    starved = {cause: whole.failures[cause] for cause in _SHORT_OF if whole.failures.get(cause)}
     if saturated:
         return Judgement("invalid", "the generator was the limit, so the numbers are its own rather than the server's")
-    if gone is not None:
-        return Judgement("invalid", f"the generator itself lost {gone.count:,} connections with a worker of its own")
+    if gone is not None and OURS not in limited:
+        return Judgement("invalid", f"asyncli itself lost {gone.count:,} connections with a process of its own")
     if asleep and asleep == whole.lost:
         return Judgement("invalid", f"this machine was suspended, and lost {asleep:,} connections by that and none else")
     if held < asked and starved:
@@ -72,8 +73,9 @@ def judge(
         return Judgement("invalid", f"the generator ran out of {names}: it opened {held:,} of {asked:,}")
     if crossed:
         return Judgement("failed", "; ".join(crossed))
-    if whole.lost and LOST not in limited:
-        return Judgement("failed", f"{whole.lost:,} of {whole.opened:,} established connections were lost")
+    theirs = whole.lost - (gone.count if gone is not None else 0)
+    if theirs and LOST not in limited:
+        return Judgement("failed", f"{theirs:,} of {whole.opened:,} established connections were lost")
     if any(one.code == CUT for one in findings):
         return Judgement("invalid", stop)
     if not complete:

@@ -27,6 +27,7 @@ from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
 from asyncli.session import Soak, Target, free_name
 from asyncli.store.reader import Run, read_run
+from asyncli.store.resume import Interrupted
 from asyncli.store.writer import require_free
 
 
@@ -83,19 +84,23 @@ def run_soak(
     on_finish: str | None = None,
     lab: LabServer | None = None,
     aim: Callable[[Plan, LabServer], Plan] | None = None,
+    resume: Interrupted | None = None,
 ) -> int:
     """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it.
+
+    ``resume``: the run that ``to.out`` has the beginning of.
 
     ``on_finish``: a command of the user's that hears the verdict at the end, whatever it is.
     """
     out, json_file, html_file, junit_file = to
     path = Path(out) if out is not None else free_name()
-    require_free(path)
+    if resume is None:
+        require_free(path)
     require_files({"--json": json_file, "--html": html_file, "--junit": junit_file}, path)
     # With the JSON, the page or the XML on standard output, everything for the eye goes to standard error.
     piped = "-" in (json_file, html_file, junit_file)
     console = Console(stderr=piped, highlight=False)
-    status, path, read = asyncio.run(_soak(plan, path, console, quiet, log_json, lab, aim))
+    status, path, read = asyncio.run(_soak(plan, path, console, quiet, log_json, lab, aim, resume))
     if read is None:
         return status
     run, analyses, summary = read
@@ -148,6 +153,7 @@ async def _soak(
     log_json: bool,
     lab: LabServer | None,
     aim: Callable[[Plan, LabServer], Plan] | None,
+    resume: Interrupted | None,
 ) -> tuple[int, Path, tuple[Run, Analyses, Summary] | None]:
     soak: Soak | None = None
 
@@ -164,7 +170,7 @@ async def _soak(
                         console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
             with _Screen(plan, console, quiet, log_json) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.say_now)
-                soak = Soak(plan, path, watcher=screen, target=target)
+                soak = Soak(plan, path, watcher=screen, target=target, resume=resume)
                 screen.stop = soak.stop
                 await soak.run()
 

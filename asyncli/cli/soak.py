@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 
 from asyncli.cli.options import plan_from, plan_options
+from asyncli.errors import PlanError
 
 
 @click.command(name="soak", no_args_is_help=True, context_settings={"max_content_width": 110})
@@ -18,6 +20,7 @@ from asyncli.cli.options import plan_from, plan_options
 @click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
 @click.option("--log-json", is_flag=True, help="While it runs, a JSON object a line for each event.")
 @click.option("--on-finish", metavar="COMMAND", help="Run at the end, verdict in $ASYNCLI_VERDICT, summary on standard input.")
+@click.option("--resume", metavar="RUN.db", help="Go on with a run that was cut off: same plan, same seed, same file.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
     urls: tuple[str, ...],
@@ -27,6 +30,7 @@ def command(
     junit_file: str | None,
     log_json: bool,
     on_finish: str | None,
+    resume: str | None,
     quiet: bool,
     **values: Any,
 ) -> int:
@@ -35,7 +39,42 @@ def command(
     Several URLs (ports or addresses of one server) share the connections. Ctrl-C once drains and reports; twice stops at
     once. The run file holds everything: 'asyncli report RUN.db' prints it again.
     """
+    if resume is not None:
+        return _resume(resume, urls, values, out, (json_file, html_file, junit_file), quiet, log_json, on_finish)
     plan = plan_from(values, urls)
     from asyncli.cli.run import Files, run_soak
 
     return run_soak(plan, Files(out, json_file, html_file, junit_file), quiet=quiet, log_json=log_json, on_finish=on_finish)
+
+
+#: What may be said anew of a run that is resumed: where its server is, which a reboot changes, and nothing that is asked of it.
+_SERVER = ("server_pid", "server_pidfile", "server_name")
+_ANEW = (*_SERVER, "force")
+
+
+def _resume(
+    run: str,
+    urls: tuple[str, ...],
+    values: dict[str, Any],
+    out: str | None,
+    files: tuple[str | None, str | None, str | None],
+    quiet: bool,
+    log_json: bool,
+    on_finish: str | None,
+) -> int:
+    named = {key: value for key, value in values.items() if value is not None and value != ()}
+    given = [f"--{key.replace('_', '-')}" for key in named if key not in _ANEW]
+    given += ["--out"] * (out is not None) + ["the URL"] * bool(urls)
+    if given:
+        raise PlanError(f"--resume goes on with the plan in {run}; leave out {' and '.join(given)}")
+    from asyncli.cli.run import Files, run_soak
+    from asyncli.store.resume import read_interrupted
+
+    before = read_interrupted(run)
+    plan = before.plan
+    if named:
+        anew = plan_from(named, plan.urls)
+        # One of the three names the server, and the others then do not.
+        keys = {*named, *(_SERVER if named.keys() & set(_SERVER) else ())}
+        plan = msgspec.structs.replace(plan, **{key: getattr(anew, key) for key in keys})
+    return run_soak(plan, Files(run, *files), quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before)

@@ -21,6 +21,10 @@ class Ramp(msgspec.Struct, frozen=True):
     plateaus: int = 0
     plateau_s: float = 0.0
 
+    def without_rests(self) -> Ramp:
+        """The same batches, one after the other."""
+        return msgspec.structs.replace(self, plateaus=0, plateau_s=0.0)
+
     @property
     def batches(self) -> int:
         return math.ceil(self.connections / self.batch)

@@ -11,7 +11,19 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from asyncli.engine.shard import Down, Drain, Failed, LoadShard, Ready, Shard, Start, Stop, Up
+from asyncli.engine.shard import (
+    Down,
+    Drain,
+    Failed,
+    LoadShard,
+    Ready,
+    Shard,
+    Start,
+    Stop,
+    Up,
+    WorkerLost,
+    WorkerReplaced,
+)  # fmt: skip
 from asyncli.errors import EngineError
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -72,6 +84,10 @@ class Generator:
                     return
                 yield Failed(why=f"the generator's host process has ended; {self.last_words}")
                 return
+            if isinstance(message, WorkerLost):
+                self.pids.remove(message.pid)
+            elif isinstance(message, WorkerReplaced):
+                self.pids.append(message.pid)
             yield message
 
     @property

@@ -37,6 +37,7 @@ from asyncli.engine.shard import (
     Up,
     WorkerBack,
     WorkerLost,
+    WorkerReplaced,
     WorkerSilent,
 )  # fmt: skip
 from asyncli.engine.worker import MOST_MESSAGE, run_worker
@@ -46,6 +47,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # How long after its second a tick may come from a slow worker before the others' go on without it; its counts join the
 # next one, so nothing is lost.
 PATIENCE_S = 0.7
+# A worker of a soak that ended is replaced; one that ends within so long of its start, so often in a row, ends of itself.
+_SHORT_LIFE_S, _MOST_REPLACED = 10.0, 3
 # A worker that lives and has missed this many seconds of ticks is stopped or stuck: what it holds is no longer known.
 SILENCE_S = 5.0
 
@@ -64,10 +67,12 @@ def die_with_parent() -> None:
 class _Link:
     """The host's end of one worker."""
 
-    def __init__(self, number: int, pid: int, sock: socket.socket) -> None:
+    def __init__(self, number: int, pid: int, sock: socket.socket, short_lives: int) -> None:
         self.number, self.pid, self.sock = number, pid, sock
+        #: How many before it, in its place, ended soon after their start.
+        self.short_lives = short_lives
         self.last = Tick()
-        self.heard = time.monotonic()
+        self.born = self.heard = time.monotonic()
         self.silent = False
         self.last_words = ""
 
@@ -79,10 +84,13 @@ class Host:
         self._shard = shard
         self._links: dict[int, _Link] = {}
         self._t0: float | None = None
+        self._draining = False
         self._seconds: dict[int, tuple[Tick, set[int]]] = {}
         self._sent_second = 0
         self._carried = Tick()
         self._lost = 0
+        # CPU of workers that are no more, which the gauges would forget.
+        self._spent = Tick()
         self._buffer = b""
 
     def run(self) -> None:
@@ -98,11 +106,11 @@ class Host:
                 if fd == 0:
                     if not self._told():
                         return
-                else:
+                elif fd in self._links:
                     self._heard(self._links[fd])
             self._forward(time.monotonic())
 
-    def _fork(self, number: int) -> None:
+    def _fork(self, number: int, replaces: bool = False, short_lives: int = 0) -> _Link:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MOST_MESSAGE)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_MESSAGE)
@@ -126,7 +134,7 @@ class Host:
                 os.close(null)
                 # A worker builds no reference cycles in its steady state; collecting would only copy shared pages.
                 gc.disable()
-                run_worker(self._shard, number, theirs)
+                run_worker(self._shard, number, theirs, replaces=replaces)
                 status = 0
             except BaseException as error:
                 traceback.print_exc()
@@ -135,7 +143,8 @@ class Host:
             finally:
                 os._exit(status)
         theirs.close()
-        self._links[ours.fileno()] = _Link(number, pid, ours)
+        link = self._links[ours.fileno()] = _Link(number, pid, ours, short_lives)
+        return link
 
     def _told(self) -> bool:
         """Read orders; False when the session is gone or says stop."""
@@ -148,6 +157,7 @@ class Host:
             order = _decode_down(message)
             if isinstance(order, Start):
                 self._t0 = order.t0
+            self._draining |= isinstance(order, Drain)
             for link in self._links.values():
                 if isinstance(order, Start):
                     link.heard = max(time.monotonic(), order.t0)
@@ -186,18 +196,36 @@ class Host:
         self._poll.unregister(link.sock.fileno())
         del self._links[link.sock.fileno()]
         link.sock.close()
-        _, status = os.waitpid(link.pid, 0)
+        _, status, usage = os.wait4(link.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         if link.last_words:
             how += f" ({link.last_words})"
         held = link.last.held
         self._carried.deaths.setdefault("generator_lost", Deaths()).count += held
-        self._lost += 1
+        self._carried.beats_failed += link.last.awaiting
+        self._spent.cpu_user_s += usage.ru_utime
+        self._spent.cpu_system_s += usage.ru_stime
         self._say(WorkerLost(worker=link.number, pid=link.pid, how=how, held=held))
+        if self._replaced(link):
+            return
+        self._lost += 1
         if not self._links:
             self._flush()
             self._say(Failed(why="every worker of the generator has ended"))
+
+    def _replaced(self, lost: _Link) -> bool:
+        """Put another worker in the place of one of a soak; False where that would be too late, or in vain."""
+        short_lives = lost.short_lives + 1 if time.monotonic() - lost.born < _SHORT_LIFE_S else 0
+        if not isinstance(self._shard, Shard) or self._draining or short_lives > _MOST_REPLACED:
+            return False
+        link = self._fork(lost.number, replaces=self._t0 is not None, short_lives=short_lives)
+        self._poll.register(link.sock.fileno(), select.POLLIN)
+        if self._t0 is not None:
+            with contextlib.suppress(OSError):
+                link.sock.send(_encode(Start(self._t0)))
+        self._say(WorkerReplaced(worker=link.number, pid=link.pid))
+        return True
 
     def _flush(self) -> None:
         """With nobody left to report, what has come in and what died with the workers makes the last tick."""
@@ -228,6 +256,7 @@ class Host:
             self._carried = Tick()
             for link in self._links.values():
                 merged.merge_gauges(_unknown(link.last) if link.silent else link.last)
+            merged.merge_gauges(self._spent)
             # The dead keep nobody waiting.
             merged.ramped += self._lost
             merged.drained += self._lost

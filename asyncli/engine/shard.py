@@ -30,6 +30,8 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     sources: tuple[str, ...]
     local: bool
     workers: int
+    #: They were all open before, in a run that this one resumes: each is one opened again.
+    again: bool = False
 
 
 class LoadShard(msgspec.Struct, frozen=True, tag=True):
@@ -158,6 +160,13 @@ class WorkerLost(msgspec.Struct, tag=True):
     held: int
 
 
+class WorkerReplaced(msgspec.Struct, tag=True):
+    """Another worker stands in the place of one that was lost, and opens its connections again."""
+
+    worker: int
+    pid: int
+
+
 class WorkerSilent(msgspec.Struct, tag=True):
     """A worker has not spoken for ``silent_s``, although it lives; ``held`` by its last tick, no longer in the gauges."""
 
@@ -182,4 +191,4 @@ class Failed(msgspec.Struct, tag=True):
 
 
 Down = Start | Drain | Stop
-Up = Ready | Ticked | WorkerLost | WorkerSilent | WorkerBack | Failed
+Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed

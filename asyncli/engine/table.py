@@ -8,10 +8,13 @@ No asyncio here and no clock of its own: a driver calls :meth:`Table.turn` when 
 - A row is in the wheel exactly while it is IDLE (next beat) or in BACKOFF (next attempt); CONNECTING and AWAITING rows
   stand in dictionaries in the order of their start, which is the order of their deadlines.
 - Lateness counts from the instant that was due, latency too: a stalled generator cannot make the server look good.
+- After a stall of ours nothing is fired at once: beats that were missed keep their distances, and go out as much later as the
+  stall was long. What is lost is opened again no faster than the ramp opened it.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 
 from asyncli.core.heartbeat import backoff_s, sleep_s
@@ -46,16 +49,20 @@ MOST_PENDING = 256
 READ_BYTES = 8192
 # Deadlines are seconds long; looking at them ten times a second makes them 100 ms late at most.
 _SWEEP_S = 0.1
+# A row that must wait waits for so long at the least, or it would be looked at again in the same turn.
+_GRAIN_S = 0.001
 # How much of a ramp that fell behind may be made up for in one turn.
 _BURST_S = 0.010
+# Beats that are so much too late were missed in a stall; less is a busy moment, which a spread would only prolong.
+_MISSED_S = 0.1
 # Failed connects to an address that never answered before it is given up for others that do.
 _REFUSALS_TO_DROP = 5
 
 
 class Table:
-    """Worker ``worker``'s share of a shard."""
+    """Worker ``worker``'s share of a shard. ``replaces``: one that was lost, whose connections it opens again."""
 
-    def __init__(self, shard: Shard, worker: int, net: Net) -> None:
+    def __init__(self, shard: Shard, worker: int, net: Net, *, replaces: bool = False) -> None:
         self._shard, self._worker, self._net = shard, worker, net
         self._ramp, self._batches, self._batch_size = shard.ramp, shard.ramp.batches, shard.ramp.batch
         # What every beat and connect asks for, one look-up away.
@@ -86,7 +93,17 @@ class Table:
         self._batch = worker
         self._opened_of_batch = 0
         self._not_before = 0.0
+        # Batches that are due before this instant were open before, in a process that is no more.
+        self._replaces = replaces
+        self._again_before = math.inf if shard.again else -math.inf
         self._first_pending = 0
+        # Reopening is as fast as the ramp: a row that finds the pace used up books the next place in it.
+        self._reopen_every_s = shard.ramp.interval_s / shard.ramp.batch * shard.workers
+        self._next_reopen = 0.0
+        self._booked: set[int] = set()
+        # Beats missed in a stall, with the instant that each was due; they go out ``_shift_s`` later.
+        self._missed: dict[int, float] = {}
+        self._stall_end, self._shift_s = -math.inf, 0.0
         self._next_sweep = 0.0
         self._draining = False
         self._closing_row = 0
@@ -102,7 +119,12 @@ class Table:
         """Begin the schedule at ``t0`` on the net's clock."""
         self._t0 = t0
         # The longest that a row can be due ahead: a beat's sleep or a backoff's 45 s.
-        self._wheel = Wheel(self.rows, max(self._shard.keepalive_s / 2, 45.0) + 1.0, min(t0, self._net.clock()))
+        now = self._net.clock()
+        self._wheel = Wheel(self.rows, max(self._shard.keepalive_s / 2, 45.0) + 1.0, now)
+        if self._replaces:
+            self._again_before = max(self._again_before, now)
+            while not self._shard.reopen and self._batch < self._batches and t0 + self._ramp.due_s(self._batch) < now:
+                self._batch += self._workers
 
     def drain(self) -> None:
         """Count what is held; from here nothing is sent or opened, and what ends is not a loss."""
@@ -196,14 +218,19 @@ class Table:
         while self._batch < self._batches and self._batch_instant() <= now and len(self._connecting) < MOST_PENDING:
             if opened >= MOST_OPENS:
                 return True
-            if not self._opened_of_batch:
-                assert self._t0 is not None
-                self._tick.ramp_lateness_us.add((self._net.clock() - self._t0 - ramp.due_s(self._batch)) * 1e6)
+            assert self._t0 is not None
+            due = self._t0 + ramp.due_s(self._batch)
+            again = due < self._again_before
+            if not self._opened_of_batch and not again:
+                self._tick.ramp_lateness_us.add((self._net.clock() - due) * 1e6)
             size = ramp.size(self._batch)
             first = self._batch // self._shard.workers * ramp.batch
             room = min(size - self._opened_of_batch, MOST_OPENS - opened, MOST_PENDING - len(self._connecting))
             begin = first + self._opened_of_batch
-            self._first_pending += room
+            if again:
+                self._lives[begin : begin + room] = array("I", [1] * room)
+            else:
+                self._first_pending += room
             self._open(range(begin, begin + room))
             opened += room
             self._opened_of_batch += room
@@ -216,16 +243,47 @@ class Table:
         return False
 
     def _beat_due(self, now: float) -> bool:
-        state, beats = self._state, 0
-        for row in self._wheel.pop_due(now, MOST_BEATS):
+        state, wheel, beats = self._state, self._wheel, 0
+        for row in wheel.pop_due(now, MOST_BEATS):
             beats += 1
-            if state[row] == IDLE:
-                self._send(row, self._wheel.due[row])
-            elif len(self._connecting) < MOST_PENDING:
-                self._open(range(row, row + 1))
+            due = wheel.due[row]
+            if state[row] != IDLE:
+                self._reopen(row, now)
+            elif now - due > _MISSED_S or self._missed:
+                self._send_late(row, due, now)
             else:
-                self._wheel.add(row, now + _SWEEP_S)
+                self._send(row, due)
         return beats == MOST_BEATS
+
+    def _send_late(self, row: int, due: float, now: float) -> None:
+        """Send it, or, where it was missed in a stall, hang it up for later."""
+        if row in self._missed:
+            self._wheel.due[row] = self._missed.pop(row)
+            self._send(row, self._wheel.due[row])
+        elif now - due <= _MISSED_S and due >= self._stall_end:
+            self._send(row, due)
+        else:
+            if due >= self._stall_end:
+                # The first of those that were missed, and so the one that is the latest.
+                self._stall_end, self._shift_s = now, now - due
+            self._missed[row] = due
+            self._wheel.add(row, due + self._shift_s)
+
+    def _reopen(self, row: int, now: float) -> None:
+        """Open what was lost, where the pace has room for it; else have it wait for its place."""
+        every_s, booked = self._reopen_every_s, row in self._booked
+        # As in the ramp, a batch may go at once.
+        following = max(self._next_reopen, now - self._batch_size * every_s) + every_s
+        if len(self._connecting) < MOST_PENDING and (booked or self._next_reopen <= now):
+            if booked:
+                self._booked.remove(row)
+            else:
+                self._next_reopen = following
+            self._open(range(row, row + 1))
+        else:
+            self._booked.add(row)
+            self._next_reopen = following
+            self._wheel.add(row, max(following, now + _GRAIN_S))
 
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + _SWEEP_S
@@ -236,7 +294,10 @@ class Table:
                     break
                 overdue.append(row)
             for row in overdue:
-                self._end(row, DEADLINE)
+                # What came in time may be unread, if it was we who stood still.
+                (self._connected if waiting is self._connecting else self._answer)(row, self._handle[row])
+                if row in waiting:
+                    self._end(row, DEADLINE)
 
     def _close_some(self) -> bool:
         """Once nothing is outstanding, close rows, a bounded number a turn, by RST: 100,000 would fill TIME_WAIT."""
@@ -468,6 +529,7 @@ class Table:
         state, tick, now, again = self._state[row], self._tick, self._net.clock(), False
         why = cause(state, event)
         self._partial.pop(row, None)
+        self._missed.pop(row, None)
         # Where the peer has not closed, our FIN would leave the port waiting for a peer that does not answer.
         self._doom(row, abort=event in (DEADLINE, GARBAGE))
         if state == CONNECTING:

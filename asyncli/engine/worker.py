@@ -31,9 +31,9 @@ _encode = msgspec.msgpack.Encoder().encode
 class Worker:
     """Drives a table on the real clock until it is told to stop or the host is gone."""
 
-    def __init__(self, shard: Shard, number: int, link: socket.socket) -> None:
+    def __init__(self, shard: Shard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
         self._net = RealNet(shard.destinations, shard.sources)
-        self._table = Table(shard, number, self._net)
+        self._table = Table(shard, number, self._net, replaces=replaces)
         self._link = link
         self._unsent: Tick | None = None
         self._error: BaseException | None = None
@@ -133,12 +133,12 @@ class Worker:
         self._arm_tick()
 
 
-def run_worker(shard: Shard | LoadShard, number: int, link: socket.socket) -> None:
-    """The body of a worker process; returns when it is over."""
+def run_worker(shard: Shard | LoadShard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
+    """The body of a worker process; returns when it is over. ``replaces``: one of a soak that was lost."""
     if isinstance(shard, LoadShard):
         run_load(shard, number, link)
         return
-    worker = Worker(shard, number, link)
+    worker = Worker(shard, number, link, replaces=replaces)
     try:
         import uvloop
     except ImportError:

@@ -8,6 +8,7 @@ from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.drift import Drift, MetricName, drifts
 from asyncli.analysis.forecast import Forecast, forecast
+from asyncli.analysis.gaps import for_cost, for_drift
 from asyncli.analysis.totals import Totals, fold
 from asyncli.records import Finding
 from asyncli.store.reader import Run
@@ -27,10 +28,11 @@ class Analyses(msgspec.Struct):
 def analyse(run: Run) -> Analyses:
     """The analyses of ``run``. Pure: the same records give the same."""
     plan, environment, phases, ticks, samples = run.plan, run.environment, run.phases, run.ticks, run.samples
-    totals = fold(ticks, phases)
-    cost = costs(plan, phases, ticks, samples, environment)
-    ceilings, of_forecast = forecast(plan, cost, samples, run.checks, environment, phases, ticks)
-    drift, of_drift = drifts(plan, phases, ticks, samples, environment)
+    totals = fold(ticks, phases, run.gaps)
+    of_cost = for_cost(run.gaps, phases, ticks, samples)
+    cost = costs(plan, *of_cost, environment)
+    ceilings, of_forecast = forecast(plan, cost, of_cost[2], run.checks, environment, *of_cost[:2])
+    drift, of_drift = drifts(plan, *for_drift(run.gaps, phases, ticks, samples), environment)
     return Analyses(
         totals=totals,
         costs=cost,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli.analysis.cost import Cost, costs
+from asyncli.analysis.gaps import for_cost, outside
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.series import end_of_hold, phase
 from asyncli.analysis.totals import fold
@@ -63,12 +64,13 @@ class Listing(msgspec.Struct):
 
 def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float) -> Listed:
     """The line of ``run``. ``changed_s``: how long ago its file was last written to; ``age_s``: how long ago it began."""
-    totals = fold(run.ticks, run.phases)
-    limits = saturation(run.plan, totals, run.phases, run.ticks, run.environment)
+    totals = fold(run.ticks, run.phases, run.gaps)
+    _, measured, _ = outside(run.gaps, run.phases, run.ticks, run.samples)
+    limits = saturation(run.plan, totals, run.phases, measured, run.environment)
     judgement = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings)
     cost, of = None, None
     if totals.held or totals.peak:
-        found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
+        found = costs(run.plan, *for_cost(run.gaps, run.phases, run.ticks, run.samples), run.environment)
         # A slope whose interval reaches zero was drowned by whatever else the host did.
         if found.host_total is not None and found.host_total.ci95[0] > 0:
             cost, of = found.host_total, "host_total"

@@ -15,6 +15,7 @@ from asyncli.analysis.cost import CALLED, Cost, Residue
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
+from asyncli.analysis.gaps import outside, without_counters
 from asyncli.analysis.moments import SUSPENDED
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
@@ -44,13 +45,21 @@ class PhaseSpan(msgspec.Struct):
     end_s: float | None
 
 
+class GapSpan(msgspec.Struct):
+    start_s: float
+    end_s: float | None
+
+
 class RunPart(msgspec.Struct):
+    """``gaps``: where it was interrupted and resumed; nothing is fitted across them."""
+
     id: str
     started: str
     duration_s: float
     phases: list[PhaseSpan]
     verdict: Verdict
     complete: bool
+    gaps: list[GapSpan]
 
 
 class Connections(msgspec.Struct):
@@ -179,12 +188,13 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     known = analyses if analyses is not None else analyse(run)
     totals, cost = known.totals, known.costs
     whole = totals.whole
-    reconciliation, disagreements = reconcile(totals, phases, ticks, samples, plan)
-    limits = saturation(plan, totals, phases, ticks, environment)
+    reconciliation, disagreements = reconcile(totals, phases, ticks, without_counters(run.gaps, samples), plan)
+    measured = outside(run.gaps, phases, ticks, samples)[1]
+    limits = saturation(plan, totals, phases, measured, environment)
     marks = _Marks(run)
     server, server_findings = _server(run, marks)
     generator, generator_findings = _generator(marks, totals, is_saturated(limits))
-    rate = achieved_per_s(plan, totals, phases, ticks)
+    rate = achieved_per_s(plan, totals, phases, measured)
     end = end_of_run(phases, ticks, samples)
     summary = Summary(
         schema=SCHEMA,
@@ -195,6 +205,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             phases=[PhaseSpan(one.name, one.start_s, one.end_s) for one in phases],
             verdict="untested",
             complete=run.complete,
+            gaps=[GapSpan(one.start_s, one.end_s) for one in run.gaps],
         ),
         plan=dict(plan_document(plan)),
         connections=Connections(

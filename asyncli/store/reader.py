@@ -17,9 +17,9 @@ import msgspec
 
 from asyncli.errors import PlanError, StoreError
 from asyncli.plan import Plan, load_plan
-from asyncli.records import SCHEMA, Check, Environment, Finding, Phase, Sample, Tick
+from asyncli.records import Check, Environment, Finding, Gap, Phase, Sample, Tick
 from asyncli.samples import Samples
-from asyncli.store.schema import APPLICATION_ID
+from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA
 from asyncli.store.stored import open_tick
 
 _BUSY_S = 5.0
@@ -46,6 +46,8 @@ class Run(msgspec.Struct):
     complete: bool
     #: Records that the writer had to give up because the disk refused for too long.
     dropped: int = 0
+    #: Where it was interrupted and resumed, in order.
+    gaps: list[Gap] = msgspec.field(default_factory=list)
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
@@ -169,9 +171,9 @@ def identify(path: Path, connection: sqlite3.Connection) -> None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StoreError(f"{path}: is a SQLite file of another program; name a run file that asyncli wrote")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > SCHEMA:
+    if version > RESUMED_SCHEMA:
         raise StoreError(
-            f"{path}: was written by a newer asyncli (schema {version}, this one reads up to {SCHEMA}); upgrade asyncli"
+            f"{path}: was written by a newer asyncli (schema {version}, this one reads up to {RESUMED_SCHEMA}); upgrade asyncli"
         )
 
 
@@ -194,6 +196,7 @@ def read_frame(connection: sqlite3.Connection) -> Run:
         checks=[],
         complete=meta.get("complete") == "true",
         dropped=int(meta.get("dropped", 0)),
+        gaps=_gaps(connection),
     )
 
 
@@ -207,6 +210,12 @@ def row_at(connection: sqlite3.Connection, table: str, until_s: float) -> int:
         row = connection.execute(query, (middle,)).fetchone()
         low, high = (middle, high) if row is None or row[0] <= until_s else (low, middle - 1)
     return low
+
+
+def _gaps(connection: sqlite3.Connection) -> list[Gap]:
+    if connection.execute("PRAGMA user_version").fetchone()[0] < RESUMED_SCHEMA:
+        return []
+    return [Gap(start_s, end_s) for start_s, end_s in connection.execute("SELECT start_s, end_s FROM gaps ORDER BY start_s")]
 
 
 def read_ticks(connection: sqlite3.Connection, opened: Callable[[bytes], Tick]) -> list[tuple[float, Tick]]:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from asyncli.records import SCHEMA
+
+#: The schema of a run file that was resumed: who does not know of its gaps would fit lines across them.
+RESUMED_SCHEMA = SCHEMA + 1
+#: What is added to a file when it is resumed.
+GAPS = "CREATE TABLE IF NOT EXISTS gaps (start_s REAL PRIMARY KEY, end_s REAL);"
+
 #: SQLite's application_id of a run file: "asnc" in ASCII. ``file`` and we tell a run from any other database by it.
 APPLICATION_ID = 0x61736E63
 

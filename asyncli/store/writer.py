@@ -7,6 +7,7 @@ still says what it was. What is handed over afterwards is at most about a second
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
 import os
 import sqlite3
@@ -19,9 +20,9 @@ from typing import Any, Self
 import msgspec
 
 from asyncli.errors import StoreError
-from asyncli.records import SCHEMA, Check, Finding, Phase, Sample, Tick
+from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store import moving
-from asyncli.store.schema import APPLICATION_ID, TABLES
+from asyncli.store.schema import APPLICATION_ID, GAPS, RESUMED_SCHEMA, TABLES
 from asyncli.units import format_duration
 
 COMMIT_EVERY_S = 1.0
@@ -45,6 +46,7 @@ _PHASE = "INSERT INTO phases VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET s
 _TICK = "INSERT INTO ticks VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _SAMPLE = "INSERT INTO samples VALUES (?, ?, ?)"
 _FINDING = "INSERT INTO findings VALUES (?, ?, ?, ?, ?)"
+_GAP = "INSERT INTO gaps VALUES (?, ?) ON CONFLICT (start_s) DO UPDATE SET end_s = ?2"
 _CHECK = "INSERT OR REPLACE INTO checks VALUES (?, ?)"
 
 # What sqlite3 raises for the data's sake rather than the disk's: a text that is not UTF-8, a number beyond 64 bits.
@@ -74,6 +76,7 @@ class RunWriter:
         self.trouble: str | None = None
         self.dropped = 0
         self._connection = connection
+        self._claimed = _hold(path)
         self._identity = moving.identity(path)
         self._troubled_s: float | None = None
         self._next_try_s = -math.inf
@@ -129,10 +132,38 @@ class RunWriter:
             raise StoreError(f"{path}: {_words(error)}; name a file on a disk with room with --out") from None
         return cls(path, connection, environment)
 
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str], environment: Mapping[str, Any], *, anew: bool) -> Self:
+        """The run file ``path``, to go on with; ``anew`` with its phases, since it had not come to its hold.
+
+        Raises :class:`StoreError` (one line) where another process writes it, or where it cannot be written.
+        """
+        path = Path(path)
+        if not _free_to_write(path):
+            raise StoreError(f"{path}: its run goes on, another process writes it; 'asyncli watch {path}' looks on")
+        connection = None
+        try:
+            connection = _open(path)
+            forget = "DELETE FROM phases;" if anew else ""
+            connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {forget}")
+            connection.execute("COMMIT")
+            metrics = dict(connection.execute("SELECT name, id FROM metrics"))
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            raise StoreError(f"{path}: {_words(error)}; make room on its disk, or give the right to write it") from None
+        writer = cls(path, connection, environment)
+        writer._metrics = metrics
+        return writer
+
     def phase(self, phase: Phase) -> None:
         """Record a phase, or what has become of the one of that name."""
         self._now_s = phase.start_s if phase.end_s is None else phase.end_s
         self._put(_PHASE, [(phase.name, phase.start_s, phase.end_s)])
+
+    def gap(self, gap: Gap) -> None:
+        """Record a gap, or its end; only in a file that is resumed."""
+        self._put(_GAP, [(gap.start_s, gap.end_s)])
 
     def tick(self, t_s: float, tick: Tick) -> None:
         """Record a second of the generator, heard of at ``t_s`` on the run's clock."""
@@ -218,6 +249,7 @@ class RunWriter:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
+        self._let_go()
 
     def _write_out(self) -> bool:
         """Write all, and then what writing it has told."""
@@ -318,13 +350,21 @@ class RunWriter:
             if moving.identity(left) in ours:
                 with contextlib.suppress(OSError):
                     left.unlink()
+        self._let_go()
         self.path, self._identity, self._shut = place, moving.identity(place), True
         self._open_again()
 
     def _open_again(self) -> None:
         """Where that fails (no descriptor, no rights) it is tried with each commit, and records wait meanwhile."""
         self._connection = _open(self.path)
+        self._claimed = _hold(self.path)
         self._shut = False
+
+    def _let_go(self) -> None:
+        """After SQLite: to close any descriptor of a file ends all locks on it that the process has by fcntl(2)."""
+        if self._claimed is not None:
+            os.close(self._claimed)
+            self._claimed = None
 
     def _tell_trouble(self, trouble: str, remedy: str) -> None:
         if self._troubled_s is None:
@@ -365,6 +405,34 @@ def _claim(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
     except OSError as error:
         raise StoreError(f"{path}: cannot be created ({error.strerror}); name another file with --out") from None
+
+
+def _hold(path: Path) -> int | None:
+    """A descriptor that says, for as long as it is open, that the file is written: also when its process is killed.
+
+    By flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html); None where the file system has none.
+    """
+    with contextlib.suppress(OSError):
+        claim = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(claim)
+            return None
+        return claim
+    return None
+
+
+def _free_to_write(path: Path) -> bool:
+    """Whether no other process writes it, as far as the file system tells."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+    return True
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -169,7 +169,7 @@ CASES = [
     ("closed_announced", dead(100, range(1), range(1), range(1, 2)), "after their first request each: looks like keep-alive is off"),
     ("closed_announced", dead(100, range(10, 4000, 40), range(1), WIDE), "Connection: close"),
     ("reset", dead(3, WIDE, WIDE, WIDE), "reset by the server"),
-    ("generator_lost", [Deaths(count=9)], "worker of the generator"),
+    ("generator_lost", [Deaths(count=9)], "process of asyncli's own"),
 ]
 
 

@@ -51,11 +51,12 @@ async def test_a_worker_that_is_killed_has_no_words() -> None:
     try:
         async with asyncio.timeout(30):
             await generator.start()
-            os.kill(generator.pids[1], signal.SIGKILL)
+            worker = generator.pids[1]
+            os.kill(worker, signal.SIGKILL)
             message = await lost(generator)
     finally:
         await generator.close()
-    assert (message.pid, message.how) == (generator.pids[1], "was killed by SIGKILL")
+    assert (message.pid, message.how) == (worker, "was killed by SIGKILL")
 
 
 @contextlib.contextmanager

@@ -340,6 +340,12 @@ def test_the_captions_say_where_no_group_counted() -> None:
     assert "had none" not in within.tables[1].caption
 
 
+def test_the_caption_says_what_a_limit_does_not_see() -> None:
+    v1, v2 = (conclusions([made("nginx", charge=charge, charge_half=10.0)]).tables[-1].caption for charge in (2_600.0, 4_990.0))
+    assert "more fit then than are reckoned" in v1
+    assert "more fit" not in v2
+
+
 def test_cpu_of_a_few_ticks_is_no_figure() -> None:
     run: Any = SimpleNamespace(phases=[Phase("hold", 0.0, 10.0)], ticks=[(5.0, Tick(answered=1_000))])
 

@@ -44,6 +44,11 @@ def _held(folder: Path) -> int:
     return run.ticks[-1][1].held if run is not None and run.ticks else 0
 
 
+def _reopened(folder: Path) -> int:
+    run = recorded(folder / "run.db")
+    return sum(tick.reopened for _, tick in run.ticks) if run is not None else 0
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_killed_session_leaves_no_process_and_a_whole_file(tmp_path: Path, nginx: LabNginx, phase: str) -> None:
     with soaking(tmp_path, nginx, phase) as program:
@@ -108,14 +113,19 @@ def test_all_workers_killed_at_once(tmp_path: Path, nginx: LabNginx) -> None:
     with soaking(tmp_path, nginx, "hold") as program:
         program.until_phase("hold")
         program.until(lambda: _held(tmp_path) == 400, "all are on record")
-        for pid in program.workers():
+        first = set(program.workers())
+        for pid in first:
             os.kill(pid, signal.SIGKILL)
+        program.until(lambda: program.out.count("has another process") == 2, "both are replaced")
+        program.until(lambda: _reopened(tmp_path) == _held(tmp_path) == 400, "all are held again")
+        program.signal()
         done = program.wait()
         program.until_gone()
     assert (done.status, done.err) == (4, "")
     summary = report(tmp_path, "run.db")
     assert summary["connections"]["deaths"] == {"generator_lost": 400}
-    assert {"worker_lost", "generator_failed"} <= codes(summary)
+    assert (summary["connections"]["held"], summary["connections"]["reopened"]) == (400, 400)
+    assert {"worker_lost", "worker_replaced"} <= codes(summary)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

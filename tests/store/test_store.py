@@ -249,7 +249,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
         foreign.execute("CREATE TABLE meta (key, value)")
     create(tmp_path / "newer.db").close(True)
     with sqlite3.connect(tmp_path / "newer.db") as newer:
-        newer.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+        newer.execute(f"PRAGMA user_version = {SCHEMA + 2}")
     create(tmp_path / "plan.db").close(True)
     with sqlite3.connect(tmp_path / "plan.db") as odd:
         odd.execute("UPDATE meta SET value = '{\"urls\": 3}' WHERE key = 'plan'")

@@ -1,0 +1,92 @@
+"""What a run file says of a run that was cut off, to one that goes on with it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import msgspec
+
+from asyncli.errors import PlanError, StoreError
+from asyncli.plan import Plan
+from asyncli.records import Environment, Gap, Phase, Tick
+from asyncli.store import reader
+from asyncli.store.stored import open_tick
+
+#: Counters that begin at 0 with our processes: one that goes on with a run adds what they had come to.
+OUR_COUNTERS = ("generator.cpu_s", "session.cpu_s")
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """A run that has no end. Times in seconds on its own clock, which began at ``started_wall_s`` (Unix time)."""
+
+    path: Path
+    plan: Plan
+    environment: Environment
+    started_wall_s: float
+    phases: list[Phase]
+    gaps: list[Gap]
+    #: The last instant on record.
+    last_s: float
+    #: The last tick's, whose connections and heartbeats nobody speaks for any more.
+    held: int
+    awaiting: int
+    #: What :data:`OUR_COUNTERS` had come to.
+    counted: dict[str, float]
+
+    @property
+    def hold(self) -> Phase | None:
+        """The phase in which it goes on; None where it had not come so far, and begins anew."""
+        return next((one for one in self.phases if one.name == "hold"), None)
+
+    @property
+    def held_s(self) -> float:
+        """How much of the hold was measured."""
+        if self.hold is None:
+            return 0.0
+        start_s = self.hold.start_s
+        ends = ((one.start_s, self.last_s if one.end_s is None else one.end_s) for one in self.gaps)
+        return max(0.0, self.last_s - start_s - sum(end - start for start, end in ends if start >= start_s))
+
+
+def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
+    """The run in ``path``, if it can be gone on with.
+
+    Raises :class:`StoreError` (one line) as ``read_run`` does, and where the run has come to the end of its hold.
+    """
+    path = Path(path)
+    reader.look(path)
+    with reader.opened_file(path) as connection:
+        try:
+            reader.identify(path, connection)
+            connection.execute("BEGIN")
+            return _read(path, connection)
+        except (sqlite3.DatabaseError, msgspec.MsgspecError, PlanError, KeyError, TypeError, ValueError) as error:
+            raise reader.wrong(path, error) from None
+
+
+def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
+    frame = reader.read_frame(connection)
+    if frame.complete or any(one.name in ("drain", "residue") for one in frame.phases):
+        raise StoreError(f"{path}: its hold came to its end, so there is nothing to resume; 'asyncli report {path}' tells of it")
+    (wall,) = connection.execute("SELECT value FROM meta WHERE key = 'started_wall_s'").fetchone()
+    row = connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
+    (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()
+    last = open_tick(row[1]) if row is not None else Tick()
+    instants = [one.end_s if one.end_s is not None else one.start_s for one in frame.phases]
+    instants += [one.end_s if one.end_s is not None else one.start_s for one in frame.gaps]
+    newest = "SELECT value FROM samples WHERE metric = (SELECT id FROM metrics WHERE name = ?) ORDER BY rowid DESC LIMIT 1"
+    counted = {name: value for name in OUR_COUNTERS for (value,) in connection.execute(newest, (name,))}
+    return Interrupted(
+        path=path,
+        plan=frame.plan,
+        environment=frame.environment,
+        started_wall_s=msgspec.json.decode(wall, type=float),
+        phases=frame.phases,
+        gaps=frame.gaps,
+        last_s=max([*instants, row[0] if row is not None else 0.0, last_sample_s or 0.0]),
+        held=last.held,
+        awaiting=last.awaiting,
+        counted=counted,
+    )

@@ -1,0 +1,71 @@
+"""A run with gaps: what is left out of which fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncli.analysis.gaps import for_cost, for_drift, outside, without_counters
+from asyncli.analysis.totals import fold
+from asyncli.records import Deaths, Gap, Phase, Sample, Tick
+
+PHASES = [Phase("baseline", 0, 5), Phase("ramp", 5, 10), Phase("hold", 10, 100), Phase("drain", 100, 101), Phase("residue", 101, 106)]
+TICKS = [(float(t_s), Tick(held=10, sent=1)) for t_s in range(6, 101)]
+SAMPLES = [Sample(float(t_s), {"host.used_bytes": float(t_s), "status.accepts": 1.0, "status.active": 2.0}) for t_s in range(106)]
+
+
+def instants(records: object) -> tuple[list[float], list[float]]:
+    _, ticks, samples = records  # type: ignore[misc]
+    return [t_s for t_s, _ in ticks], [one.t_s for one in samples]
+
+
+def test_without_a_gap_everything_is_as_it_was() -> None:
+    for of in (outside, for_cost, for_drift):
+        assert of([], PHASES, TICKS, SAMPLES) == (PHASES, TICKS, SAMPLES)
+    assert without_counters([], SAMPLES) is SAMPLES
+
+
+def test_what_lies_in_a_gap_is_left_out_and_its_edges_stay() -> None:
+    ticks, samples = instants(outside([Gap(20, 30), Gap(50.5, 60.5)], PHASES, TICKS, SAMPLES))
+    assert [t_s for t_s in range(6, 101) if t_s not in ticks] == [*range(21, 31), *range(51, 61)]
+    assert [t_s for t_s in range(106) if t_s not in samples] == [*range(21, 31), *range(51, 61)]
+
+
+def test_a_gap_without_an_end_lasts_to_the_end() -> None:
+    ticks, samples = instants(outside([Gap(20)], PHASES, TICKS, SAMPLES))
+    assert (max(ticks), max(samples)) == (20, 20)
+
+
+def test_cost_is_fitted_up_to_the_first_gap_after_the_ramp_began_and_the_residue_stays() -> None:
+    _, samples = instants(for_cost([Gap(20, 30), Gap(50, 60)], PHASES, TICKS, SAMPLES))
+    assert samples == [*range(21), *range(100, 106)]
+    # A ramp that was begun anew: what was before it is no part of it.
+    ticks, samples = instants(for_cost([Gap(1, 4)], PHASES, TICKS, SAMPLES))
+    assert samples == [0, 1, *range(5, 106)]
+    assert ticks == [t_s for t_s, _ in TICKS]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "stretch"),
+    [([Gap(20, 30)], (30, 100)), ([Gap(80, 85)], (10, 80)), ([Gap(20, 30), Gap(90, 95)], (30, 90)), ([Gap(10, 20), Gap(70)], (20, 70))],
+)
+def test_drift_is_that_of_the_longest_stretch(gaps: list[Gap], stretch: tuple[float, float]) -> None:
+    phases, ticks, samples = for_drift(gaps, PHASES, TICKS, SAMPLES)
+    hold = next(one for one in phases if one.name == "hold")
+    assert (hold.start_s, hold.end_s) == pytest.approx(stretch)
+    assert max(t_s for t_s, _ in ticks) <= stretch[1]
+    assert samples[-1].t_s == stretch[1]
+
+
+def test_totals_count_all_and_give_what_was_in_a_gap_to_no_phase() -> None:
+    lost = Tick(deaths={"generator_lost": Deaths(count=10)}, beats_failed=2)
+    ticks = [*TICKS[:15], (20.001, lost), (40.0, Tick(held=3, sent=7)), *TICKS[45:]]
+    totals = fold(ticks, PHASES, [Gap(20, 50)])
+    assert totals.whole.lost == 10
+    assert totals.whole.sent == 15 + 7 + 50
+    assert totals.by_phase["hold"].sent == 10 + 50
+    assert totals.by_phase["hold"].lost == 0
+
+
+def test_counters_of_the_server_are_not_compared_across_a_gap_but_what_it_holds_is() -> None:
+    kept = without_counters([Gap(20, 30)], SAMPLES)
+    assert kept[3].values == {"host.used_bytes": 3.0, "status.active": 2.0}
