@@ -268,7 +268,7 @@ METRICS: dict[str, str] = {
     "host.slab_bytes": "Slab of meminfo",
     "host.pagetable_bytes": "PageTables of meminfo",
     "host.cpu_busy_s": "CPU seconds of the host that were not idle, all cores",
-    "clock.suspended_s": "seconds that this machine has been suspended since the run's start; a value each time it was",
+    "clock.suspended_s": "seconds that this machine was suspended; a value each time that it woke",
     "tcp.": "a TCP extension counter since boot: ListenOverflows, ListenDrops, TCPTimeWaitOverflow, RetransSegs...",
     "probe.": "seconds that one round of this probe took",
 }

@@ -80,9 +80,7 @@ class Witness:
         self._resent, self._segments = series(samples, "tcp.RetransSegs"), series(samples, "tcp.OutSegs")
         slept = series(samples, "clock.suspended_s")
         #: When this machine woke from a suspension (s of the run, to a second), and how long it was (s).
-        self.suspensions = [
-            (t_s, now - before) for t_s, before, now in zip(slept.t_s, [0.0, *slept.values], slept.values, strict=False)
-        ]
+        self.suspensions = list(zip(slept.t_s, slept.values, strict=True))
 
     @property
     def is_nginx(self) -> bool:

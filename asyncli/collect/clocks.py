@@ -59,7 +59,6 @@ class ClockWatch:
         self._clock, self._read, self._sleep = clock, read, sleep
         self._on_sample, self._on_finding = on_sample, on_finding
         self._last = read()
-        self._suspended_s = 0.0
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -80,8 +79,7 @@ class ClockWatch:
         slept_s = now.boot_s - before.boot_s - awake_s
         stepped_s = now.wall_s - before.wall_s - awake_s - slept_s
         if slept_s >= _LEAST_S:
-            self._suspended_s += slept_s
-            self._on_sample(Sample(t_s, {"clock.suspended_s": self._suspended_s}))
+            self._on_sample(Sample(t_s, {"clock.suspended_s": slept_s}))
             self._on_finding(_suspended(t_s, slept_s, now.wall_s))
         elif awake_s >= STILL_S:
             self._on_finding(_stood_still(t_s, awake_s))

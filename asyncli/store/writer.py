@@ -357,9 +357,8 @@ class RunWriter:
     def _open_again(self) -> None:
         """Where that fails (no descriptor, no rights) it is tried with each commit, and records wait meanwhile."""
         self._connection = _open(self.path)
+        self._claimed = _hold(self.path)
         self._shut = False
-        if self._claimed is None:
-            self._claimed = _hold(self.path)
 
     def _let_go(self) -> None:
         """After SQLite: to close any descriptor of a file ends all locks on it that the process has by fcntl(2)."""
@@ -411,15 +410,13 @@ def _claim(path: Path) -> None:
 def _hold(path: Path) -> int | None:
     """A descriptor that says, for as long as it is open, that the file is written: also when its process is killed.
 
-    By flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html); None where the file system has none.
+    By flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html); None where it cannot be opened.
     """
     with contextlib.suppress(OSError):
         claim = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        # Refused, it stays open all the same: see _let_go().
+        with contextlib.suppress(OSError):
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(claim)
-            return None
         return claim
     return None
 
