@@ -3,7 +3,7 @@
     python bench/fuzz.py [TARGET...] [--inputs 1000000] [--seed 1] [--keep FOLDER] [--guided]
 
 Targets: http1, pages, plans, thresholds, runs; without any, all, each in a process of its own, as many at once as --jobs says. The generators
-and the laws are in tests/fuzz/. Printed for each: inputs, seconds, inputs a second, kinds of outcome, the slowest input
+and the laws are in tests/fuzz/. Printed for each: inputs, seconds (of them CPU), inputs a second, kinds of outcome, the slowest input
 (CPU time, checks included), and the memory resident after each tenth of the inputs. What breaks a law is kept as a
 literal of Python's in FOLDER, the first five at each place in the code, and makes the exit status 1.
 
@@ -85,7 +85,7 @@ def guided(options: argparse.Namespace) -> int:
 
 def tell(tally: Tally, took_s: float, how: str) -> int:
     """Print what came of it; the exit status."""
-    lines = [f"{tally.target.name} ({how}): {tally.done:,} inputs in {took_s:.0f} s, {tally.done / took_s:,.0f}/s"]
+    lines = [f"{tally.target.name} ({how}): {tally.done:,} inputs in {took_s:.0f} s ({time.process_time():.0f} of CPU), {tally.done / took_s:,.0f}/s"]
     lines += [f"  {count:>11,}  {kind}" for kind, count in tally.kinds.most_common()]
     shown = ascii(tally.slowest)
     lines.append(f"  slowest: {tally.slowest_s * 1000:.1f} ms, {shown[:100]}{f'... ({len(shown):,} characters)' if len(shown) > 100 else ''}")
