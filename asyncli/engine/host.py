@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import math
 import os
 import resource
 import select
@@ -44,6 +45,8 @@ from asyncli.engine.worker import MOST_MESSAGE, run_worker
 from asyncli.records import Deaths, Tick
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# A turn of the host takes a tenth of a second at most, unless the host itself is stopped or starved.
+_STALL_S = 1.0
 # How long after its second a tick may come from a slow worker before the others' go on without it; its counts join the
 # next one, so nothing is lost.
 PATIENCE_S = 0.7
@@ -85,6 +88,7 @@ class Host:
         self._links: dict[int, _Link] = {}
         self._t0: float | None = None
         self._draining = False
+        self._turned = math.inf
         self._seconds: dict[int, tuple[Tick, set[int]]] = {}
         self._sent_second = 0
         self._carried = Tick()
@@ -242,7 +246,11 @@ class Host:
         """Send the seconds that are whole, or overdue: one merged tick each, gauges summed over the workers' latest."""
         if self._t0 is None:
             return
+        stood_still_s, self._turned = now - self._turned, now
         for link in self._links.values():
+            if stood_still_s > _STALL_S:
+                # Nobody was here to hear them.
+                link.heard += stood_still_s
             if not link.silent and now - link.heard > SILENCE_S:
                 link.silent = True
                 self._say(WorkerSilent(worker=link.number, pid=link.pid, held=link.last.held, silent_s=now - link.heard))

@@ -85,6 +85,7 @@ class Table:
         self._refusals = [0] * len(shard.destinations)
         self._connecting: dict[int, float] = {}
         self._awaiting: dict[int, float] = {}
+        self._patience = ((self._connecting, shard.connect_timeout_s), (self._awaiting, shard.timeout_s))
         self._partial: dict[int, Scanner] = {}
         self._doomed: list[tuple[int, bool]] = []
         # The last answer as bytes and what it meant. None at first: b"" would be the end of a stream.
@@ -189,8 +190,10 @@ class Table:
 
     def _next_instant(self, now: float) -> float | None:
         due: list[float] = []
-        if self._connecting or self._awaiting:
-            due.append(max(now, self._next_sweep))
+        # Both in the order of their deadlines: the first is the next. A heartbeat mostly has its answer long before.
+        for waiting, patience in self._patience:
+            if waiting:
+                due.append(max(now, self._next_sweep, next(iter(waiting.values())) + patience))
         if not self._draining:
             beat = self._wheel.next_due()
             if beat is not None:
@@ -287,7 +290,7 @@ class Table:
 
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + _SWEEP_S
-        for waiting, patience in ((self._connecting, self._shard.connect_timeout_s), (self._awaiting, self._shard.timeout_s)):
+        for waiting, patience in self._patience:
             overdue = []
             for row, since in waiting.items():
                 if now - since < patience:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -282,3 +283,27 @@ def test_a_worker_that_stays_stopped_ends_as_invalid_and_is_named(tmp_path: Path
     assert (done.status, done.err, summary["run"]["verdict"]) == (4, "", "invalid")
     evidence = {finding["code"]: finding["evidence"] for finding in summary["findings"]}
     assert f"(pid {pid}) is silent" in evidence["drain_unfinished"]
+
+
+def test_a_whole_generator_that_is_stopped_blames_no_worker(tmp_path: Path, nginx: LabNginx) -> None:
+    """As when the whole machine stands still: the host process must not judge before it has heard what came meanwhile."""
+    with soaking(tmp_path, nginx, "hold") as program:
+        program.until_phase("hold")
+        program.until(lambda: _held(tmp_path) == 400, "all are on record")
+        pids = [*program.workers(), *program.hosts()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        seconds = len(recorded(tmp_path / "run.db").ticks)  # type: ignore[union-attr]
+        # Longer than a worker may be silent, and shorter than all of them.
+        asked = time.monotonic()
+        until(lambda: time.monotonic() > asked + 7, "seven seconds are over")
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
+        program.until(lambda: len(recorded(tmp_path / "run.db").ticks) > seconds + 3, "it speaks again")  # type: ignore[union-attr]
+        program.signal()
+        done = program.wait()
+    assert (done.status, done.err) == (4, "")
+    summary = report(tmp_path, "run.db")
+    assert "generator_saturated_turn" in codes(summary)
+    assert not {"worker_silent", "worker_lost"} & codes(summary)
+    assert (summary["connections"]["held"], summary["connections"]["lost"]) == (400, 0)
