@@ -232,6 +232,7 @@ def _sound(run: Run) -> None:
         numbers += [sample.t_s, *sample.values.values()]
     assert all(isinstance(number, float | int) for number in numbers), [number for number in numbers if not isinstance(number, float | int)][:3]
     assert all(map(math.isfinite, numbers)), [number for number in numbers if not math.isfinite(number)][:3]
+    assert all(isinstance(text, str) for text in (run.id, *(name for sample in run.samples for name in sample.values)))
     assert run.plan.targets
     assert run.plan.schedule.end_s >= 0
     total = Tick()
