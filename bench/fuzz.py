@@ -64,6 +64,7 @@ def guided(options: argparse.Namespace) -> int:
     """The same, steered by coverage; atheris does not come back, so the last input ends the process."""
     import atheris
     from chance import FromBytes
+    from scratch import clean
 
     (name,) = options.targets
     options.keep.mkdir(parents=True, exist_ok=True)
@@ -75,7 +76,7 @@ def guided(options: argparse.Namespace) -> int:
         tally.one(FromBytes(data))
         if tally.done >= options.inputs:
             status = tell(tally, time.monotonic() - begin, f"guided, seed {options.seed}")
-            sys.stdout.flush()
+            clean()
             os._exit(status)
 
     atheris.Setup([sys.argv[0], f"-seed={options.seed}", "-max_len=512", "-verbosity=0", "-timeout=20", f"-artifact_prefix={options.keep}/"], one)

@@ -96,7 +96,7 @@ FOUND: dict[str, list[Any]] = {
         _set("samples", "value", "much"),
         _set("samples", "value", 1e300, "report"),
         _set("samples", "t_s", b"\0", "follower"),
-        _set("metrics", "name", b"\xff", "head"),
+        _set("metrics", "name", b"\xff"),
         _set("findings", "code", b"\xff"),
         Damage(
             sql=(

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
 from chance import ODD_TEXTS, maybe, mutated, mutated_text
+from scratch import FOLDER
 from yarl import URL
 
 from asyncli.errors import PlanError
@@ -57,7 +56,7 @@ _GOOD = {key: _good(key) for key in _NAMES}
 _LISTS = ("urls", "source", "header", "fail_if")
 _DATES = ("1979-05-27T07:32:00Z", "1979-13-01", "25:00:00", "1979-05-27")
 _PIECES = ("[", "{a=", "[[a]]\n", "a.", "1", '"', "#", "\n", "x = 1\n", "'", "\\", "connections = 5\n", "urls = [", "0", "_")
-_FILE = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp") / f"asyncli-fuzz-{os.getpid()}.toml"
+_FILE = FOLDER / "plan.toml"
 _HERE = Layer("--{key}", {"urls": ["http://127.0.0.1:8080/"]})
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from chance import maybe, mutated
+from scratch import FOLDER
 
 from asyncli.core.histogram import Histogram
 from asyncli.errors import StoreError
@@ -39,8 +40,7 @@ class Case(NamedTuple):
     reader: str = "run"
 
 
-_RAM = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
-_FILE = _RAM / f"asyncli-fuzz-{os.getpid()}.db"
+_FILE = FOLDER / "run.db"
 _COLUMNS = {
     "meta": ("key", "value"), "phases": ("name", "start_s", "end_s"), "ticks": ("t_s", "second", "held", "payload"), "metrics": ("id", "name"),
     "samples": ("t_s", "metric", "value"), "findings": ("t_s", "code", "severity", "evidence", "remedy"), "checks": ("place", "payload"),
@@ -58,7 +58,7 @@ _ODD = (None, 0, 1, -1, 127, 128, 2**31, 2**63 - 1, 2**64 - 1, -(2**63), 0.5, -1
 @functools.cache
 def whole() -> bytes:
     """A run file as the writer writes it, on small pages: more of its bytes mean something."""
-    with tempfile.TemporaryDirectory(dir=_RAM) as folder:
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         path = Path(folder) / "run.db"
         plan = Plan(urls=("http://127.0.0.1:8080/",), connections=500, seed=7, hold_s=3.0)
         writer = RunWriter.create(path, run_id="r1", started_wall_s=1_740_830_400.0, plan_document=plan_document(plan), environment={"cpus": 2, "kernel": "6"})
@@ -212,7 +212,9 @@ def check(case: Case) -> str:
         assert ";" in words, f"says not how to mend it: {words}"
         return f"refused, {'damaged' if 'damaged' in words else 'otherwise'}"
     finally:
-        _FILE.unlink()
+        # One that says it has a WAL gets one, and the next file must not.
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{_FILE}{suffix}").unlink(missing_ok=True)
     return "accepted" if case.reader == "run" else f"accepted, {case.reader}"
 
 
@@ -231,6 +233,7 @@ def _sound(run: Run) -> None:
         numbers += [sample.t_s, *sample.values.values()]
     assert all(isinstance(number, float | int) for number in numbers), [number for number in numbers if not isinstance(number, float | int)][:3]
     assert all(map(math.isfinite, numbers)), [number for number in numbers if not math.isfinite(number)][:3]
+    assert all(isinstance(text, str) for text in (run.id, *(name for sample in run.samples for name in sample.values)))
     assert run.plan.targets
     assert run.plan.schedule.end_s >= 0
     total = Tick()
