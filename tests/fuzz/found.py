@@ -89,7 +89,7 @@ FOUND: dict[str, list[Any]] = {
         _set("ticks", "payload", b"\x81\xa4held\xff"),
         _set("ticks", "payload", b"\x81\xabcpu_user_s\xcb\x7f\xf0" + bytes(6)),
         # Histograms: a key of 62 bits, and one below 0.
-        _set("ticks", "payload", b"\x81\xaalatency_us\x93\x81\xcf\x40" + bytes(7) + b"\x01\x05\x05"),
+        _set("ticks", "payload", b"\x81\xaalatency_us\x93\x81\xcf\x40" + bytes(7) + b"\x03\x05\x05"),
         _set("ticks", "payload", b"\x81\xaalatency_us\x93\x81\xff\x01\x05\x05"),
         # Deaths below 0.
         _set("ticks", "payload", b"\x81\xa6deaths\x81\xa5reset\x91\xe6", "report"),
