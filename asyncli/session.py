@@ -253,8 +253,12 @@ class Soak:
         self._t0 = time.monotonic() + _LEAD_S
         generator.begin(self._t0)
         await self._wait_for_ramp(shard)
-        if not self._failed:
-            self._close_gap()
+        if self._failed:
+            return
+        self._close_gap()
+        if (left_s := self._hold_left_s()) is not None:
+            # Whoever looks on reckons the end from the hold's begin.
+            self._watcher.planned(msgspec.structs.replace(self.plan, hold_s=self._clock() + left_s - hold.start_s))
 
     def _hold_left_s(self) -> float | None:
         """How long the hold is still to last; None: until it is stopped."""

@@ -62,7 +62,8 @@ def command(run: str, once: bool, log_json: bool) -> int:
                     view.update(fold.state())
         except KeyboardInterrupt:
             return 0
-        notes.print(f"{_how_it_is(follower, news)[0]}: asyncli report {path}", soft_wrap=True, markup=False)
+        goes_on = "" if news.complete else f"; asyncli soak --resume {path} goes on with it"
+        notes.print(f"{_how_it_is(follower, news)[0]}: asyncli report {path}{goes_on}", soft_wrap=True, markup=False)
     return 0
 
 
@@ -73,7 +74,7 @@ def _how_it_is(follower: Follower, news: News) -> list[str]:
     quiet_s = time.time() - follower.quiet_since_s
     if quiet_s < _QUIET_S:
         return []
-    why = "it stands still" if follower.is_open else "no process here has it open: the run was killed, or came to no end"
+    why = "it stands still" if follower.is_open else "no process writes it: the run was killed, or came to no end"
     return [f"nothing new for {format_duration(round(quiet_s))}, and {why}"]
 
 

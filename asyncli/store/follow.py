@@ -18,6 +18,7 @@ import msgspec
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.store import reader
+from asyncli.store.claim import is_claimed
 from asyncli.store.stored import open_tick
 
 # What a look shows as rates is of the last ten seconds; a tick may come late.
@@ -25,8 +26,6 @@ _RECENT_S = 15.0
 _SETTLED_S = 5.0
 # Of the baseline the memory before the first connection is wanted: a median over this is as good as over an hour.
 _BASELINE_S = 300.0
-# Where SQLite's shared lock begins (os.h of its source, SHARED_FIRST): the writer of a WAL holds it as long as the file is open.
-_SHARED_LOCK = "1073741826"
 
 
 class News(msgspec.Struct):
@@ -81,18 +80,8 @@ class Follower:
 
     @property
     def is_open(self) -> bool:
-        """Whether another process of this machine has the file open, by the locks that SQLite leaves on it (proc(5))."""
-        try:
-            status = self._path.stat()
-            locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-        except OSError:
-            return False
-        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-        return any(
-            words[-3:-1] == [file, _SHARED_LOCK] and words[-4] != str(os.getpid())
-            for words in map(str.split, locks)
-            if len(words) > 4
-        )
+        """Whether a process writes the file."""
+        return is_claimed(self._path)
 
     def _read(self, connection: sqlite3.Connection) -> News:
         frame = reader.read_frame(connection)

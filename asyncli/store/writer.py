@@ -7,7 +7,6 @@ still says what it was. What is handed over afterwards is at most about a second
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import sqlite3
@@ -22,6 +21,7 @@ import msgspec
 from asyncli.errors import StoreError
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store import moving
+from asyncli.store.claim import claim, is_claimed
 from asyncli.store.schema import APPLICATION_ID, GAPS, RESUMED_SCHEMA, TABLES
 from asyncli.units import format_duration
 
@@ -76,7 +76,7 @@ class RunWriter:
         self.trouble: str | None = None
         self.dropped = 0
         self._connection = connection
-        self._claimed = _hold(path)
+        self._claimed = claim(path)
         self._identity = moving.identity(path)
         self._troubled_s: float | None = None
         self._next_try_s = -math.inf
@@ -110,7 +110,7 @@ class RunWriter:
         Raises :class:`StoreError` (one line) where the file exists, or its folder does not, or cannot be written to.
         """
         path = Path(path)
-        _claim(path)
+        _make(path)
         meta = {
             "id": run_id,
             "started_wall_s": _json(started_wall_s),
@@ -139,7 +139,7 @@ class RunWriter:
         Raises :class:`StoreError` (one line) where another process writes it, or where it cannot be written.
         """
         path = Path(path)
-        if not _free_to_write(path):
+        if is_claimed(path):
             raise StoreError(f"{path}: its run goes on, another process writes it; 'asyncli watch {path}' looks on")
         connection = None
         try:
@@ -334,7 +334,7 @@ class RunWriter:
             with contextlib.suppress(sqlite3.Error, StoreError, OSError):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-                moving.write_whole(self._connection, place, _claim)
+                moving.write_whole(self._connection, place, _make)
                 self._live_in(place)
                 return True
         return False
@@ -357,11 +357,11 @@ class RunWriter:
     def _open_again(self) -> None:
         """Where that fails (no descriptor, no rights) it is tried with each commit, and records wait meanwhile."""
         self._connection = _open(self.path)
-        self._claimed = _hold(self.path)
+        self._claimed = claim(self.path)
         self._shut = False
 
     def _let_go(self) -> None:
-        """After SQLite: to close any descriptor of a file ends all locks on it that the process has by fcntl(2)."""
+        """That this process writes the file; SQLite has closed it before."""
         if self._claimed is not None:
             os.close(self._claimed)
             self._claimed = None
@@ -398,39 +398,13 @@ def require_free(path: Path) -> None:
         raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another with --out")
 
 
-def _claim(path: Path) -> None:
+def _make(path: Path) -> None:
     """Create ``path`` as an empty file that was not there before."""
     require_free(path)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
     except OSError as error:
         raise StoreError(f"{path}: cannot be created ({error.strerror}); name another file with --out") from None
-
-
-def _hold(path: Path) -> int | None:
-    """A descriptor that says, for as long as it is open, that the file is written: also when its process is killed.
-
-    By flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html); None where it cannot be opened.
-    """
-    with contextlib.suppress(OSError):
-        claim = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # Refused, it stays open all the same: see _let_go().
-        with contextlib.suppress(OSError):
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return claim
-    return None
-
-
-def _free_to_write(path: Path) -> bool:
-    """Whether no other process writes it, as far as the file system tells."""
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-    return True
 
 
 def _beside(path: Path, suffix: str) -> Path:

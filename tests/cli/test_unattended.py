@@ -91,10 +91,10 @@ def test_watch_says_that_a_run_stands_still_and_that_it_was_killed(tmp_path: Pat
             watch.until(lambda: re.search(r"^nothing new for 1 min \d+ s, and it stands still$", watch.out, re.MULTILINE), "it says so")
             program.signal(signal.SIGKILL)
             program.until_gone()
-            why = "no process here has it open: the run was killed, or came to no end"
+            why = "no process writes it: the run was killed, or came to no end"
             done = watch.wait()
             assert done.status == 0
-            assert re.search(rf"^nothing new for 1 min \d+ s, and {why}: asyncli report run.db$", done.out, re.MULTILINE)
+            assert re.search(rf"^nothing new for 1 min \d+ s, and {why}: asyncli report run.db; asyncli soak --resume run.db goes on with it$", done.out, re.MULTILINE)
             # Beside objects for machines stands nothing else.
             done = log.wait()
             assert done.status == 0

@@ -88,7 +88,7 @@ def test_what_comes_is_told_once(tmp_path: Path) -> None:
     news = [_when(follower, lambda one: bool(one.ticks))]
     assert [one.name for one in news[0].phases] == ["ramp"]
     assert follower.news().phases == []
-    assert follower.is_open is False  # but for us, who do not count
+    assert follower.is_open is True
     writer.phase(Phase("ramp", 0.0, 2.0))
     writer.tick(2.0, Tick(second=2, held=20, opened=10))
     writer.sample(Sample(2.0, {"status.active": 21.0}))
