@@ -437,7 +437,8 @@ class Soak:
                 if self._last.held:
                     # Nobody is left to count them: what was held by the last tick is the generator's loss.
                     lost = {"generator_lost": Deaths(count=self._last.held)}
-                    self._hear(Ticked(Tick(second=self._last.second + 1, deaths=lost)))
+                    last = self._last
+                    self._hear(Ticked(Tick(second=last.second + 1, deaths=lost, beats_failed=last.awaiting)))
                 self._fail("generator_failed", message.why)
 
     def _dropped(self, number: int) -> None:
