@@ -19,8 +19,10 @@ from asyncli.lab.apache import find_apache
 from asyncli.lab.binary import find_nginx
 from asyncli.lab.haproxy import find_haproxy
 
-# Programs under test inherit it: one that was started under nohup would rightly not hear a SIGHUP.
+# Programs under test inherit them: one that was started under nohup would rightly not hear a SIGHUP, nor a SIGINT one that a shell
+# started in the background.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _nginx() -> bool:
