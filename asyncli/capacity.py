@@ -123,8 +123,7 @@ class CapacitySearch:
 
     async def run(self) -> None:
         """Step by step until no more can be known. Raises :class:`AsyncliError` where not even the first step can begin."""
-        await self._examine()
-        rest = await _Rest.now(self.plan)
+        rest = await _Rest.now(self.plan, local=await self._examine())
         while not self._timed and (count := next_count(self.search, [one.tried for one in self.steps])) is not None:
             if self.steps and (why := await rest.wait(self.steps[-1].asked, lambda: self._stopping)):
                 if not rest.listens():
@@ -188,15 +187,16 @@ class CapacitySearch:
         best = sorted(self._forecasts, key=lambda one: (one[1], one[0]), reverse=True)
         return next((said for _, _, one in best if (said := foretold(one, known, self.search.within)) is not None), None)
 
-    async def _examine(self) -> None:
-        """Refuse what no count would mend: limits of this host, and timers of the server."""
+    async def _examine(self) -> bool:
+        """Refuse what no count would mend: limits of this host, and timers of the server. Whether that is on this host."""
         start = min(self.search.start, self.search.most)
         plan = msgspec.structs.replace(self.plan, connections=start, batch=min(self.plan.batch, start))
         limits, _ = await look_around(plan)
         self._memory = limits.memory_total
-        _, checks, _ = await look_at(plan)
+        spread, checks, _ = await look_at(plan)
         if not self.plan.force:
             refuse([one for one in checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
+        return spread.local
 
     async def _step(self, count: int) -> None:
         # Of the server the preflight would refuse the very counts that are searched for.
@@ -279,9 +279,8 @@ class _Rest:
         self._before = 0.0
 
     @classmethod
-    async def now(cls, plan: Plan) -> _Rest:
-        _, spread = await look_around(plan)
-        rest = cls(plan, local=spread.local)
+    async def now(cls, plan: Plan, *, local: bool) -> _Rest:
+        rest = cls(plan, local=local)
         rest._before = await rest._open() or 0.0
         await rest.close()
         return rest

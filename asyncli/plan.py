@@ -245,13 +245,13 @@ def _until(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a time of day; write until 07:00, or until 2026-11-22T07:00")
+        raise ValueError(f"{shown(value)} is not a time of day; write until 07:00, or until 2026-11-22T07:00")
     words, now_s = parse_until(value), time.time()
     left_s = instant_of(words, now_s) - now_s
     if left_s <= 0:
-        raise ValueError(f"{value.strip()!r} has passed; write a time to come, or a time of day alone")
+        raise ValueError(f"{shown(value.strip())} has passed; write a time to come, or a time of day alone")
     if left_s > LONGEST_S:
-        raise ValueError(f"{value.strip()!r} is more than ten years off; write for example until 07:00")
+        raise ValueError(f"{shown(value.strip())} is more than ten years off; write for example until 07:00")
     return words
 
 

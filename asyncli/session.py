@@ -278,11 +278,19 @@ class Soak:
     # -- before the first connect
 
     def _open_run_file(self, limits: Limits, spread: Spread, collector: Collector, checks: list[Check]) -> None:
+        if self._resume is not None:
+            self._open_again(self._resume)
+        else:
+            self._open_new(limits, spread, collector)
+        assert self._writer is not None
+        self._writer.checks(checks)
+        for finding in [*self._early, *preflight.checks_to_findings(checks)]:
+            self._found(finding)
+        self._early.clear()
+
+    def _open_new(self, limits: Limits, spread: Spread, collector: Collector) -> None:
         wall = datetime.datetime.now(datetime.UTC)
         server = collector.server
-        if self._resume is not None:
-            self._open_again(self._resume, checks)
-            return
         environment = read_environment(limits, spread)
         environment["server"] = {
             **server.document(self._target.label if self._target else None),
@@ -296,28 +304,18 @@ class Soak:
             plan_document=plan_document(self.plan),
             environment=environment,
         )
-        self._writer.checks(checks)
-        for finding in [*self._early, *preflight.checks_to_findings(checks)]:
-            self._found(finding)
-        self._early.clear()
 
-    def _open_again(self, before: Interrupted, checks: list[Check]) -> None:
+    def _open_again(self, before: Interrupted) -> None:
         """Go on in the file of an interrupted run: what it held is lost, by our doing, and the gap in it begins."""
         resumed = [*before.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
-        environment = {**before.environment, "resumed": resumed}
-        writer = self._writer = RunWriter.resume(self.out, environment, anew=self._held_before is None)
-        writer.environment({})
-        writer.checks(checks)
+        writer = self._writer = RunWriter.resume(self.out, before.environment, anew=self._held_before is None)
+        writer.environment({"resumed": resumed})
         open_gap = before.gaps[-1] if before.gaps and before.gaps[-1].end_s is None else None
         self._gap = open_gap or Gap(before.last_s)
         writer.gap(self._gap)
-        if before.held or before.awaiting:
-            lost = Tick(beats_failed=before.awaiting, deaths={"generator_lost": Deaths(count=before.held)})
-            writer.tick(before.last_s + 0.001, lost)
+        if before.held:
+            writer.tick(before.last_s + 0.001, _lost_with_us(before.held, before.awaiting))
         self._found(_resumed(before, self._clock()))
-        for finding in [*self._early, *preflight.checks_to_findings(checks)]:
-            self._found(finding)
-        self._early.clear()
 
     def _close_gap(self) -> None:
         if self._gap is not None and self._writer is not None:
@@ -434,11 +432,10 @@ class Soak:
                 )
                 self._found(Finding("worker_replaced", "info", evidence))
             case Failed():
-                if self._last.held:
-                    # Nobody is left to count them: what was held by the last tick is the generator's loss.
-                    lost = {"generator_lost": Deaths(count=self._last.held)}
-                    last = self._last
-                    self._hear(Ticked(Tick(second=last.second + 1, deaths=lost, beats_failed=last.awaiting)))
+                last = self._last
+                if last.held:
+                    # Nobody is left to count them.
+                    self._hear(Ticked(_lost_with_us(last.held, last.awaiting, last.second + 1)))
                 self._fail("generator_failed", message.why)
 
     def _dropped(self, number: int) -> None:
@@ -512,6 +509,11 @@ async def _for_at_most(seconds: float, event: asyncio.Event) -> None:
             await event.wait()
 
 
+def _lost_with_us(held: int, awaiting: int, second: int = 0) -> Tick:
+    """What was held by the last tick of processes of ours that ended: their loss, not the server's."""
+    return Tick(second=second, beats_failed=awaiting, deaths={"generator_lost": Deaths(count=held)})
+
+
 def _resumed(before: Interrupted, now_s: float) -> Finding:
     """What a run that goes on says of its interruption."""
     where = f"in its {before.phases[-1].name}" if before.phases else "before its baseline"
@@ -525,13 +527,13 @@ def _resumed(before: Interrupted, now_s: float) -> Finding:
     return Finding(RESUMED, "warning", evidence, "see what ended it then: the kernel's log, the journal, a reboot")
 
 
-def free_name() -> Path:
+def free_name(what: str = "asyncli", suffix: str = ".db") -> Path:
     """``asyncli-<time>.db`` in the current folder, numbered on where two runs begin in one second."""
-    stem = f"asyncli-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, number = Path(f"{stem}.db"), 1
+    stem = f"{what}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = Path(f"{stem}{suffix}"), 1
     while path.exists():
         number += 1
-        path = Path(f"{stem}-{number}.db")
+        path = Path(f"{stem}-{number}{suffix}")
     return path
 
 

@@ -87,7 +87,7 @@ def parse_until(value: str) -> str:
         words = at.isoformat("seconds" if at.second else "minutes")
         return f"{datetime.date.fromisoformat(match[1]).isoformat()}T{words}" if match[1] else words
     except ValueError:
-        raise ValueError(f"{value.strip()!r} is not a time of day; write until 07:00, or until 2026-11-22T07:00") from None
+        raise ValueError(f"{shown(value.strip())} is not a time of day; write until 07:00, or until 2026-11-22T07:00") from None
 
 
 def instant_of(until: str, now_s: float) -> float:
@@ -100,8 +100,8 @@ def instant_of(until: str, now_s: float) -> float:
     at = datetime.time.fromisoformat(clock)
     first = datetime.date.fromisoformat(day) if day else datetime.datetime.fromtimestamp(now_s).date()
     days = [first] if day else [first, first + datetime.timedelta(days=1)]
-    shown = [datetime.datetime.combine(one, at).replace(fold=fold).timestamp() for one in days for fold in (0, 1)]
-    return next((instant for instant in shown if instant > now_s), shown[-1])
+    instants = [datetime.datetime.combine(one, at).replace(fold=fold).timestamp() for one in days for fold in (0, 1)]
+    return next((instant for instant in instants if instant > now_s), instants[-1])
 
 
 def _float(value: float) -> float:
@@ -136,6 +136,12 @@ def format_bytes(number: float) -> str:
         if abs(number) < 1000 * factor:
             return f"{number / factor:.{1 if abs(number) < 100 * factor else 0}f} {unit}"
     return f"{number / 1e12:.2f} TB"
+
+
+def format_many(count: float, one: str) -> str:
+    """A count and what it counts: ``1 process``, ``1,200 processes``."""
+    many = one if count == 1 else one + ("es" if one.endswith("s") else "s")
+    return f"{format_count(count)} {many}"
 
 
 def format_duration(seconds: float) -> str:

@@ -77,9 +77,13 @@ def statuses(whole: Tick) -> list[Finding]:
     bad = {status: count for status, count in whole.by_status.items() if status >= 400}
     if not bad:
         return []
-    listed = ", ".join(f"{format_count(count)} x {status}" for status, count in sorted(bad.items()))
     remedy = "aim at a path that the server answers with 200, or take another --method"
-    return [Finding("status_errors", "warning", f"heartbeats were answered with errors: {listed}", remedy)]
+    return [Finding("status_errors", "warning", f"heartbeats were answered with errors: {listed(bad)}", remedy)]
+
+
+def listed(by_status: dict[int, int]) -> str:
+    """``3 x 502, 1 x 503``: answers by their status."""
+    return ", ".join(f"{format_count(count)} x {status}" for status, count in sorted(by_status.items()))
 
 
 #: A TCP counter of this host -> what its rise means, and what to do (kernel: networking/snmp_counter.rst).

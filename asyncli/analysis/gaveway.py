@@ -14,14 +14,15 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.deaths import listed
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.saturation import is_saturated
 from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series, within
-from asyncli.analysis.totals import Totals
+from asyncli.analysis.totals import Totals, never_answered
 from asyncli.plan import Plan
 from asyncli.records import Check, Environment, Finding, Phase, Sample
-from asyncli.units import format_bytes, format_count
+from asyncli.units import format_bytes, format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
 
@@ -313,24 +314,19 @@ def _network(seen: Seen) -> Iterator[GaveWay]:
 
 def _refused(seen: Seen) -> Iterator[GaveWay]:
     failures = seen.totals.whole.failures
-    for cause, what, remedy in (
-        ("refused", "refused", "see that the server runs and listens there"),
-        ("unreachable", "found no route, or were forbidden", "see routes and firewall between here and the server"),
+    for cause, of_one, what, remedy in (
+        ("refused", "was refused", "were refused", "see that the server runs and listens there"),
+        ("unreachable", *("found no route, or were forbidden",) * 2, "see routes and firewall between here and the server"),
     ):
         if count := failures.get(cause):
-            verb = "was" if count == 1 else "were"
-            evidence = (
-                f"{format_count(count)} {'connect' if count == 1 else 'connects'} {verb if cause == 'refused' else ''} {what}"
-            )
             side: Side = "server" if cause == "refused" else "network"
-            yield GaveWay(side, cause, " ".join(evidence.split()), remedy)
+            yield GaveWay(side, cause, f"{format_many(count, 'connect')} {what if count > 1 else of_one}", remedy)
 
 
 def _errors(seen: Seen) -> Iterator[GaveWay]:
     bad = {status: count for status, count in seen.totals.whole.by_status.items() if status >= 500}
     if bad:
-        listed = ", ".join(f"{format_count(count)} x {status}" for status, count in sorted(bad.items()))
-        evidence = f"{seen.server} answered heartbeats with errors: {listed}"
+        evidence = f"{seen.server} answered heartbeats with errors: {listed(bad)}"
         yield GaveWay("server", "errors", evidence, "see its error log; of a proxy, that of what stands behind it")
 
 
@@ -340,8 +336,7 @@ def _never_answered(seen: Seen) -> Iterator[GaveWay]:
     served = served_most(seen.ticks)
     if dead is None or not dead.count:
         return
-    # Requests that were answered before the one that was not: none.
-    first = sum(count for value, count in dead.requests.counts.items() if value == 0)
+    first = never_answered(seen.totals.whole)
     if first < 0.9 * dead.count:
         return
     busy = "" if (used := seen.cores("server.cpu_s")) is None else f", and it used {used:.2f} cores"
@@ -361,7 +356,7 @@ def _lost(seen: Seen) -> Iterator[GaveWay]:
             yield GaveWay(side, one.code, one.evidence, one.remedy, one.certain)
     timeouts = seen.totals.whole.failures.get("connect_timeout")
     if timeouts:
-        evidence = f"{format_count(timeouts)} {'connect' if timeouts == 1 else 'connects'} got no answer in time"
+        evidence = f"{format_many(timeouts, 'connect')} got no answer in time"
         remedy = "see whether the server accepts (its CPU, its backlog=), and the way to it"
         yield GaveWay("unknown", "connect_timeout", evidence, remedy, certain=False)
 

@@ -297,7 +297,7 @@ def _is_fringe(instants: Sequence[float], edge: int, place: int, beyond: int) ->
 
 def _what_happened(case: Case, burst: _Burst, said: Testimony) -> tuple[str, str, str, bool]:
     """Code, words, remedy, and whether the server itself bears it out."""
-    name = "nginx" if case.witness.is_nginx else "the server"
+    name = case.witness.called
     all_of_them = burst.share >= _NEARLY_ALL
     workers = case.witness.workers(burst.from_s)
     if said.gone:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
-from asyncli.analysis.totals import Totals
-from asyncli.core.histogram import bucket
+from asyncli.analysis.totals import Totals, never_answered
 from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
@@ -144,7 +143,7 @@ def reconcile(
     unsure = sum(whole.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
     opened = whole.opened
     untold_opened, untold_sent = (round(float(client.at(f"untold_{name}", math.inf))) for name in ("opened", "sent"))
-    context.silent = sum(_never_answered(tick) for _, tick in ticks if tick.deaths)
+    context.silent = sum(never_answered(tick) for _, tick in ticks if tick.deaths)
     context.others = accepts is not None and accepts - opened > unsure + poller + flight.opened + untold_opened
     stale_s = max(_STALE_S, 2 * pages.step_s)
     active = Series(list(map(float, pages.t_s)), list(map(float, pages.active))).last(stop, max(start, stop - stale_s))
@@ -308,12 +307,6 @@ def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[i
     for place in lost:
         untold[place] = 2 * max(counts[max(0, place - 2) : place + 1])
     return untold
-
-
-def _never_answered(tick: Tick) -> int:
-    """Connections that fell silent before their first answer: the handshake's last packet may have been lost with the rest."""
-    dead = tick.deaths.get("heartbeat_timeout")
-    return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
 
 
 def _schedule(plan: Plan) -> tuple[Ramp, Any]:

@@ -15,7 +15,7 @@ from asyncli.analysis.series import Ticks, end_of_hold, first_connect
 from asyncli.analysis.timers import idle_edge, known_idle
 from asyncli.analysis.witness import Testimony, Witness
 from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
-from asyncli.units import format_clock, format_count, format_duration
+from asyncli.units import format_clock, format_count, format_duration, format_many
 
 # As good as nobody; and the most of them.
 _NOBODY, _HALF = 0.05, 0.5
@@ -73,7 +73,7 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
         said = case.witness.about(max(asked_s, 0.0), until_s, count)
         return _nobody_answered(case, cells, meanwhile, asked, said)
     said = case.witness.about(max(asked_s, 0.0), to_s, count)
-    name = _name(case.witness)
+    name = case.witness.called
     edge = idle_edge(case, case.pool(cells).idle_s, count, waited_s=case.timeout_s)
     if edge is not None:
         whose = known_idle(edge, edge + 1)
@@ -107,11 +107,13 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
 def _nobody_answered(
     case: Case, cells: list[Cell], meanwhile: Sequence[Tick], asked: Sequence[Tick], said: Testimony
 ) -> tuple[str, str, str, bool]:
-    name, count = _name(case.witness), left(cells)
+    name, count = case.witness.called, left(cells)
     sent = sum(tick.sent for tick in asked)
     no_route = sum(tick.failures.get("unreachable", 0) for tick in meanwhile)
     if no_route:
-        why = f"nobody was answered, and {_many(no_route, 'connect')} found no route or were forbidden: the way to it was cut"
+        why = (
+            f"nobody was answered, and {format_many(no_route, 'connect')} found no route or were forbidden: the way to it was cut"
+        )
         return "path_cut", why, _WAY, True
     if _unacknowledged(case.witness, said, sent):
         return "path_cut", f"nobody was answered, {_sent_again(said)}", _WAY, False
@@ -126,8 +128,8 @@ def _nobody_answered(
         return "answers_in_part", why, "see the bandwidth and the boxes between here and the server", False
     if said.silent is False and said.requests is not None and said.requests >= max(FEWEST, _HALF * sent):
         why = (
-            f"{name} counted {_many(said.requests, 'request')} meanwhile, and none was answered in time: looks like answers come "
-            "late, or are lost on the way back"
+            f"{name} counted {format_many(said.requests, 'request')} meanwhile, and none was answered in time: looks like "
+            "answers come late, or are lost on the way back"
         )
         return "answers_late", why, "see its load, and boxes on the way; a longer --timeout tells late from lost", False
     if said.silent is False:
@@ -156,8 +158,8 @@ def _unacknowledged(witness: Witness, said: Testimony, sent: int) -> bool:
 
 def _sent_again(said: Testimony) -> str:
     return (
-        f"and nothing that was sent was acknowledged ({_many(said.resent or 0, 'TCP segment')} sent again): looks like the way "
-        "to it was cut, or its host was down"
+        f"and nothing that was sent was acknowledged ({format_many(said.resent or 0, 'TCP segment')} sent again): looks like "
+        "the way to it was cut, or its host was down"
     )
 
 
@@ -234,14 +236,15 @@ def stalls(
 
 
 def _stall(witness: Witness, from_s: float, to_s: float, waited: int) -> Finding:
-    name, said = _name(witness), witness.about(from_s, to_s, waited)
+    name, said = witness.called, witness.about(from_s, to_s, waited)
     if _unacknowledged(witness, said, waited):
         why, remedy = "nothing that was sent was acknowledged: looks like the way to it was cut for so long", _WAY
     elif said.silent and said.still:
         why = f"{name} stood still, its status page was silent too, and its processes used no CPU"
         remedy = "see who stopped it (SIGSTOP, a debugger, a frozen cgroup)"
     elif said.silent is False and said.requests is not None and said.requests >= _HALF * waited:
-        why = f"{name} counted {_many(said.requests, 'request')} meanwhile: it was slow, or answers were held up on the way back"
+        counted = f"{name} counted {format_many(said.requests, 'request')} meanwhile"
+        why = f"{counted}: it was slow, or answers were held up on the way back"
         remedy = "see its load, and boxes between here and the server"
     elif said.silent is False:
         why, remedy = "its status page answered: looks like the way to it was cut for so long", _WAY
@@ -253,11 +256,3 @@ def _stall(witness: Witness, from_s: float, to_s: float, waited: int) -> Finding
         f"waited, and no connection was lost: {why}"
     )
     return Finding("no_answers", "warning", evidence, remedy)
-
-
-def _name(witness: Witness) -> str:
-    return "nginx" if witness.is_nginx else "the server"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{format_count(count)} {what}{'' if count == 1 else 's'}"

@@ -10,7 +10,7 @@ import msgspec
 
 from asyncli.analysis.gaps import within_gap
 from asyncli.analysis.series import Ticks
-from asyncli.core.histogram import summed
+from asyncli.core.histogram import bucket, summed
 from asyncli.records import COUNTS, HISTOGRAMS, Deaths, Gap, Phase, PhaseName, Tick
 
 K = TypeVar("K")
@@ -80,6 +80,12 @@ def sum_of_counts(ticks: Sequence[Tick]) -> Tick:
         setattr(whole, name, summed(getattr(tick, name) for tick in ticks))
     whole.longest_turn_s = max((tick.longest_turn_s for tick in ticks), default=0.0)
     return whole
+
+
+def never_answered(tick: Tick) -> int:
+    """Connections that fell silent before their first answer: nobody accepted them, or the handshake's last packet was lost."""
+    dead = tick.deaths.get("heartbeat_timeout")
+    return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
 
 
 def _sum_by_key(some: Iterable[dict[K, int]]) -> dict[K, int]:

@@ -88,6 +88,11 @@ class Witness:
         return self.name == "nginx" and not self._behind
 
     @property
+    def called(self) -> str:
+        """The server in a sentence."""
+        return "nginx" if self.is_nginx else "the server"
+
+    @property
     def direct(self) -> bool:
         """It is an nginx of this host, and by its configuration the one that we connect to: nothing stands between."""
         return "nginx_keepalive_timeout" in self.configured and not self._behind

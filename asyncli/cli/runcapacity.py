@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from asyncli.plan import Plan
 from asyncli.preflight import checks_to_findings, refuse
 from asyncli.preflight.checks import host_checks
 from asyncli.report.capacity import one_line, print_capacity, to_json
+from asyncli.session import free_name
 from asyncli.units import format_count
 
 Say = Callable[[str], None]
@@ -34,7 +34,7 @@ def run_capacity(
 ) -> int:
     """Search and report; the exit status. ``most``: None for what this host can carry; ``hint``: said before it begins."""
     require_files({"--json": json_file})
-    folder = Path(out) if out is not None else _free_folder()
+    folder = Path(out) if out is not None else free_name("asyncli-capacity", "")
     piped = json_file == "-"
     console = Console(stderr=piped, highlight=False)
 
@@ -132,13 +132,3 @@ def _make(folder: Path) -> None:
         raise PlanError(f"--out: {folder} exists already; name a new folder, so that nothing is mixed up") from None
     except OSError as error:
         raise PlanError(f"--out: {folder} cannot be made ({error.strerror}); name another folder") from None
-
-
-def _free_folder() -> Path:
-    """``asyncli-capacity-<time>`` in the current folder, numbered on where two searches begin in one second."""
-    stem = f"asyncli-capacity-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, number = Path(stem), 1
-    while path.exists():
-        number += 1
-        path = Path(f"{stem}-{number}")
-    return path

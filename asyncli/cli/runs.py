@@ -31,6 +31,7 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
     require_files({"--json": json_file}, root)
 
     from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
+    from asyncli.store.follow import last_written_s
     from asyncli.store.head import read_head
 
     runs: list[Listed] = []
@@ -41,7 +42,7 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
         try:
             if error is not None:
                 raise error
-            size, changed_s = path.stat().st_size, now - _changed(path)
+            size, changed_s = path.stat().st_size, now - last_written_s(path)
             run = read_head(path)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
             runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s))
@@ -91,12 +92,6 @@ def _is_sqlite(path: Path) -> bool:
 
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
-
-
-def _changed(path: Path) -> float:
-    """When the run in ``path`` was last written to (Unix time): a live one grows in its WAL."""
-    wal = path.with_name(path.name + "-wal")
-    return max(one.stat().st_mtime for one in (path, wal) if one.exists())
 
 
 def _located(path: Path, text: str) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from asyncli.cli.options import plan_from, plan_options
 from asyncli.errors import PlanError
+
+if TYPE_CHECKING:
+    from asyncli.plan import Plan
+    from asyncli.store.resume import Interrupted
 
 
 @click.command(name="soak", no_args_is_help=True, context_settings={"max_content_width": 110})
@@ -39,12 +43,11 @@ def command(
     Several URLs (ports or addresses of one server) share the connections. Ctrl-C once drains and reports; twice stops at
     once. The run file holds everything: 'asyncli report RUN.db' prints it again.
     """
-    if resume is not None:
-        return _resume(resume, urls, values, out, (json_file, html_file, junit_file), quiet, log_json, on_finish)
-    plan = plan_from(values, urls)
+    plan, before = (plan_from(values, urls), None) if resume is None else _resumed(resume, urls, values, out)
     from asyncli.cli.run import Files, run_soak
 
-    return run_soak(plan, Files(out, json_file, html_file, junit_file), quiet=quiet, log_json=log_json, on_finish=on_finish)
+    files = Files(out if resume is None else resume, json_file, html_file, junit_file)
+    return run_soak(plan, files, quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before)
 
 
 #: What may be said anew of a run that is resumed: where its server is, which a reboot changes, and nothing that is asked of it.
@@ -52,29 +55,19 @@ _SERVER = ("server_pid", "server_pidfile", "server_name")
 _ANEW = (*_SERVER, "force")
 
 
-def _resume(
-    run: str,
-    urls: tuple[str, ...],
-    values: dict[str, Any],
-    out: str | None,
-    files: tuple[str | None, str | None, str | None],
-    quiet: bool,
-    log_json: bool,
-    on_finish: str | None,
-) -> int:
+def _resumed(run: str, urls: tuple[str, ...], values: dict[str, Any], out: str | None) -> tuple[Plan, Interrupted]:
+    """The plan of the run that was cut off, and what is known of it."""
     named = {key: value for key, value in values.items() if value is not None and value != ()}
     given = [f"--{key.replace('_', '-')}" for key in named if key not in _ANEW]
     given += ["--out"] * (out is not None) + ["the URL"] * bool(urls)
     if given:
         raise PlanError(f"--resume goes on with the plan in {run}; leave out {' and '.join(given)}")
-    from asyncli.cli.run import Files, run_soak
     from asyncli.store.resume import read_interrupted
 
     before = read_interrupted(run)
-    plan = before.plan
-    if named:
-        anew = plan_from(named, plan.urls)
-        # One of the three names the server, and the others then do not.
-        keys = {*named, *(_SERVER if named.keys() & set(_SERVER) else ())}
-        plan = msgspec.structs.replace(plan, **{key: getattr(anew, key) for key in keys})
-    return run_soak(plan, Files(run, *files), quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before)
+    if not named:
+        return before.plan, before
+    anew = plan_from(named, before.plan.urls)
+    # One of the three names the server, and the others then do not.
+    keys = {*named, *(_SERVER if named.keys() & set(_SERVER) else ())}
+    return msgspec.structs.replace(before.plan, **{key: getattr(anew, key) for key in keys}), before

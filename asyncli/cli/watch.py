@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from asyncli.records import Phase, Sample, Tick
 from asyncli.units import format_duration
 
 if TYPE_CHECKING:
@@ -80,21 +81,16 @@ def _how_it_is(follower: Follower, news: News) -> list[str]:
 
 def _take(fold: LiveFold, news: News) -> None:
     """Fold in what is new, in the order in which it came."""
-    events: list[tuple[float, int, object]] = []
+    # When, in which order at one instant, and what is told then.
+    events: list[tuple[float, int, Callable[[], None]]] = []
     for phase in news.phases:
-        events.append((phase.start_s, 0, msgspec.structs.replace(phase, end_s=None)))
+        events.append((phase.start_s, 0, partial(fold.phase, msgspec.structs.replace(phase, end_s=None))))
         if phase.end_s is not None:
-            events.append((phase.end_s, 3, phase))
-    events += [(t_s, 1, (t_s, tick)) for t_s, tick in news.ticks]
-    events += [(sample.t_s, 2, sample) for sample in news.samples]
+            events.append((phase.end_s, 3, partial(fold.phase, phase)))
+    events += [(t_s, 1, partial(fold.tick, t_s, tick)) for t_s, tick in news.ticks]
+    events += [(sample.t_s, 2, partial(fold.sample, sample)) for sample in news.samples]
     fold.planned(news.plan)
-    for _, _kind, what in sorted(events, key=lambda one: one[:2]):
-        match what:
-            case Phase():
-                fold.phase(what)
-            case Sample():
-                fold.sample(what)
-            case (float() | int() as t_s, Tick() as tick):
-                fold.tick(t_s, tick)
+    for *_, tell in sorted(events, key=lambda one: one[:2]):
+        tell()
     for finding in news.findings:
         fold.finding(finding)

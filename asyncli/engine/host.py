@@ -110,7 +110,7 @@ class Host:
                 if fd == 0:
                     if not self._told():
                         return
-                elif fd in self._links:
+                else:
                     self._heard(self._links[fd])
             self._forward(time.monotonic())
 

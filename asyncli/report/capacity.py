@@ -15,12 +15,12 @@ from asyncli.analysis.saturation import saturation
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report.analyses import Analyses
 from asyncli.report.jsonout import finite_json
-from asyncli.report.summary import Summary
+from asyncli.report.summary import Summary, limits_of
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
-from asyncli.report.thresholds import parse
+from asyncli.report.thresholds import Outcome as OfLimit
 from asyncli.report.words import about, about_to, ceiling, milliseconds, oneline, or_dash
 from asyncli.store.reader import Run
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -98,8 +98,8 @@ class Capacity(msgspec.Struct):
 
 def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> Step:
     """What one step's run says. Pure."""
-    said = [one.evidence.removeprefix("crossed: ") for one in summary.findings if one.code == "limit_crossed"]
-    limits = [parse(one.partition(": ")[0], Summary).key for one in said]
+    crossed = list(dict.fromkeys(one for one in limits_of(run.plan, summary)[0] if one.crossed))
+    limits = [one.threshold.key for one in crossed]
     slow = _slow(summary) if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
     saturated = saturation(run.plan, analyses.totals, run.phases, run.ticks, run.environment)
     seen = Seen(
@@ -117,7 +117,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     return Step(
         asked=run.plan.connections,
         outcome=outcome,
-        why=ways[0].evidence if outcome == "ours" else _words(said[0]) if outcome == "failed" and said else why,
+        why=ways[0].evidence if outcome == "ours" else _words(crossed[0]) if outcome == "failed" and crossed else why,
         crossed=limits,
         opened=summary.connections.opened,
         held=summary.connections.held,
@@ -145,10 +145,9 @@ def _slow(summary: Summary) -> str:
     return f"a heartbeat in a hundred took {milliseconds(summary.heartbeats.latency_ms.p99)} or longer"
 
 
-def _words(crossed: str) -> str:
-    """``heartbeats.latency_ms.p99 > 1s: heartbeats.latency_ms.p99 is 3.1 s`` in the words of the table."""
-    limit, _, said = crossed.partition(": ")
-    return f"{limit} (it was {said.rpartition(' is ')[2]})" if " is " in said else crossed
+def _words(crossed: OfLimit) -> str:
+    """``heartbeats.latency_ms.p99 > 1s (it was 3.1 s)``."""
+    return f"{crossed.threshold.text} (it was {crossed.amount})"
 
 
 def to_json(found: Capacity) -> str:
@@ -166,23 +165,19 @@ def sentence(found: Capacity) -> str:
     held, failed, name = found.bracket.held, found.bracket.failed, found.server
     if found.verdict in ("untested", "failed"):
         return found.why
-    what = f"{name} holds {_connections(held)}"
+    what = f"{name} holds {format_many(held, 'connection')}"
     if failed is not None and not held:
-        what = f"{name} did not hold {_connections(failed)}, the least that was asked for"
+        what = f"{name} did not hold {format_many(failed, 'connection')}, the least that was asked for"
     elif failed is not None:
         what += f", and does not hold {format_count(failed)}"
         seen = max((one.served for one in found.steps if one.outcome == "failed" and one.asked == failed), default=0)
         if not found.bracket.is_narrow(found.search.within) and held < seen < failed:
             what += f", of which it came to {format_count(seen)}"
     elif held:
-        what = f"{name} holds at least {_connections(held)}"
+        what = f"{name} holds at least {format_many(held, 'connection')}"
     else:
         what = f"it is not known how many connections {name} holds"
     return f"{what}; {found.why}" if found.why else what
-
-
-def _connections(number: int) -> str:
-    return f"{format_count(number)} {'connection' if number == 1 else 'connections'}"
 
 
 def step_line(step: Step) -> str:
@@ -344,7 +339,7 @@ def _findings(findings: Sequence[Finding]) -> Iterable[RenderableType]:
 def _epilogue(found: Capacity) -> Iterable[RenderableType]:
     from rich.text import Text
 
-    many = "1 step" if len(found.steps) == 1 else f"{len(found.steps)} steps"
+    many = format_many(len(found.steps), "step")
     within = f"{found.search.within * 100:.3g} %"
     yield Text(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "dim")
     yield Text.assemble("Run files       ", (found.folder, "bold"), overflow="fold")

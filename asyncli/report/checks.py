@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from asyncli.engine.spread import Spread
 from asyncli.plan import Plan
 from asyncli.records import Check, Finding
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,9 +24,9 @@ def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: 
     from rich.table import Table
     from rich.text import Text
 
-    pairs = f"{_many(len(spread.destinations), 'destination')} x {_many(max(1, len(spread.sources)), 'source')}"
+    pairs = f"{format_many(len(spread.destinations), 'destination')} x {format_many(max(1, len(spread.sources)), 'source')}"
     console.print(
-        f"{format_count(plan.connections)} connections in {_many(spread.workers, 'process')}, {pairs}, "
+        f"{format_count(plan.connections)} connections in {format_many(spread.workers, 'process')}, {pairs}, "
         f"{format_count(plan.asked_per_s)} a second: {format_duration(plan.connections / plan.asked_per_s)} of ramp"
     )
     # The reasons make a good fourth column where there is room for it, and a bad one where there is not.
@@ -59,11 +59,6 @@ def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: 
         console.print(f"[bold red]a soak would be refused: {short} short (--force goes on all the same)[/]")
     else:
         console.print("[green]no limit stands in the way[/]")
-
-
-def _many(number: int, one: str) -> str:
-    plural = one if number == 1 else one + ("es" if one.endswith("s") else "s")
-    return f"{format_count(number)} {plural}"
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -250,7 +250,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         findings=[],
         environment=_whole_environment(environment),
     )
-    outcomes, unreadable = _judge_limits(plan, summary)
+    outcomes, unreadable = limits_of(plan, summary)
     crossed = [one.words for one in outcomes if one.crossed is not False] + [one.evidence for one in unreadable]
     judgement = judge(
         plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings,
@@ -285,7 +285,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     return summary
 
 
-def _judge_limits(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:
+def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:
     """What the run's own numbers say of its plan's limits; a file of another asyncli may have some that this one cannot read."""
     limits, unreadable = [], []
     for text in plan.fail_if:

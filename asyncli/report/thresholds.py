@@ -61,9 +61,12 @@ class Outcome(msgspec.Struct, frozen=True):
     def words(self) -> str:
         """What came of it, for a reader."""
         one = self.threshold
-        if self.value is None:
-            return f"{one.text}: {one.key} is unknown"
-        return f"{one.text}: {one.key} is {_shown(one.key, self.value)}"
+        return f"{one.text}: {one.key} is {self.amount}"
+
+    @property
+    def amount(self) -> str:
+        """The value, for a reader."""
+        return "unknown" if self.value is None else _shown(self.threshold.key, self.value)
 
 
 def parse(text: str, of: type[msgspec.Struct]) -> Threshold:

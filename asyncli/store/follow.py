@@ -19,10 +19,12 @@ from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.store import reader
 from asyncli.store.claim import is_claimed
+from asyncli.store.schema import beside
 from asyncli.store.stored import open_tick
 
 # What a look shows as rates is of the last ten seconds; a tick may come late.
 _RECENT_S = 15.0
+# A commit waits for fsync no longer than this.
 _SETTLED_S = 5.0
 # Of the baseline the memory before the first connection is wanted: a median over this is as good as over an hour.
 _BASELINE_S = 300.0
@@ -56,19 +58,11 @@ class Follower:
 
         A file that was moved or deleted, and has not come back, has no news.
         """
-        seen = [_stamp(self._path), _stamp(_wal(self._path))]
+        seen = [_stamp(self._path), _stamp(beside(self._path, "-wal"))]
         # A file that is being written anew is empty at first.
         if self._last is not None and (seen == self._seen or seen[0] is None or not seen[0][1]):
             return msgspec.structs.replace(self._last, phases=[], ticks=[], samples=[], findings=[])
-        reader.look(self._path)
-        with reader.opened_file(self._path) as connection:
-            try:
-                reader.bound(self._path, connection)
-                reader.identify(self._path, connection)
-                connection.execute("BEGIN")
-                self._last = self._read(connection)
-            except reader.DAMAGE as error:
-                raise reader.wrong(self._path, error) from None
+        self._last = reader.read_with(self._path, self._read)
         # A commit is on the disk a moment before it can be read, while it waits for fsync: such a file is looked at again.
         self._seen = seen if time.time() > self.quiet_since_s + _SETTLED_S else None
         return self._last
@@ -76,7 +70,7 @@ class Follower:
     @property
     def quiet_since_s(self) -> float:
         """When the file was last written to (s since 1970)."""
-        return max(stamp[0] for path in (self._path, _wal(self._path)) if (stamp := _stamp(path)) is not None)
+        return last_written_s(self._path)
 
     @property
     def is_open(self) -> bool:
@@ -177,6 +171,11 @@ def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> lis
     ]
 
 
+def last_written_s(path: Path) -> float:
+    """When the run in ``path`` was last written to (s since 1970): a live one grows in its WAL."""
+    return max(stamp[0] for one in (path, beside(path, "-wal")) if (stamp := _stamp(one)) is not None)
+
+
 def _stamp(path: Path) -> tuple[float, int, int] | None:
     """When it was last written to (s since 1970), its size, its inode; None for none."""
     try:
@@ -184,7 +183,3 @@ def _stamp(path: Path) -> tuple[float, int, int] | None:
     except OSError:
         return None
     return status.st_mtime, status.st_size, status.st_ino
-
-
-def _wal(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")

@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from asyncli.store.schema import beside
+
 #: Device and inode.
 Identity = tuple[int, int]
 # So many files of one name in a folder are somebody's mistake, and no place for one more.
@@ -57,9 +59,8 @@ def folded(connection: sqlite3.Connection, place: Path) -> bool:
         busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     except sqlite3.Error:
         return False
-    beside = place.with_name(place.name + "-wal")
     try:
-        return not busy and beside.stat().st_size == 0
+        return not busy and beside(place, "-wal").stat().st_size == 0
     except OSError:
         return not busy
 
@@ -88,5 +89,5 @@ def write_whole(connection: sqlite3.Connection, place: Path, claim: Callable[[Pa
             connection.backup(copy)
     except sqlite3.Error:
         for suffix in ("", "-journal"):
-            place.with_name(place.name + suffix).unlink(missing_ok=True)
+            beside(place, suffix).unlink(missing_ok=True)
         raise

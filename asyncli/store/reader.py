@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,8 +19,10 @@ from asyncli.errors import PlanError, StoreError
 from asyncli.plan import Plan, load_plan
 from asyncli.records import Check, Environment, Finding, Gap, Phase, Sample, Tick
 from asyncli.samples import Samples
-from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA
+from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
 from asyncli.store.stored import MOST, open_tick
+
+T = TypeVar("T")
 
 _BUSY_S = 5.0
 # SQLite's machine is asked after so many instructions whether it may go on; what a file may take besides its own size.
@@ -29,9 +31,9 @@ _ROUND, _SPARE = 100_000, 1_000_000
 MAGIC = b"SQLite format 3\0"
 
 
-#: What comes of reading bytes that no writer wrote: SQLite's and msgspec's refusals, rows or keys that are missing, values of
-#: other types, instants that no clock has (OverflowError, OSError), lists in lists without end, lengths that no memory holds.
-DAMAGE = (
+# What comes of reading bytes that no writer wrote: SQLite's and msgspec's refusals, rows or keys that are missing, values of
+# other types, instants that no clock has (OverflowError, OSError), lists in lists without end, lengths that no memory holds.
+_DAMAGE = (
     sqlite3.Error, msgspec.MsgspecError, PlanError, LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError,
     MemoryError,
 )  # fmt: skip
@@ -69,20 +71,20 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     return read_with(path, _load)
 
 
-def read_with(path: str | os.PathLike[str], load: Callable[[sqlite3.Connection], Run]) -> Run:
+def read_with(path: str | os.PathLike[str], load: Callable[[sqlite3.Connection], T]) -> T:
     """What ``load`` makes of the run file ``path``; raises as :func:`read_run` does."""
     path = Path(path)
-    look(path)
-    with opened_file(path) as connection:
+    _look(path)
+    with _opened(path) as connection:
         try:
-            bound(path, connection)
-            identify(path, connection)
+            _bound(path, connection)
+            _identify(path, connection)
             # One transaction: a live file keeps growing, and its tables must tell of the same instant.
             connection.execute("BEGIN")
             with _no_collection():
                 return load(connection)
-        except DAMAGE as error:
-            raise wrong(path, error) from None
+        except _DAMAGE as error:
+            raise _wrong(path, error) from None
 
 
 @contextlib.contextmanager
@@ -97,7 +99,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def look(path: Path) -> None:
+def _look(path: Path) -> None:
     try:
         if path.is_dir():
             raise StoreError(f"{path}: is a folder; name the run file in it, for example {path / 'run.db'}")
@@ -117,7 +119,7 @@ def look(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def opened_file(path: Path) -> Iterator[sqlite3.Connection]:
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that cannot write.
 
     Reading a WAL needs its index, a file ``-shm`` beside it. Where that can be neither opened nor made (a read-only
@@ -151,12 +153,12 @@ def _connect(path: Path) -> sqlite3.Connection | None:
     try:
         connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except DAMAGE as error:
+    except _DAMAGE as error:
         if connection is not None:
             connection.close()
         if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return None
-        raise wrong(path, error) from None
+        raise _wrong(path, error) from None
     return connection
 
 
@@ -166,7 +168,7 @@ def _code(error: Exception) -> int | None:
     return None if code is None else code & 0xFF
 
 
-def bound(path: Path, connection: sqlite3.Connection) -> None:
+def _bound(path: Path, connection: sqlite3.Connection) -> None:
     """Bound what the reading that follows may take.
 
     A file from elsewhere may hold pages that lead in circles, or a view that never ends in place of a table; see
@@ -174,7 +176,7 @@ def bound(path: Path, connection: sqlite3.Connection) -> None:
     of SQLite's machine.
     """
     with contextlib.suppress(OSError):
-        size = sum(one.stat().st_size for one in (path, path.with_name(path.name + "-wal")) if one.exists())
+        size = sum(one.stat().st_size for one in (path, beside(path, "-wal")) if one.exists())
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, size + _SPARE)
@@ -182,7 +184,7 @@ def bound(path: Path, connection: sqlite3.Connection) -> None:
         connection.set_progress_handler(lambda: next(rounds, None) is None, _ROUND)
 
 
-def wrong(path: Path, error: Exception) -> StoreError:
+def _wrong(path: Path, error: Exception) -> StoreError:
     if _code(error) == sqlite3.SQLITE_BUSY:
         return StoreError(f"{path}: another program keeps it locked; end its transaction and try again")
     why = " ".join(str(error).split())[:200] or type(error).__name__
@@ -193,7 +195,7 @@ def _empty(path: Path) -> StoreError:
     return StoreError(f"{path}: is empty: the run in it has not begun, or was ended before it did; name another run file")
 
 
-def identify(path: Path, connection: sqlite3.Connection) -> None:
+def _identify(path: Path, connection: sqlite3.Connection) -> None:
     # Until the writer's first commit there is a header and nothing else.
     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise _empty(path)

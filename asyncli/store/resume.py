@@ -11,7 +11,7 @@ import msgspec
 from asyncli.errors import StoreError
 from asyncli.plan import Plan
 from asyncli.records import Environment, Gap, Phase, Tick
-from asyncli.store import reader
+from asyncli.store.reader import read_frame, read_with
 from asyncli.store.stored import open_tick
 
 #: Counters that begin at 0 with our processes: one that goes on with a run adds what they had come to.
@@ -55,20 +55,11 @@ def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
 
     Raises :class:`StoreError` (one line) as ``read_run`` does, and where the run has come to the end of its hold.
     """
-    path = Path(path)
-    reader.look(path)
-    with reader.opened_file(path) as connection:
-        try:
-            reader.bound(path, connection)
-            reader.identify(path, connection)
-            connection.execute("BEGIN")
-            return _read(path, connection)
-        except reader.DAMAGE as error:
-            raise reader.wrong(path, error) from None
+    return read_with(path, lambda connection: _read(Path(path), connection))
 
 
 def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
-    frame = reader.read_frame(connection)
+    frame = read_frame(connection)
     if frame.complete or any(one.name in ("drain", "residue") for one in frame.phases):
         raise StoreError(f"{path}: its hold came to its end, so there is nothing to resume; 'asyncli report {path}' tells of it")
     (wall,) = connection.execute("SELECT value FROM meta WHERE key = 'started_wall_s'").fetchone()

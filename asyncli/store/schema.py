@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from asyncli.records import SCHEMA
 
 #: The schema of a run file that was resumed: who does not know of its gaps would fit lines across them.
@@ -30,3 +32,8 @@ CREATE VIEW named_samples AS
   SELECT samples.t_s AS t_s, metrics.name AS metric, samples.value AS value
   FROM samples JOIN metrics ON metrics.id = samples.metric;
 """
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """The file that SQLite keeps beside ``path``: ``-wal``, its index ``-shm``, or ``-journal``."""
+    return path.with_name(path.name + suffix)

@@ -22,7 +22,7 @@ from asyncli.errors import StoreError
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store import moving
 from asyncli.store.claim import claim, is_claimed
-from asyncli.store.schema import APPLICATION_ID, GAPS, RESUMED_SCHEMA, TABLES
+from asyncli.store.schema import APPLICATION_ID, GAPS, RESUMED_SCHEMA, TABLES, beside
 from asyncli.units import format_duration
 
 COMMIT_EVERY_S = 1.0
@@ -127,14 +127,15 @@ class RunWriter:
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
-            for leftover in (path, _beside(path, "-wal"), _beside(path, "-shm")):
+            for leftover in (path, beside(path, "-wal"), beside(path, "-shm")):
                 leftover.unlink(missing_ok=True)
             raise StoreError(f"{path}: {_words(error)}; name a file on a disk with room with --out") from None
         return cls(path, connection, environment)
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], environment: Mapping[str, Any], *, anew: bool) -> Self:
-        """The run file ``path``, to go on with; ``anew`` with its phases, since it had not come to its hold.
+        """The run file ``path``, to go on with, and the ``environment`` in it; ``anew`` with its phases, since it had not come to
+        its hold.
 
         Raises :class:`StoreError` (one line) where another process writes it, or where it cannot be written.
         """
@@ -346,7 +347,7 @@ class RunWriter:
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
         # Those of a file that is not at its place are left; whatever bears its name next would be read with them.
-        for left in (_beside(self.path, "-wal"), _beside(self.path, "-shm")):
+        for left in (beside(self.path, "-wal"), beside(self.path, "-shm")):
             if moving.identity(left) in ours:
                 with contextlib.suppress(OSError):
                     left.unlink()
@@ -405,10 +406,6 @@ def _make(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
     except OSError as error:
         raise StoreError(f"{path}: cannot be created ({error.strerror}); name another file with --out") from None
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
 
 
 def _words(error: Exception) -> str:
