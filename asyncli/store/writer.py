@@ -243,13 +243,19 @@ class RunWriter:
                 time.sleep(_LAST_WAIT_S)
         else:
             self._flee()
+        alone = False
         with contextlib.suppress(sqlite3.Error):
             # Back to a rollback journal: the WAL is folded in and gone, and the file opens in read-only places as well.
             # A reader that is at it keeps us from it, and then the WAL is at least emptied.
-            if self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
+            alone = self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+            if not alone:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
+        if alone:
+            # A reader in this process that was at it while its folder was moved has SQLite look for the index at the old place.
+            with contextlib.suppress(OSError):
+                beside(self.path, "-shm").unlink(missing_ok=True)
         self._let_go()
 
     def _write_out(self) -> bool:

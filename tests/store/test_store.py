@@ -471,6 +471,22 @@ def test_a_file_that_was_taken_away_is_whole_at_another_place(
         assert (tmp_path / "here" / "run.db").read_text() == "mine"
 
 
+def test_a_reader_in_our_own_process_leaves_no_index_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook that reads its own soak: SQLite knows one index per file and process, under the name that it had first."""
+    monkeypatch.setattr("asyncli.store.writer.COMMIT_EVERY_S", 0.05)
+    (tmp_path / "here").mkdir()
+    writer = create(tmp_path / "here" / "run.db")
+    fill(writer)
+    wait_for(lambda: read_run(tmp_path / "here" / "run.db").findings)
+    place = tmp_path / "archive" / "run.db"
+    with contextlib.closing(sqlite3.connect(f"file:{writer.path}?mode=ro", uri=True)) as reader:
+        assert reader.execute("SELECT count(*) FROM ticks").fetchone() == (3,)
+        _move_folder(writer.path)
+        wait_for(lambda: writer.path == place)
+    writer.close(True)
+    assert [path.name for path in place.parent.iterdir()] == ["run.db"]
+
+
 def _ticks(path: Path) -> list[Any]:
     try:
         return list(read_run(path).ticks)
