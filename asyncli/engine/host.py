@@ -45,8 +45,9 @@ from asyncli.engine.worker import MOST_MESSAGE, run_worker
 from asyncli.records import Deaths, Tick
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# A turn of the host takes a tenth of a second at most, unless the host itself is stopped or starved.
-_STALL_S = 1.0
+# A turn of the host takes half a second at most, unless the host itself is stopped or starved; while a second's ticks are
+# awaited it looks oftener.
+_TURN_S, _AWAITING_S, _STALL_S = 0.5, 0.1, 1.0
 # How long after its second a tick may come from a slow worker before the others' go on without it; its counts join the
 # next one, so nothing is lost.
 PATIENCE_S = 0.7
@@ -58,7 +59,7 @@ SILENCE_S = 5.0
 _libc = ctypes.CDLL(None, use_errno=True)
 _encode = msgspec.msgpack.Encoder().encode
 # Ticks, and once, from a worker that fails, the last line of its traceback.
-_decode_said: Callable[[bytes], Tick | str] = msgspec.msgpack.Decoder(Tick | str).decode
+_decode_said: Callable[[bytes | memoryview], Tick | str] = msgspec.msgpack.Decoder(Tick | str).decode
 _decode_down = msgspec.msgpack.Decoder(Start | Drain | Stop).decode
 
 
@@ -96,6 +97,8 @@ class Host:
         # CPU of workers that are no more, which the gauges would forget.
         self._spent = Tick()
         self._buffer = b""
+        # Zeros without pages until they are written over; one made anew for each message is mapped and unmapped each time.
+        self._inbox = bytearray(MOST_MESSAGE)
 
     def run(self) -> None:
         for number in range(self._shard.workers):
@@ -106,7 +109,7 @@ class Host:
             self._poll.register(fd, select.POLLIN)
         self._say(Ready(host=os.getpid(), workers=[link.pid for link in self._links.values()]))
         while True:
-            for fd, _ in self._poll.poll(100):
+            for fd, _ in self._poll.poll(1000 * (_AWAITING_S if self._seconds else _TURN_S)):
                 if fd == 0:
                     if not self._told():
                         return
@@ -172,17 +175,17 @@ class Host:
         return True
 
     def _heard(self, link: _Link) -> None:
-        message = b""
+        size = 0
         with contextlib.suppress(OSError):
             try:
-                message = link.sock.recv(MOST_MESSAGE)
+                size = link.sock.recv_into(self._inbox)
             except ConnectionResetError:
                 # It ended with an order unread, which is told first; what it had said is still there.
-                message = link.sock.recv(MOST_MESSAGE)
-        if not message:
+                size = link.sock.recv_into(self._inbox)
+        if not size:
             self._bury(link)
             return
-        tick = _decode_said(message)
+        tick = _decode_said(memoryview(self._inbox)[:size])
         if isinstance(tick, str):
             link.last_words = tick
             return

@@ -111,7 +111,8 @@ class Worker:
 
     def _arm_tick(self) -> None:
         self._second += 1
-        self._loop.call_later(max(0.0, self._t0 + self._second - time.monotonic()), self._close_second)
+        # As in _turn: a timer that fires early is asked for a second time.
+        self._loop.call_later(max(0.0, self._t0 + self._second - time.monotonic() + GRAIN_S / 2), self._close_second)
 
     def _close_second(self) -> None:
         now = time.monotonic()

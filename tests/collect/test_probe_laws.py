@@ -38,6 +38,10 @@ def test_a_longer_period_is_said_once_and_not_for_one_dear_round() -> None:
     assert said == ["one reading of server_memory takes 6 ms of CPU, so it is read every 2 s: 0.3% of a core is what it may use"]
 
 
+def test_our_own_memory_is_read_more_seldom() -> None:
+    assert rounds(Schedule("generator_memory"), 0.0046, 12)[0] == [0, 5, 10]
+
+
 def test_a_dear_round_among_cheap_ones_is_not_worth_a_word() -> None:
     schedule = Schedule("slab")
     for cost_s in (0.020, 0.001, 0.020, 0.001):
