@@ -89,7 +89,10 @@ class Host:
         self._t0: float | None = None
         self._draining = False
         self._turned = math.inf
-        self._seconds: dict[int, tuple[Tick, set[int]]] = {}
+        # The second that is gathered, and who has closed it; one at a time, since a worker that closes the next one says that
+        # this one is overdue.
+        self._gathered: Tick | None = None
+        self._closed: set[int] = set()
         self._sent_second = 0
         self._carried = Tick()
         self._lost = 0
@@ -186,14 +189,20 @@ class Host:
         if isinstance(tick, str):
             link.last_words = tick
             return
+        if self._gathered is not None and tick.second > self._gathered.second:
+            # Before its gauges are known: they are of a later second than the counts.
+            self._send(self._gathered)
         link.last = tick
         now = time.monotonic()
         if link.silent:
             self._say(WorkerBack(worker=link.number, pid=link.pid, silent_s=now - link.heard))
         link.heard, link.silent = now, False
-        merged, reported = self._seconds.setdefault(max(tick.second, self._sent_second + 1), (Tick(), set()))
-        merged.merge_counts(tick)
-        reported.add(link.number)
+        if self._gathered is None:
+            self._gathered = Tick(second=max(tick.second, self._sent_second + 1))
+        self._gathered.merge_counts(tick)
+        # One that is late for a second joins the next, and is yet to close that.
+        if tick.second >= self._gathered.second:
+            self._closed.add(link.number)
 
     def _bury(self, link: _Link) -> None:
         """A worker ended by itself or by a stranger's hand: its connections are the generator's loss, not the server's."""
@@ -233,17 +242,11 @@ class Host:
 
     def _flush(self) -> None:
         """With nobody left to report, what has come in and what died with the workers makes the last tick."""
-        if self._t0 is None:
-            return
-        last = Tick(second=max(self._sent_second, *self._seconds, 0) + 1)
-        for merged, _ in self._seconds.values():
-            last.merge_counts(merged)
-        last.merge_counts(self._carried)
-        self._seconds, self._carried = {}, Tick()
-        self._say(Ticked(last))
+        if self._t0 is not None:
+            self._send(self._gathered or Tick(second=self._sent_second + 1))
 
     def _forward(self, now: float) -> None:
-        """Send the seconds that are whole, or overdue: one merged tick each, gauges summed over the workers' latest."""
+        """Send the second that all have closed, or that is overdue."""
         if self._t0 is None:
             return
         stood_still_s, self._turned = now - self._turned, now
@@ -254,21 +257,25 @@ class Host:
             if not link.silent and now - link.heard > SILENCE_S:
                 link.silent = True
                 self._say(WorkerSilent(worker=link.number, pid=link.pid, held=link.last.held, silent_s=now - link.heard))
-        for second in sorted(self._seconds):
-            merged, reported = self._seconds[second]
-            if len(reported) < len(self._links) and now < self._t0 + second + PATIENCE_S:
-                break
-            del self._seconds[second]
-            merged.second = self._sent_second = second
-            merged.merge_counts(self._carried)
-            self._carried = Tick()
-            for link in self._links.values():
-                merged.merge_gauges(_unknown(link.last) if link.silent else link.last)
-            merged.merge_gauges(self._spent)
-            # The dead keep nobody waiting.
-            merged.ramped += self._lost
-            merged.drained += self._lost
-            self._say(Ticked(merged))
+        gathered = self._gathered
+        if gathered is not None and (
+            now >= self._t0 + gathered.second + PATIENCE_S or all(one.number in self._closed for one in self._links.values())
+        ):
+            self._send(gathered)
+
+    def _send(self, gathered: Tick) -> None:
+        """Send a second: its counts, and gauges summed over the workers' latest."""
+        self._gathered, self._sent_second = None, gathered.second
+        self._closed.clear()
+        gathered.merge_counts(self._carried)
+        self._carried = Tick()
+        for link in self._links.values():
+            gathered.merge_gauges(_unknown(link.last) if link.silent else link.last)
+        gathered.merge_gauges(self._spent)
+        # The dead keep nobody waiting.
+        gathered.ramped += self._lost
+        gathered.drained += self._lost
+        self._say(Ticked(gathered))
 
     def _say(self, message: Up) -> None:
         payload = _encode(message)
