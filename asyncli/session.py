@@ -427,10 +427,11 @@ class Soak:
                     )
                 )  # fmt: skip
             case WorkerReplaced(worker=worker, pid=pid):
-                evidence = (
-                    f"worker {worker} has another process (pid {pid}), which opens its connections again as fast as the ramp"
-                )
-                self._found(Finding("worker_replaced", "info", evidence))
+                then = ""
+                if self._t0:
+                    again = "its connections again as fast as the ramp" if self.plan.reopen else "none of its connections again"
+                    then = f", which opens {again}"
+                self._found(Finding("worker_replaced", "info", f"worker {worker} has another process (pid {pid}){then}"))
             case Failed():
                 last = self._last
                 if last.held:

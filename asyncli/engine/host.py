@@ -63,8 +63,8 @@ _decode_down = msgspec.msgpack.Decoder(Start | Drain | Stop).decode
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when the thread that forked it ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    """Have the kernel end this process when the thread that forked it ends, also one that stands still by then."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class _Link:
@@ -96,7 +96,7 @@ class Host:
         self._sent_second = 0
         self._carried = Tick()
         self._lost = 0
-        # CPU of workers that are no more, which the gauges would forget.
+        # CPU of workers that are no more, and what they held when the drain began, which the gauges would forget.
         self._spent = Tick()
         self._buffer = b""
 
@@ -214,31 +214,40 @@ class Host:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         if link.last_words:
             how += f" ({link.last_words})"
-        held = link.last.held
-        self._carried.deaths.setdefault("generator_lost", Deaths()).count += held
-        self._carried.beats_failed += link.last.awaiting
         self._spent.cpu_user_s += usage.ru_utime
         self._spent.cpu_system_s += usage.ru_stime
+        other = None
+        try:
+            other = self._put_another(link)
+        except OSError as error:
+            how += f" (and no process can be started in its place: {error.strerror})"
+        held, at_drain = link.last.held, link.last.held_at_drain
+        if self._t0 is not None or other is None:
+            # Named with a count of 0 too: it may have opened some since its last word, or it leaves its share unopened. But what
+            # was counted when the drain began is not lost by what comes then.
+            self._carried.deaths.setdefault("generator_lost", Deaths()).count += 0 if at_drain else held
+        self._carried.beats_failed += link.last.awaiting
+        self._spent.held_at_drain += at_drain
         self._say(WorkerLost(worker=link.number, pid=link.pid, how=how, held=held))
-        if self._replaced(link):
+        if other is not None:
+            self._say(WorkerReplaced(worker=other.number, pid=other.pid))
             return
         self._lost += 1
         if not self._links:
             self._flush()
             self._say(Failed(why="every worker of the generator has ended"))
 
-    def _replaced(self, lost: _Link) -> bool:
-        """Put another worker in the place of one of a soak; False where that would be too late, or in vain."""
+    def _put_another(self, lost: _Link) -> _Link | None:
+        """A worker in the place of a lost one of a soak; None where that would be too late, or in vain."""
         short_lives = lost.short_lives + 1 if time.monotonic() - lost.born < _SHORT_LIFE_S else 0
         if not isinstance(self._shard, Shard) or self._draining or short_lives > _MOST_REPLACED:
-            return False
+            return None
         link = self._fork(lost.number, replaces=self._t0 is not None, short_lives=short_lives)
         self._poll.register(link.sock.fileno(), select.POLLIN)
         if self._t0 is not None:
             with contextlib.suppress(OSError):
                 link.sock.send(_encode(Start(self._t0)))
-        self._say(WorkerReplaced(worker=link.number, pid=link.pid))
-        return True
+        return link
 
     def _flush(self) -> None:
         """With nobody left to report, what has come in and what died with the workers makes the last tick."""

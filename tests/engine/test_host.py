@@ -17,7 +17,7 @@ from test_stalls_and_pace import shard
 
 from asyncli.engine import host as module
 from asyncli.engine.host import Host, _Link
-from asyncli.engine.shard import Ticked, Up
+from asyncli.engine.shard import Drain, Ticked, Up, WorkerLost
 from asyncli.records import Tick
 
 encode = msgspec.msgpack.Encoder().encode
@@ -148,3 +148,38 @@ def test_a_replaced_worker_moves_no_second(monkeypatch: pytest.MonkeyPatch) -> N
     assert [tick.second for _, tick in fleet.ticks] == list(range(1, 8))
     fleet.adds_up()
     fleet.end()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_was_counted_when_the_drain_began_is_not_lost_by_what_comes_then(monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+    fleet = Fleet(2, monkeypatch)
+    for worker in fleet.workers.values():
+        worker.open(10)
+        worker.close(1)
+    fleet.now = T0 + 1
+    fleet.hear()
+    read, write = os.pipe()
+    payload = encode(Drain())
+    os.write(write, len(payload).to_bytes(4, "little") + payload)
+    monkeypatch.setattr(os, "read", lambda _, most, real=os.read: real(read, most))
+    assert fleet.host._told()
+    for number, worker in fleet.workers.items():
+        worker.tick.held_at_drain = 10
+        if number or told:
+            worker.close(2)
+    fleet.now = T0 + 2
+    fleet.hear()
+    fleet.kill(0)
+    fleet.hear()
+    fleet.workers[1].close(3)
+    fleet.now = T0 + 3
+    fleet.hear()
+    assert any(isinstance(message, WorkerLost) for _, message in fleet.said)
+    ticks = [tick for _, tick in fleet.ticks]
+    lost = sum(tick.lost for tick in ticks)
+    assert (ticks[-1].held_at_drain, lost) == ((20, 0) if told else (10, 10))
+    # The run is none that passes by itself, either way.
+    assert sum("generator_lost" in tick.deaths for tick in ticks) == 1
+    fleet.end()
+    os.close(read)
+    os.close(write)
