@@ -265,7 +265,8 @@ class Host:
                 link.heard += stood_still_s
             if not link.silent and now - link.heard > SILENCE_S:
                 link.silent = True
-                self._say(WorkerSilent(worker=link.number, pid=link.pid, held=link.last.held, silent_s=now - link.heard))
+                held, awaiting = link.last.held, link.last.awaiting
+                self._say(WorkerSilent(link.number, link.pid, held, awaiting, silent_s=now - link.heard))
         gathered = self._gathered
         if gathered is not None and (
             now >= self._t0 + gathered.second + PATIENCE_S or all(one.number in self._closed for one in self._links.values())

@@ -122,6 +122,19 @@ def test_what_stands_still_does_not_outlive_who_started_it(tmp_path: Path, nginx
         program.until_gone()
 
 
+def test_what_a_silent_worker_held_is_lost_with_its_host(tmp_path: Path, nginx: LabNginx) -> None:
+    with soaking(tmp_path, nginx, "hold") as program:
+        program.until(lambda: _held(tmp_path) == 400, "all are on record")
+        os.kill(program.workers()[0], signal.SIGSTOP)
+        program.until(lambda: _held(tmp_path) == 200, "it is silent, and its own count no more")
+        os.kill(program.hosts()[0], signal.SIGKILL)
+        program.until_gone()
+    summary = report(tmp_path, "run.db")
+    assert (summary["connections"]["held"], summary["connections"]["deaths"]) == (0, {"generator_lost": 400})
+    beats = summary["heartbeats"]
+    assert beats["sent"] == beats["answered"] + beats["failed"]
+
+
 def test_a_worker_that_is_lost_before_it_opened_anything_costs_nothing(tmp_path: Path) -> None:
     asked = ["-c", "100", "-k", "2", "--baseline", "2", "--residue", "0.2", "--workers", "2", "--hold", "1", "--out", "run.db"]
     with serving() as server, Program(tmp_path, "soak", server.url, *asked) as program:
