@@ -29,6 +29,9 @@ _LEAD_S = 0.1
 _CONNECTIONS_WORTH_A_PROCESS = 4
 # What is said after the end of a given time: the last tick, and the workers that came late to it.
 _PATIENCE_S = 10.0
+# Half seconds without a tick, of which one comes every second: counted in turns of our own loop, so that a loop that stood still
+# does not blame the generator.
+_SILENT_TURNS = 20
 
 
 class Bench:
@@ -51,6 +54,7 @@ class Bench:
         self._samples: list[Sample] = []
         self._findings: list[Finding] = []
         self._failed = False
+        self._silent_turns = 0
         self._shard: LoadShard | None = None
         self._given_up: set[int] = set()
         self._generator: Generator | None = None
@@ -111,9 +115,14 @@ class Bench:
 
     async def _until_over(self, generator: Generator) -> None:
         stopped, over = (asyncio.create_task(event.wait()) for event in (self._stopped, self._over))
-        latest = None if self.plan.duration_s is None else self._t0 + self.plan.duration_s + _PATIENCE_S - time.monotonic()
+        latest = float("inf") if self.plan.duration_s is None else self._t0 + self.plan.duration_s + _PATIENCE_S
+        done: set[asyncio.Task[bool]] = set()
         try:
-            done, _ = await asyncio.wait({stopped, over}, timeout=latest, return_when=asyncio.FIRST_COMPLETED)
+            while not done and time.monotonic() < latest:
+                self._silent_turns += 1
+                if self._silent_turns > _SILENT_TURNS:
+                    self._fail("generator_silent", f"the generator's processes have said nothing for {_SILENT_TURNS // 2} s")
+                done, _ = await asyncio.wait({stopped, over}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
             if over in done:
                 return
             if stopped in done:
@@ -137,6 +146,7 @@ class Bench:
         match message:
             case Ticked(tick=tick):
                 assert self._shard is not None
+                self._silent_turns = 0
                 t_s = float(tick.second)
                 self._ticks.append((t_s, tick))
                 self._on_tick(t_s, tick)

@@ -110,7 +110,9 @@ class Soak:
         self._given_up: set[int] = set()
         self._destinations: tuple[Destination, ...] = ()
         self._silent_turns = 0
-        self._silent_workers: dict[int, int] = {}  # number -> pid
+        self._silent_workers: dict[int, WorkerSilent] = {}
+        #: Those whose connections are not in the gauges of the last tick.
+        self._left_out: list[WorkerSilent] = []
         self._early: list[Finding] = []
         self._phase: Phase | None = None
         self._writer: RunWriter | None = None
@@ -373,7 +375,7 @@ class Soak:
         while not self._failed and self._last.drained < shard.workers and time.monotonic() < latest:
             await self._next_tick()
         if self._last.drained < shard.workers:
-            silent = "".join(f"; worker {number} (pid {pid}) is silent" for number, pid in self._silent_workers.items())
+            silent = "".join(f"; worker {one.worker} (pid {one.pid}) is silent" for one in self._silent_workers.values())
             self._fail("drain_unfinished", f"the generator has not closed its connections within {patience:.0f} s{silent}")
 
     def _nobody_home(self) -> bool:
@@ -389,7 +391,7 @@ class Soak:
     def _hear(self, message: Up) -> None:
         match message:
             case Ticked(tick=tick):
-                self._last = tick
+                self._last, self._left_out = tick, list(self._silent_workers.values())
                 self._silent_turns = 0
                 self._opened += tick.opened
                 self._failures += sum(tick.failures.values())
@@ -403,7 +405,7 @@ class Soak:
                     self._dropped(destination)
                 self._ticked.set()
             case WorkerSilent(worker=worker, pid=pid, held=held):
-                self._silent_workers[worker] = pid
+                self._silent_workers[worker] = message
                 self._found(
                     Finding(
                         "worker_silent", "error",
@@ -427,15 +429,18 @@ class Soak:
                     )
                 )  # fmt: skip
             case WorkerReplaced(worker=worker, pid=pid):
-                evidence = (
-                    f"worker {worker} has another process (pid {pid}), which opens its connections again as fast as the ramp"
-                )
-                self._found(Finding("worker_replaced", "info", evidence))
+                then = ""
+                if self._t0:
+                    again = "its connections again as fast as the ramp" if self.plan.reopen else "none of its connections again"
+                    then = f", which opens {again}"
+                self._found(Finding("worker_replaced", "info", f"worker {worker} has another process (pid {pid}){then}"))
             case Failed():
                 last = self._last
-                if last.held:
+                held = last.held + sum(one.held for one in self._left_out)
+                awaiting = last.awaiting + sum(one.awaiting for one in self._left_out)
+                if held:
                     # Nobody is left to count them.
-                    self._hear(Ticked(_lost_with_us(last.held, last.awaiting, last.second + 1)))
+                    self._hear(Ticked(_lost_with_us(held, awaiting, last.second + 1)))
                 self._fail("generator_failed", message.why)
 
     def _dropped(self, number: int) -> None:

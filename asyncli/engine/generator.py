@@ -151,7 +151,7 @@ class Generator:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """End it, and our end of its pipes: a worker that is stopped or stuck may outlive a killed host and hold the others open."""
+    """End it, and our end of its pipes: a worker that is stuck may outlive a killed host and hold the others open."""
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]

@@ -64,8 +64,8 @@ _decode_down = msgspec.msgpack.Decoder(Start | Drain | Stop).decode
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when the thread that forked it ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    """Have the kernel end this process when the thread that forked it ends, also one that stands still by then."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class _Link:
@@ -90,11 +90,14 @@ class Host:
         self._t0: float | None = None
         self._draining = False
         self._turned = math.inf
-        self._seconds: dict[int, tuple[Tick, set[int]]] = {}
+        # The second that is gathered, and who has closed it; one at a time, since a worker that closes the next one says that
+        # this one is overdue.
+        self._gathered: Tick | None = None
+        self._closed: set[int] = set()
         self._sent_second = 0
         self._carried = Tick()
         self._lost = 0
-        # CPU of workers that are no more, which the gauges would forget.
+        # CPU of workers that are no more, and what they held when the drain began, which the gauges would forget.
         self._spent = Tick()
         self._buffer = b""
         # Zeros without pages until they are written over; one made anew for each message is mapped and unmapped each time.
@@ -189,14 +192,20 @@ class Host:
         if isinstance(tick, str):
             link.last_words = tick
             return
+        if self._gathered is not None and tick.second > self._gathered.second:
+            # Before its gauges are known: they are of a later second than the counts.
+            self._send(self._gathered)
         link.last = tick
         now = time.monotonic()
         if link.silent:
             self._say(WorkerBack(worker=link.number, pid=link.pid, silent_s=now - link.heard))
         link.heard, link.silent = now, False
-        merged, reported = self._seconds.setdefault(max(tick.second, self._sent_second + 1), (Tick(), set()))
-        merged.merge_counts(tick)
-        reported.add(link.number)
+        if self._gathered is None:
+            self._gathered = Tick(second=max(tick.second, self._sent_second + 1))
+        self._gathered.merge_counts(tick)
+        # One that is late for a second joins the next, and is yet to close that.
+        if tick.second >= self._gathered.second:
+            self._closed.add(link.number)
 
     def _bury(self, link: _Link) -> None:
         """A worker ended by itself or by a stranger's hand: its connections are the generator's loss, not the server's."""
@@ -208,45 +217,48 @@ class Host:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         if link.last_words:
             how += f" ({link.last_words})"
-        held = link.last.held
-        self._carried.deaths.setdefault("generator_lost", Deaths()).count += held
-        self._carried.beats_failed += link.last.awaiting
         self._spent.cpu_user_s += usage.ru_utime
         self._spent.cpu_system_s += usage.ru_stime
+        other = None
+        try:
+            other = self._put_another(link)
+        except OSError as error:
+            how += f" (and no process can be started in its place: {error.strerror})"
+        held, at_drain = link.last.held, link.last.held_at_drain
+        if self._t0 is not None or other is None:
+            # Named with a count of 0 too: it may have opened some since its last word, or it leaves its share unopened. But what
+            # was counted when the drain began is not lost by what comes then.
+            self._carried.deaths.setdefault("generator_lost", Deaths()).count += 0 if at_drain else held
+        self._carried.beats_failed += link.last.awaiting
+        self._spent.held_at_drain += at_drain
         self._say(WorkerLost(worker=link.number, pid=link.pid, how=how, held=held))
-        if self._replaced(link):
+        if other is not None:
+            self._say(WorkerReplaced(worker=other.number, pid=other.pid))
             return
         self._lost += 1
         if not self._links:
             self._flush()
             self._say(Failed(why="every worker of the generator has ended"))
 
-    def _replaced(self, lost: _Link) -> bool:
-        """Put another worker in the place of one of a soak; False where that would be too late, or in vain."""
+    def _put_another(self, lost: _Link) -> _Link | None:
+        """A worker in the place of a lost one of a soak; None where that would be too late, or in vain."""
         short_lives = lost.short_lives + 1 if time.monotonic() - lost.born < _SHORT_LIFE_S else 0
         if not isinstance(self._shard, Shard) or self._draining or short_lives > _MOST_REPLACED:
-            return False
+            return None
         link = self._fork(lost.number, replaces=self._t0 is not None, short_lives=short_lives)
         self._poll.register(link.sock.fileno(), select.POLLIN)
         if self._t0 is not None:
             with contextlib.suppress(OSError):
                 link.sock.send(_encode(Start(self._t0)))
-        self._say(WorkerReplaced(worker=link.number, pid=link.pid))
-        return True
+        return link
 
     def _flush(self) -> None:
         """With nobody left to report, what has come in and what died with the workers makes the last tick."""
-        if self._t0 is None:
-            return
-        last = Tick(second=max(self._sent_second, *self._seconds, 0) + 1)
-        for merged, _ in self._seconds.values():
-            last.merge_counts(merged)
-        last.merge_counts(self._carried)
-        self._seconds, self._carried = {}, Tick()
-        self._say(Ticked(last))
+        if self._t0 is not None:
+            self._send(self._gathered or Tick(second=self._sent_second + 1))
 
     def _forward(self, now: float) -> None:
-        """Send the seconds that are whole, or overdue: one merged tick each, gauges summed over the workers' latest."""
+        """Send the second that all have closed, or that is overdue."""
         if self._t0 is None:
             return
         stood_still_s, self._turned = now - self._turned, now
@@ -256,22 +268,27 @@ class Host:
                 link.heard += stood_still_s
             if not link.silent and now - link.heard > SILENCE_S:
                 link.silent = True
-                self._say(WorkerSilent(worker=link.number, pid=link.pid, held=link.last.held, silent_s=now - link.heard))
-        for second in sorted(self._seconds):
-            merged, reported = self._seconds[second]
-            if len(reported) < len(self._links) and now < self._t0 + second + PATIENCE_S:
-                break
-            del self._seconds[second]
-            merged.second = self._sent_second = second
-            merged.merge_counts(self._carried)
-            self._carried = Tick()
-            for link in self._links.values():
-                merged.merge_gauges(_unknown(link.last) if link.silent else link.last)
-            merged.merge_gauges(self._spent)
-            # The dead keep nobody waiting.
-            merged.ramped += self._lost
-            merged.drained += self._lost
-            self._say(Ticked(merged))
+                held, awaiting = link.last.held, link.last.awaiting
+                self._say(WorkerSilent(link.number, link.pid, held, awaiting, silent_s=now - link.heard))
+        gathered = self._gathered
+        if gathered is not None and (
+            now >= self._t0 + gathered.second + PATIENCE_S or all(one.number in self._closed for one in self._links.values())
+        ):
+            self._send(gathered)
+
+    def _send(self, gathered: Tick) -> None:
+        """Send a second: its counts, and gauges summed over the workers' latest."""
+        self._gathered, self._sent_second = None, gathered.second
+        self._closed.clear()
+        gathered.merge_counts(self._carried)
+        self._carried = Tick()
+        for link in self._links.values():
+            gathered.merge_gauges(_unknown(link.last) if link.silent else link.last)
+        gathered.merge_gauges(self._spent)
+        # The dead keep nobody waiting.
+        gathered.ramped += self._lost
+        gathered.drained += self._lost
+        self._say(Ticked(gathered))
 
     def _say(self, message: Up) -> None:
         payload = _encode(message)

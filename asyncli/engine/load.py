@@ -174,7 +174,9 @@ class Load:
         if now >= self._stop_at:
             self.stop("time")
             return
-        if not self._closed_loop and (self._free or self._idle):
+        if self._closed_loop:
+            self._ask_what_is_left(now)
+        elif self._free or self._idle:
             self._ask_what_is_due(now, queued=False)
         if self._to_open and self._to_open[0][0] <= now:
             self._open(now)
@@ -580,6 +582,14 @@ class Load:
                     self._note_lateness(due, now, queued)
                 self._write(self._free.popleft(), since, count, now)
 
+    def _ask_what_is_left(self, now: float) -> None:
+        """In a closed loop, what connections left as they ended: on those that are free.
+
+        Not at once, as each ends: one free connection after the other may find its own end in being asked on.
+        """
+        while self._free and (self._todo or self._again) and not self._none_is_free():
+            self._next(self._free.popleft(), now)
+
     def _note_lateness(self, due: float, now: float, queued: bool) -> None:
         # For want of a free connection the server is to blame, or --connections; else we are.
         if queued:
@@ -791,8 +801,6 @@ class Load:
             heappush(self._to_open, (now, slot))
         else:
             self._reopen_later(slot, now)
-        while self._closed_loop and (self._todo or self._again) and not self._none_is_free():
-            self._next(self._free.popleft(), now)
 
     def _let_go(self, handle: int) -> None:
         """Of a connection that was to end: the peer has closed too, or nobody waits for it."""
@@ -847,6 +855,8 @@ class Load:
                 written = max(self._since[handle], self._written[handle])
                 if waits and written < late and handle not in self._connecting:
                     self._end(handle, DEADLINE)
+        if self._closed_loop:
+            self._ask_what_is_left(now)
         if self.held:
             self._last_standing = now
         elif now - self._last_standing > self._shard.connect_timeout_s and not self._closing:

@@ -169,11 +169,14 @@ class WorkerReplaced(msgspec.Struct, tag=True):
 
 
 class WorkerSilent(msgspec.Struct, tag=True):
-    """A worker has not spoken for ``silent_s``, although it lives; ``held`` by its last tick, no longer in the gauges."""
+    """A worker has not spoken for ``silent_s``, although it lives; ``held`` and ``awaiting`` by its last tick, no longer in the
+    gauges.
+    """
 
     worker: int
     pid: int
     held: int
+    awaiting: int
     silent_s: float
 
 

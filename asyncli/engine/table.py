@@ -240,9 +240,10 @@ class Table:
             if self._opened_of_batch == size:
                 self._opened_of_batch = 0
                 self._batch += self._shard.workers
-                # A ramp that fell behind catches up at twice its pace, not in one burst; counted from a moment ago, or a
-                # pace closer than the timer's grain could never be kept.
-                self._not_before = max(self._not_before, now - _BURST_S) + self._workers * ramp.interval_s / 2
+                # A ramp that fell behind catches up at twice its pace, not in one burst, and what was open before comes no faster
+                # than the ramp; counted from a moment ago, or a pace closer than the timer's grain could never be kept.
+                pace_s = self._workers * ramp.interval_s
+                self._not_before = max(self._not_before, now - _BURST_S) + (pace_s if again else pace_s / 2)
         return False
 
     def _beat_due(self, now: float) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_stalls_and_pace import shard as soak_shard
 
 from asyncli.engine.generator import Generator
-from asyncli.engine.shard import LoadShard, WorkerLost
+from asyncli.engine.shard import Failed, LoadShard, Ticked, WorkerLost
 from asyncli.engine.spread import Destination
 
 
@@ -57,6 +59,28 @@ async def test_a_worker_that_is_killed_has_no_words() -> None:
     finally:
         await generator.close()
     assert (message.pid, message.how) == (worker, "was killed by SIGKILL")
+
+
+async def test_a_worker_in_whose_place_none_can_be_started_leaves_the_others_alone() -> None:
+    generator = Generator(soak_shard(2))
+    try:
+        async with asyncio.timeout(30):
+            await generator.start()
+            host, worker, _ = generator.pids
+            _, hard = resource.prlimit(host, resource.RLIMIT_NOFILE)
+            resource.prlimit(host, resource.RLIMIT_NOFILE, (3, hard))
+            generator.begin(time.monotonic())
+            os.kill(worker, signal.SIGKILL)
+            message = await lost(generator)
+            assert message.how == "was killed by SIGKILL (and no process can be started in its place: Too many open files)"
+            async for other in generator.messages():
+                assert not isinstance(other, Failed)
+                if isinstance(other, Ticked):
+                    break
+    finally:
+        await generator.close()
+    # Nobody waits for its share.
+    assert (other.tick.workers, other.tick.drained) == (1, 1)
 
 
 @contextlib.contextmanager

@@ -268,6 +268,14 @@ def test_why_it_ended_and_what_was_in_flight_then() -> None:
     assert asked.outstanding_us.quantile(0.5) == pytest.approx(200_000, rel=0.02)
 
 
+def test_all_that_rest_find_their_end_in_being_asked_on() -> None:
+    # Some requests are swallowed; all connections are reset while they are waited for, and the first is told of it.
+    server = SimServer(connect_s=0.0, drop_share=0.002, resets_all_at_s=5.0)
+    total, asked, _ = bench(server, connections=1000, requests=3000)
+    is_whole(total, asked, 3000)
+    assert asked.resent > 400
+
+
 def test_an_idle_end_is_no_answer() -> None:
     total, asked, _ = bench(SimServer(idle_timeout_s=0.5), duration_s=9.9, connections=3, rate=0.25)
     assert total.answered == 3

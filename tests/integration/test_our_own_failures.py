@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from asyncli import session
+from asyncli import bench, session
+from asyncli.bench import Bench
+from asyncli.benchplan import build_bench_plan
 from asyncli.collect.collector import Collector
 from asyncli.engine import generator
 from asyncli.plan import Layer, build_plan
@@ -69,3 +71,23 @@ async def test_a_host_that_stands_still_does_not_pass(tmp_path: Path, monkeypatc
     server.close()
     assert summary.verdict == "invalid"
     assert "generator_silent" in {finding.code for finding in summary.findings}
+
+
+async def test_a_bench_does_not_wait_for_a_host_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_SILENT_TURNS", 6)
+    monkeypatch.setattr(generator, "_CLOSE_S", 0.5)
+    server = await asyncio.start_server(_answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    said = asyncio.Event()
+    one = Bench(
+        build_bench_plan([Layer("--{key}", {"urls": [url], "connections": 2, "requests": "1000M"})]), on_tick=lambda *_: said.set()
+    )
+    running = asyncio.create_task(one.run())
+    async with asyncio.timeout(60):
+        await said.wait()
+        assert one._generator is not None
+        os.kill(one._generator.pids[0], signal.SIGSTOP)
+        done = await running
+    server.close()
+    assert not done.complete
+    assert [finding.code for finding in done.findings if finding.severity == "error"] == ["generator_silent"]

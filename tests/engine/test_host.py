@@ -1,0 +1,185 @@
+"""What the host process makes of its workers' ticks: one a second, never ahead of its time, and each of them adds up."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_stalls_and_pace import shard
+
+from asyncli.engine import host as module
+from asyncli.engine.host import Host, _Link
+from asyncli.engine.shard import Drain, Ticked, Up, WorkerLost
+from asyncli.records import Tick
+
+encode = msgspec.msgpack.Encoder().encode
+T0 = 1000.0
+
+
+class Worker:
+    """Counts as a worker does, and says it on a link of its own."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.tick, self.second = Tick(), 0
+        self.told: list[Tick] = []
+
+    def open(self, many: int) -> None:
+        self.tick.opened += many
+        self.tick.held += many
+
+    def close(self, second: int) -> None:
+        """The seconds up to this one, as one tick."""
+        if second > self.second:
+            self.second = self.tick.second = second
+            self.theirs.send(encode(self.tick))
+            self.told.append(self.tick)
+            self.tick = Tick(held=self.tick.held, held_at_drain=self.tick.held_at_drain)
+
+
+class Fleet:
+    """A host whose workers are made by hand, on a clock of their own."""
+
+    def __init__(self, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = T0
+        self.said: list[tuple[float, Up]] = []
+        self.workers: dict[int, Worker] = {}
+        self.all: list[Worker] = []
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(module, "SILENCE_S", float("inf"))
+        monkeypatch.setattr(module, "_SHORT_LIFE_S", 0.0)
+        monkeypatch.setattr(os, "wait4", lambda *_: (1, 9, SimpleNamespace(ru_utime=0.0, ru_stime=0.0)))
+        self.host = host = Host(shard(workers))
+        host._poll, host._t0 = select.poll(), T0
+        host._say = lambda message: self.said.append((self.now, message))  # type: ignore[method-assign]
+        host._fork = self.fork  # type: ignore[method-assign]
+        for number in range(workers):
+            link = self.fork(number)
+            host._poll.register(link.sock.fileno(), select.POLLIN)
+
+    def fork(self, number: int, **_: Any) -> _Link:
+        worker = self.workers[number] = Worker()
+        self.all.append(worker)
+        worker.second = max(0, int(self.now - T0) - 1)
+        link = self.host._links[worker.ours.fileno()] = _Link(number, 1, worker.ours, 0)
+        return link
+
+    def hear(self, which: Callable[[int], Any] = lambda _: True) -> None:
+        """A turn of the host, that finds these to have spoken."""
+        for fd, _ in self.host._poll.poll(0):
+            if which(self.host._links[fd].number):
+                self.host._heard(self.host._links[fd])
+        self.host._forward(self.now)
+
+    def kill(self, number: int) -> None:
+        self.workers[number].theirs.close()
+
+    @property
+    def ticks(self) -> list[tuple[float, Tick]]:
+        return [(at, message.tick) for at, message in self.said if isinstance(message, Ticked)]
+
+    def adds_up(self) -> None:
+        before, opened = Tick(), 0
+        for at, tick in self.ticks:
+            assert before.second < tick.second <= at - T0
+            assert tick.held == before.held + tick.opened - tick.lost
+            before, opened = tick, opened + tick.opened
+            # Nothing is told of a second that came after it.
+            assert opened <= sum(one.opened for worker in self.all for one in worker.told if one.second <= tick.second)
+
+    def end(self) -> None:
+        for link in self.host._links.values():
+            link.sock.close()
+        for worker in self.all:
+            worker.theirs.close()
+
+
+# How long it takes, who closes the seconds until then, who is killed, and whom the host hears: by the bits of a number.
+STEPS = st.lists(
+    st.tuples(st.sampled_from([0.1, 0.4, 0.8, 1.3]), st.integers(0, 7), st.sampled_from([0, 0, 0, 1, 2, 7]), st.integers(0, 7)), max_size=20
+)
+THE_END = [*[(0.0, 0, 0, 7)] * 25, *[(1.0, 7, 0, 7)] * 6]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 3), STEPS)
+def test_every_second_adds_up_and_none_comes_before_its_time(workers: int, steps: list[tuple[float, int, int, int]]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        fleet = Fleet(workers, monkeypatch)
+        for lasts, close, kill, hear in [*steps, *THE_END]:
+            fleet.now += lasts
+            for number, worker in fleet.workers.items():
+                if worker.theirs.fileno() >= 0:
+                    worker.open(number + 1)
+                    if close >> number & 1:
+                        worker.close(int(fleet.now - T0))
+                    if kill >> number & 1:
+                        fleet.kill(number)
+            fleet.hear(lambda number, hear=hear: hear >> number & 1)
+        fleet.adds_up()
+        # What was said in time is told in time, once a second.
+        assert [tick.second for _, tick in fleet.ticks[-5:]] == [int(fleet.now - T0) - ago for ago in range(4, -1, -1)]
+        fleet.end()
+
+
+def test_a_replaced_worker_moves_no_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(1, monkeypatch)
+    for second in range(1, 8):
+        fleet.now = T0 + second
+        fleet.workers[0].open(3)
+        fleet.workers[0].close(second)
+        fleet.hear()
+        if second % 2:
+            fleet.kill(0)
+            fleet.now += 0.3
+            fleet.hear()
+            # The first thing that the new one does is to close the second that it was born in.
+            fleet.workers[0].open(5)
+            fleet.workers[0].close(second)
+            fleet.hear()
+    assert [tick.second for _, tick in fleet.ticks] == list(range(1, 8))
+    fleet.adds_up()
+    fleet.end()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_was_counted_when_the_drain_began_is_not_lost_by_what_comes_then(monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+    fleet = Fleet(2, monkeypatch)
+    for worker in fleet.workers.values():
+        worker.open(10)
+        worker.close(1)
+    fleet.now = T0 + 1
+    fleet.hear()
+    read, write = os.pipe()
+    payload = encode(Drain())
+    os.write(write, len(payload).to_bytes(4, "little") + payload)
+    monkeypatch.setattr(os, "read", lambda _, most, real=os.read: real(read, most))
+    assert fleet.host._told()
+    for number, worker in fleet.workers.items():
+        worker.tick.held_at_drain = 10
+        if number or told:
+            worker.close(2)
+    fleet.now = T0 + 2
+    fleet.hear()
+    fleet.kill(0)
+    fleet.hear()
+    fleet.workers[1].close(3)
+    fleet.now = T0 + 3
+    fleet.hear()
+    assert any(isinstance(message, WorkerLost) for _, message in fleet.said)
+    ticks = [tick for _, tick in fleet.ticks]
+    lost = sum(tick.lost for tick in ticks)
+    assert (ticks[-1].held_at_drain, lost) == ((20, 0) if told else (10, 10))
+    # The run is none that passes by itself, either way.
+    assert sum("generator_lost" in tick.deaths for tick in ticks) == 1
+    fleet.end()
+    os.close(read)
+    os.close(write)
