@@ -112,7 +112,7 @@ class Host:
             self._poll.register(fd, select.POLLIN)
         self._say(Ready(host=os.getpid(), workers=[link.pid for link in self._links.values()]))
         while True:
-            for fd, _ in self._poll.poll(1000 * (_AWAITING_S if self._seconds else _TURN_S)):
+            for fd, _ in self._poll.poll(1000 * (_TURN_S if self._gathered is None else _AWAITING_S)):
                 if fd == 0:
                     if not self._told():
                         return

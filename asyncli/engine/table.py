@@ -55,6 +55,8 @@ _GRAIN_S = 0.001
 _BURST_S = 0.010
 # Beats that are so much too late were missed in a stall; less is a busy moment, which a spread would only prolong.
 _MISSED_S = 0.1
+# Stalls may follow each other, and each puts off what it missed; but a worker that is always late must send all the same.
+_MOST_PUT_OFF = 8
 # Failed connects to an address that never answered before it is given up for others that do.
 _REFUSALS_TO_DROP = 5
 
@@ -102,8 +104,8 @@ class Table:
         self._reopen_every_s = shard.ramp.interval_s / shard.ramp.batch * shard.workers
         self._next_reopen = 0.0
         self._booked: set[int] = set()
-        # Beats missed in a stall, with the instant that each was due; they go out ``_shift_s`` later.
-        self._missed: dict[int, float] = {}
+        # Beats missed in a stall, with the instant that each was due and how often it was put off
+        self._missed: dict[int, tuple[float, int]] = {}
         self._stall_end, self._shift_s = -math.inf, 0.0
         self._next_sweep = 0.0
         self._draining = False
@@ -261,17 +263,17 @@ class Table:
 
     def _send_late(self, row: int, due: float, now: float) -> None:
         """Send it, or, where it was missed in a stall, hang it up for later."""
-        if row in self._missed:
-            self._wheel.due[row] = self._missed.pop(row)
-            self._send(row, self._wheel.due[row])
-        elif now - due <= _MISSED_S and due >= self._stall_end:
-            self._send(row, due)
-        else:
-            if due >= self._stall_end:
-                # The first of those that were missed, and so the one that is the latest.
-                self._stall_end, self._shift_s = now, now - due
-            self._missed[row] = due
-            self._wheel.add(row, due + self._shift_s)
+        first, times = self._missed.get(row, (due, 0))
+        if times == _MOST_PUT_OFF or (now - due <= _MISSED_S and due >= self._stall_end):
+            self._missed.pop(row, None)
+            self._wheel.due[row] = first
+            self._send(row, first)
+            return
+        if due >= self._stall_end:
+            # The first of those that were missed, and so the one that is the latest.
+            self._stall_end, self._shift_s = now, now - due
+        self._missed[row] = (first, times + 1)
+        self._wheel.add(row, due + self._shift_s)
 
     def _reopen(self, row: int, now: float) -> None:
         """Open what was lost, where the pace has room for it; else have it wait for its place."""

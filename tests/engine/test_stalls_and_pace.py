@@ -107,6 +107,26 @@ def test_what_a_stall_missed_is_spread_and_counted_as_late() -> None:
     assert during.longest_turn_s == 0.0  # the driver of the real worker says how long it stood still
 
 
+def test_a_stall_upon_a_stall_is_spread_as_well() -> None:
+    net = Net(SimServer(connect_s=0.0))
+    table = started(net, connections=5_000, keepalive=10, batch=50)
+    drive(table, net, 41.0, stall=(38.5, 40.5))
+    during = drive(table, net, 60.0, stall=(41.0, 42.5))
+    assert max(Counter(int(at * 100) for at in net.beats if at >= 38.5).values()) < 6 * (5_000 / 3) / 100
+    # Some were put off twice, and count from the instant that they were due at first.
+    assert during.lateness_us.greatest == pytest.approx(3.5e6, rel=0.01)
+    assert (during.lost, during.held) == (0, 5_000)
+
+
+def test_a_worker_that_is_always_late_sends_all_the_same() -> None:
+    net = Net(SimServer(connect_s=0.0))
+    table = started(net, connections=200, keepalive=10, batch=50)
+    while net.now < 120.0:
+        table.turn()
+        net.advance(net.now + 0.5)
+    assert table.take_tick(120).answered > 200 * 10
+
+
 def test_a_stall_beyond_the_timeout_blames_nobody_for_answers_that_were_there() -> None:
     net = Net(SimServer(connect_s=0.0, latency_s=0.2))
     table = started(net, connections=4_000, keepalive=4, batch=100, timeout=2)
