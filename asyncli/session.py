@@ -308,7 +308,9 @@ class Soak:
     def _open_again(self, before: Interrupted) -> None:
         """Go on in the file of an interrupted run: what it held is lost, by our doing, and the gap in it begins."""
         resumed = [*before.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
-        writer = self._writer = RunWriter.resume(self.out, before.environment, anew=self._held_before is None)
+        writer = self._writer = RunWriter.resume(
+            self.out, before.environment, recorded=before.recorded, anew=self._held_before is None
+        )
         writer.environment({"resumed": resumed})
         open_gap = before.gaps[-1] if before.gaps and before.gaps[-1].end_s is None else None
         self._gap = open_gap or Gap(before.last_s)

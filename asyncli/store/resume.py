@@ -12,6 +12,7 @@ from asyncli.errors import StoreError
 from asyncli.plan import Plan
 from asyncli.records import Environment, Gap, Phase, Tick
 from asyncli.store.reader import read_frame, read_with
+from asyncli.store.schema import RECORDED
 from asyncli.store.stored import open_tick
 
 #: Counters that begin at 0 with our processes: one that goes on with a run adds what they had come to.
@@ -34,6 +35,8 @@ class Interrupted(msgspec.Struct, frozen=True):
     awaiting: int
     #: What :data:`OUR_COUNTERS` had come to.
     counted: dict[str, float]
+    #: By ``schema.RECORDED``: where there is more by now, another process has gone on with it.
+    recorded: int
 
     @property
     def hold(self) -> Phase | None:
@@ -65,6 +68,7 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     (wall,) = connection.execute("SELECT value FROM meta WHERE key = 'started_wall_s'").fetchone()
     row = connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
     (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()
+    (recorded,) = connection.execute(RECORDED).fetchone()
     last = open_tick(row[1]) if row is not None else Tick()
     instants = [one.end_s if one.end_s is not None else one.start_s for one in frame.phases]
     instants += [one.end_s if one.end_s is not None else one.start_s for one in frame.gaps]
@@ -81,4 +85,5 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
         held=last.held,
         awaiting=last.awaiting,
         counted=counted,
+        recorded=recorded,
     )
