@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -48,9 +49,13 @@ class Interrupted(msgspec.Struct, frozen=True):
         """How much of the hold was measured."""
         if self.hold is None:
             return 0.0
-        start_s = self.hold.start_s
-        ends = ((one.start_s, self.last_s if one.end_s is None else one.end_s) for one in self.gaps)
-        return max(0.0, self.last_s - start_s - sum(end - start for start, end in ends if start >= start_s))
+        return max(0.0, self.last_s - self.hold.start_s - left_out_s(self.hold, self.gaps, self.last_s))
+
+
+def left_out_s(hold: Phase, gaps: Sequence[Gap], until_s: float) -> float:
+    """How much of the hold up to an instant was an interruption."""
+    ends = ((one.start_s, until_s if one.end_s is None else one.end_s) for one in gaps)
+    return sum(end - start for start, end in ends if start >= hold.start_s)
 
 
 def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
