@@ -256,7 +256,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "plan.db") as odd:
         odd.execute("UPDATE meta SET value = '{\"urls\": 3}' WHERE key = 'plan'")
     cases = {
-        "none.db": "no such file", "text.db": "not SQLite", "empty.db": "is empty", "begun.db": "is empty",
+        "none.db": "no such file", "text.db": "not SQLite", "empty.db": "is empty", "begun.db": "or it was copied without its -wal file",
         "folder": "is a folder",
         "pipe": "not a regular file", "foreign.db": "another program", "newer.db": "newer asyncli",
         "plan.db": "damaged",
