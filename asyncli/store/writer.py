@@ -324,7 +324,9 @@ class RunWriter:
             self._live_in(place)
             what = f"{old} was moved to {place} while the run wrote to it: it is whole, and goes on there"
         elif self._write_anew():
-            what = f"{old} was deleted while the run wrote to it: all of it is in {self.path.absolute()}, and goes on there"
+            # A reader that is at it keeps its WAL from being folded in.
+            was = "deleted" if place is None else f"moved to {place}, where it lacks the last of the run,"
+            what = f"{old} was {was} while the run wrote to it: all of it is in {self.path.absolute()}, and goes on there"
         else:
             self._next_try_s = time.monotonic() + _AGAIN_S
             self._tell_trouble(lost, "make room there, or in the folder for temporary files")
