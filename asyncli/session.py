@@ -26,7 +26,7 @@ from asyncli.environment import given_up, look_around, read_environment
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
 from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Check, Deaths, Finding, Gap, Phase, PhaseName, Sample, Tick
-from asyncli.store.resume import Interrupted
+from asyncli.store.resume import HOLD_ENDS, Interrupted
 from asyncli.store.writer import RunWriter
 from asyncli.units import format_clock, format_duration, instant_of
 
@@ -245,10 +245,11 @@ class Soak:
         now_s = time.time()
         # Of a time of day the one is meant that was next when this was asked for, not that of tomorrow after a long ramp.
         hold_s = instant_of(self.plan.hold_until, min(self._begun_wall_s, now_s)) - now_s
-        self.plan = msgspec.structs.replace(self.plan, hold_s=max(0.0, hold_s))
+        self.plan = plan = msgspec.structs.replace(self.plan, hold_s=max(0.0, hold_s))
         if self._writer is not None:
-            self._writer.plan(plan_document(self.plan))
-        self._watcher.planned(self.plan)
+            self._writer.plan(plan_document(plan))
+            self._writer.environment({HOLD_ENDS: now_s + max(0.0, hold_s)})
+        self._watcher.planned(plan)
         if hold_s <= 0:
             evidence = f"the hold was to end at {self.plan.hold_until}, which had passed when it began"
             self._found(Finding("hold_until", "warning", evidence, "write a time to come: --hold 'until 07:00'"))
@@ -287,8 +288,10 @@ class Soak:
         if self.plan.hold_s is None or self._resume is None:
             return self.plan.hold_s
         if self.plan.hold_until is not None and self._held_before is not None:
-            # It was reckoned when the hold began, and an interruption does not make it later.
-            return max(0.0, self._held_before.start_s + self.plan.hold_s - self._clock())
+            # It was reckoned when the hold began, and an interruption does not make it later. The run's own clock may be off by
+            # now, by a step of the wall clock before the interruption.
+            reckoned_s = self._resume.started_wall_s + self._held_before.start_s + self.plan.hold_s
+            return max(0.0, (self._resume.hold_ends_s or reckoned_s) - time.time())
         return max(0.0, self.plan.hold_s - self._resume.held_s)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

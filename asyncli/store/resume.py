@@ -18,6 +18,8 @@ from asyncli.store.stored import open_tick
 
 #: Counters that begin at 0 with our processes: one that goes on with a run adds what they had come to.
 OUR_COUNTERS = ("generator.cpu_s", "session.cpu_s")
+#: In the environment: when a hold that ends by the wall clock was to end (s since 1970), reckoned when it began.
+HOLD_ENDS = "hold_ends_s"
 
 
 class Interrupted(msgspec.Struct, frozen=True):
@@ -29,6 +31,8 @@ class Interrupted(msgspec.Struct, frozen=True):
     started_wall_s: float
     phases: list[Phase]
     gaps: list[Gap]
+    #: What was reckoned as ``HOLD_ENDS``.
+    hold_ends_s: float | None
     #: The last instant on record.
     last_s: float
     #: The last tick's, whose connections and heartbeats nobody speaks for any more.
@@ -86,6 +90,7 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
         started_wall_s=msgspec.json.decode(wall, type=float),
         phases=frame.phases,
         gaps=frame.gaps,
+        hold_ends_s=msgspec.convert(frame.environment.get(HOLD_ENDS), float | None),
         last_s=max([*instants, row[0] if row is not None else 0.0, last_sample_s or 0.0]),
         held=last.held,
         awaiting=last.awaiting,

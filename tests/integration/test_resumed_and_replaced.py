@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,25 @@ def test_a_run_that_is_stopped_before_all_are_held_again_can_be_resumed_once_mor
     # What had ended it before is over, and of the hold counts what was measured.
     (why,) = [one["evidence"] for one in summary["findings"] if one["code"] == "verdict_passed"]
     assert re.search(r"; stopped by the user \(Ctrl-C or a signal\) \d(\.\d+)? s into the hold of 10 min$", why)
+
+
+def test_a_hold_by_the_wall_clock_ends_at_its_instant_though_that_clock_was_stepped_before_the_interruption(
+    tmp_path: Path, nginx: LabNginx
+) -> None:
+    end_s = time.time() + 3600
+    end = time.strftime("%H:%M:%S", time.localtime(end_s))
+    with soak(tmp_path, nginx, "--hold", f"until {end}") as program:
+        until_held(program, tmp_path, 1)
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    # What an hour's step of the clock in the ramp comes to.
+    an_hour_ago(tmp_path / "run.db")
+    with Program(tmp_path, "soak", "--resume", "run.db", name="resumed") as program:
+        line = program.until(lambda: re.search(r"^.*  hold  .*$", program.out, re.MULTILINE), "it goes on")
+        assert re.search(r"(59 min( \d+ s)?|1 h) left \(until", line[0]), line[0]
+        program.until(lambda: [one for one in _gaps(tmp_path) if one.end_s is not None], "it holds on")
+        program.signal()
+        assert program.wait().status == 4
 
 
 def _resumed(folder: Path) -> int:
