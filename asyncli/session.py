@@ -26,7 +26,7 @@ from asyncli.environment import given_up, look_around, read_environment
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
 from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Check, Deaths, Finding, Gap, Phase, PhaseName, Sample, Tick
-from asyncli.store.resume import Interrupted
+from asyncli.store.resume import HOLD_ENDS, Interrupted
 from asyncli.store.writer import RunWriter
 from asyncli.units import format_clock, format_duration, instant_of
 
@@ -40,7 +40,8 @@ _FAILURES_THAT_SETTLE_IT = 100
 _SILENT_TURNS = 20
 # From the drain on the run ends of itself; and whoever asked for a hold without end stops it there by plan.
 _STOPPABLE = ("baseline", "ramp", "hold")
-_GO_ON = "'asyncli soak --resume {}' goes on with the run; find out what stopped or ended them: a bug, if it repeats"
+_GO_ON = "'asyncli soak --resume {}' goes on with the run"
+_SEE_WHY = "find out what stopped or ended them: a bug, if it repeats"
 _AS_FAR = "the numbers are right as far as they go; run again for the rest"
 # Closing 100,000 connections takes a few seconds; a drain that takes longer than this per connection is stuck.
 _DRAIN_S_PER_CONNECTION = 1 / 2000
@@ -96,6 +97,9 @@ class Soak:
         #: The hold in which a resumed run goes on; None where all begins with the baseline.
         self._held_before = resume.hold if resume is not None else None
         self._gap: Gap | None = None
+        #: What of the hold was not measured (s).
+        self._left_out_s = 0.0
+        self._begun_wall_s = time.time()
         self._zero = time.monotonic()
         if resume is not None:
             # Only the wall clock counted meanwhile. Where it was set back, time goes on all the same.
@@ -127,12 +131,15 @@ class Soak:
         ``because``: what else than the user ends it, in words.
         """
         stoppable = not self._stopped.is_set() and (self._phase is None or self._phase.name in _STOPPABLE)
-        planned = self._phase is not None and self._phase.name == "hold" and self.plan.hold_s is None
+        holds = self._phase is not None and self._phase.name == "hold" and self._gap is None
+        planned = holds and self.plan.hold_s is None
         if stoppable and because:
             self._found(Finding(ABORTED, "error", f"stopped {self._where()}, because {because}", "leave out --abort to go on"))
         elif stoppable and not planned:
             evidence = f"stopped by the user (Ctrl-C or a signal) {self._where()}"
-            self._found(Finding(STOPPED, "warning", evidence, "let the run come to its end, or ask for a shorter one"))
+            again = self._held_before is not None and not holds
+            remedy = _GO_ON.format(self._file) if again else "let the run come to its end, or ask for a shorter one"
+            self._found(Finding(STOPPED, "warning", evidence, remedy))
         self._stopped.set()
 
     async def run(self) -> Path:
@@ -201,6 +208,9 @@ class Soak:
         await collector.sample_now()
         if self._held_before is not None:
             await self._fill_again(shard, generator, self._held_before)
+            if self._gap is not None:
+                # Nothing was measured: the run is as it was, and can be resumed once more.
+                return
         else:
             await self._wait(plan.baseline_s)
             await collector.sample_now()
@@ -235,11 +245,13 @@ class Soak:
         if self.plan.hold_until is None:
             return
         now_s = time.time()
-        hold_s = instant_of(self.plan.hold_until, now_s) - now_s
-        self.plan = msgspec.structs.replace(self.plan, hold_s=max(0.0, hold_s))
+        # Of a time of day the one is meant that was next when this was asked for, not that of tomorrow after a long ramp.
+        hold_s = instant_of(self.plan.hold_until, min(self._begun_wall_s, now_s)) - now_s
+        self.plan = plan = msgspec.structs.replace(self.plan, hold_s=max(0.0, hold_s))
         if self._writer is not None:
-            self._writer.plan(plan_document(self.plan))
-        self._watcher.planned(self.plan)
+            self._writer.plan(plan_document(plan))
+            self._writer.environment({HOLD_ENDS: now_s + max(0.0, hold_s)})
+        self._watcher.planned(plan)
         if hold_s <= 0:
             evidence = f"the hold was to end at {self.plan.hold_until}, which had passed when it began"
             self._found(Finding("hold_until", "warning", evidence, "write a time to come: --hold 'until 07:00'"))
@@ -251,15 +263,26 @@ class Soak:
 
     async def _fill_again(self, shard: Shard, generator: Generator, hold: Phase) -> None:
         """Hold again what the run held when it was interrupted; until then its gap lasts."""
+        self._tell_end(hold)
         self._report_phase(Phase("hold", hold.start_s))
         self._t0 = time.monotonic() + _LEAD_S
         generator.begin(self._t0)
         await self._wait_for_ramp(shard)
-        if self._failed:
+        if self._nobody_home():
+            evidence = (
+                f"nothing answered where the run held its connections: {self._failures:,} connects failed, and none succeeded"
+            )
+            self._fail("nobody_home", evidence, f"see that the server runs; then {_GO_ON.format(self._file)}")
+        if self._failed or self._stopped.is_set():
             return
         self._close_gap()
+        self._tell_end(hold)
+        if self._resume is not None and self.plan.hold_until is None:
+            self._left_out_s = self._clock() - hold.start_s - self._resume.held_s
+
+    def _tell_end(self, hold: Phase) -> None:
+        """Whoever looks on reckons the end from the hold's begin."""
         if (left_s := self._hold_left_s()) is not None:
-            # Whoever looks on reckons the end from the hold's begin.
             self._watcher.planned(msgspec.structs.replace(self.plan, hold_s=self._clock() + left_s - hold.start_s))
 
     def _hold_left_s(self) -> float | None:
@@ -267,8 +290,10 @@ class Soak:
         if self.plan.hold_s is None or self._resume is None:
             return self.plan.hold_s
         if self.plan.hold_until is not None and self._held_before is not None:
-            # It was reckoned when the hold began, and an interruption does not make it later.
-            return max(0.0, self._held_before.start_s + self.plan.hold_s - self._clock())
+            # It was reckoned when the hold began, and an interruption does not make it later. The run's own clock may be off by
+            # now, by a step of the wall clock before the interruption.
+            reckoned_s = self._resume.started_wall_s + self._held_before.start_s + self.plan.hold_s
+            return max(0.0, (self._resume.hold_ends_s or reckoned_s) - time.time())
         return max(0.0, self.plan.hold_s - self._resume.held_s)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -310,7 +335,9 @@ class Soak:
     def _open_again(self, before: Interrupted) -> None:
         """Go on in the file of an interrupted run: what it held is lost, by our doing, and the gap in it begins."""
         resumed = [*before.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
-        writer = self._writer = RunWriter.resume(self.out, before.environment, anew=self._held_before is None)
+        writer = self._writer = RunWriter.resume(
+            self.out, before.environment, recorded=before.recorded, anew=self._held_before is None
+        )
         writer.environment({"resumed": resumed})
         open_gap = before.gaps[-1] if before.gaps and before.gaps[-1].end_s is None else None
         self._gap = open_gap or Gap(before.last_s)
@@ -353,12 +380,20 @@ class Soak:
         if self._t0 and self._silent_turns > _SILENT_TURNS:
             self._fail("generator_silent", f"the generator's processes have said nothing for {_SILENT_TURNS // 2} s")
 
-    def _fail(self, code: str, evidence: str) -> None:
-        """The generator cannot be relied on any more: say so once, and come to an end."""
+    def _fail(self, code: str, evidence: str, remedy: str = "") -> None:
+        """The generator, unless ``remedy`` says of another, cannot be relied on any more: say so once, and come to an end."""
         if not self._failed:
             self._failed = True
-            self._found(Finding(code, "error", evidence, _GO_ON.format(self.out)))
+            ends = self._phase is not None and self._phase.name not in _STOPPABLE
+            self._found(
+                Finding(code, "error", evidence, remedy or (_SEE_WHY if ends else f"{_GO_ON.format(self._file)}; {_SEE_WHY}"))
+            )
             self._ticked.set()
+
+    @property
+    def _file(self) -> Path:
+        """Where the run file is now."""
+        return self.out if self._writer is None else self._writer.path
 
     async def _wait_for_ramp(self, shard: Shard) -> None:
         latest = self._t0 + shard.ramp.end_s * 2 + self.plan.connect_timeout_s + _RAMP_SLACK_S
@@ -473,9 +508,11 @@ class Soak:
 
     def _where(self) -> str:
         """The instant of now in words, for what the user did then."""
+        if self._held_before is not None and (self._phase is None or self._gap is not None):
+            return "before all connections of the resumed run were held again"
         if self._phase is None:
             return "before the baseline"
-        since = max(0.0, self._clock() - self._phase.start_s)
+        since = max(0.0, self._clock() - self._phase.start_s - (self._left_out_s if self._phase.name == "hold" else 0.0))
         lasts = {"baseline": self.plan.baseline_s, "ramp": self.plan.schedule.end_s, "hold": self.plan.hold_s}
         whole = lasts.get(self._phase.name)
         of = f" of {format_duration(whole)}" if whole else ""
@@ -501,7 +538,7 @@ class Soak:
 
     async def _close(self, completed: bool) -> None:
         if self._writer is not None:
-            await asyncio.to_thread(self._writer.close, completed and not self._failed)
+            await asyncio.to_thread(self._writer.close, completed and not self._failed and self._gap is None)
             # It may have been moved, or deleted and written anew.
             self.out, self.trouble = self._writer.path, self._writer.trouble
 

@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
         "asyncli", "errors", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
-        "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments",
+        "store.claim", "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments",
     },
     # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},

@@ -9,7 +9,7 @@ import msgspec
 
 from asyncli.analysis.totals import Totals
 from asyncli.plan import Plan
-from asyncli.records import CUT, STOPPED, Finding
+from asyncli.records import CUT, RESUMED, STOPPED, Finding
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
@@ -76,7 +76,7 @@ def judge(
     theirs = whole.lost - (gone.count if gone is not None else 0)
     if theirs and LOST not in limited:
         return Judgement("failed", f"{theirs:,} of {whole.opened:,} established connections were lost")
-    if any(one.code == CUT for one in findings):
+    if ended_by_user(findings).get(CUT):
         return Judgement("invalid", stop)
     if not complete:
         return Judgement("invalid", f"the run has no end: it goes on, or it was killed{by_hand}")
@@ -87,9 +87,15 @@ def judge(
 
 
 def interrupted(findings: Sequence[Finding]) -> str:
-    """How and when the user ended the run before its plan did, the last of it; "" where nobody did."""
-    said = {one.code: one.evidence for one in findings if one.code in (STOPPED, CUT)}
+    """How and when the user ended the run before its plan did, the last of it; "" where nobody did, or it was resumed."""
+    said = ended_by_user(findings)
     return said.get(CUT) or said.get(STOPPED, "")
+
+
+def ended_by_user(findings: Sequence[Finding]) -> dict[str, str]:
+    """How the user ended it, by the code of the finding; what a run that was gone on with said before that is over."""
+    last = max((place for place, one in enumerate(findings) if one.code == RESUMED), default=0)
+    return {one.code: one.evidence for one in findings[last:] if one.code in (STOPPED, CUT)}
 
 
 def exit_status(verdict: Verdict) -> int:

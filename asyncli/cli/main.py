@@ -80,7 +80,9 @@ def run(arguments: Sequence[str]) -> int:
             near = difflib.get_close_matches(words[0], COMMANDS, n=1) if "/" not in words[0] else []
             if near and not words[0].startswith("-"):
                 raise click.UsageError(f"no command {words[0]!r}; did you mean {near[0]!r}?")
-            words = ["soak", "--hold", "forever", *words]
+            # Of a run that is resumed the plan says how long it holds.
+            resumed = any(word == "--resume" or word.startswith("--resume=") for word in words)
+            words = ["soak", *([] if resumed else ["--hold", "forever"]), *words]
         if "_ASYNCLI_COMPLETE" in os.environ:
             cli.main(words, prog_name="asyncli")
         # Not main(): it has an end of its own for a reader that has left, with status 1.

@@ -181,7 +181,9 @@ async def _soak(
 
     finished = await until_stopped(work(), stop)
     if soak is None or not soak.started:
-        print("asyncli: interrupted before the first measurement; there is nothing to report", file=sys.stderr)
+        goes_on = f"'asyncli soak --resume {path}' goes on with the run"
+        what = "the first measurement; there is nothing to report" if resume is None else f"it was resumed; {goes_on}"
+        print(f"asyncli: interrupted before {what}", file=sys.stderr)
         return INTERRUPTED, path, None
     if soak.trouble is not None:
         print(f"asyncli: {soak.trouble}", file=sys.stderr)

@@ -31,6 +31,7 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
     require_files({"--json": json_file}, root)
 
     from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
+    from asyncli.store.claim import is_claimed
     from asyncli.store.follow import last_written_s
     from asyncli.store.head import read_head
 
@@ -42,7 +43,8 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
         try:
             if error is not None:
                 raise error
-            size, changed_s = path.stat().st_size, now - last_written_s(path)
+            # One whose process stands still, or whose disk is full, goes on all the same.
+            size, changed_s = path.stat().st_size, 0.0 if is_claimed(path) else now - last_written_s(path)
             run = read_head(path)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
             runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s))

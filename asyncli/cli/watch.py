@@ -50,13 +50,13 @@ def command(run: str, once: bool, log_json: bool) -> int:
             with (JsonView if log_json else LiveView if console.is_terminal else PlainView)(news.plan, console) as view:
                 view.update(fold.state())
                 said_s = 0.0
-                while not news.complete:
-                    if how := _how_it_is(follower, news):
-                        if not follower.is_open:
-                            break
-                        if time.monotonic() >= said_s + _QUIET_S:
-                            said_s = time.monotonic()
-                            notes.print(*how, soft_wrap=True, markup=False)
+                while True:
+                    how = _how_it_is(follower, news)
+                    if how and (news.complete or not follower.is_open):
+                        break
+                    if how and time.monotonic() >= said_s + _QUIET_S:
+                        said_s = time.monotonic()
+                        notes.print(*how, soft_wrap=True, markup=False)
                     time.sleep(1.0)
                     news = follower.news()
                     _take(fold, news)
@@ -64,7 +64,8 @@ def command(run: str, once: bool, log_json: bool) -> int:
         except KeyboardInterrupt:
             return 0
         goes_on = "" if news.complete else f"; asyncli soak --resume {path} goes on with it"
-        notes.print(f"{_how_it_is(follower, news)[0]}: asyncli report {path}{goes_on}", soft_wrap=True, markup=False)
+        there = f": asyncli report {path}{goes_on}" if follower.is_there else ""
+        notes.print(f"{how[0]}{there}", soft_wrap=True, markup=False)
     return 0
 
 
@@ -75,7 +76,12 @@ def _how_it_is(follower: Follower, news: News) -> list[str]:
     quiet_s = time.time() - follower.quiet_since_s
     if quiet_s < _QUIET_S:
         return []
-    why = "it stands still" if follower.is_open else "no process writes it: the run was killed, or came to no end"
+    if not follower.is_there:
+        why = "the file was moved or deleted: the run's own log says where it goes on"
+    elif follower.is_open:
+        why = "it stands still"
+    else:
+        why = "no process writes it: the run was killed, or came to no end"
     return [f"nothing new for {format_duration(round(quiet_s))}, and {why}"]
 
 

@@ -23,10 +23,10 @@ from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.series import Series, end_of_hold, end_of_run, first_connect, phase, series
 from asyncli.analysis.silences import stalls
 from asyncli.analysis.totals import Totals
-from asyncli.analysis.verdict import RULE, Verdict, exit_status, judge
+from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan, plan_document
-from asyncli.records import CUT, SCHEMA, STOPPED, Environment, Finding, Phase, PhaseName
+from asyncli.records import CUT, SCHEMA, Environment, Finding, Phase, PhaseName
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.thresholds import Outcome
 from asyncli.report.thresholds import judge as judge_limits
@@ -378,7 +378,7 @@ def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generato
 
 def _of_the_file(run: Run) -> list[Finding]:
     found = []
-    ended = {one.code for one in run.findings} & {STOPPED, CUT}
+    ended = ended_by_user(run.findings)
     if not run.complete and CUT not in ended:
         where = run.phases[-1].name if run.phases else "beginning"
         evidence = f"the run file has no end: the run goes on, or was killed, in its {where}"

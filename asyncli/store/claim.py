@@ -18,17 +18,20 @@ _TRIES, _AGAIN_S = 20, 0.01
 def claim(path: Path) -> int | None:
     """A descriptor that says so for as long as it is open; None where the file cannot be opened.
 
-    To be closed after SQLite has closed the file: closing any descriptor of a file ends all locks on it that the process has by
-    fcntl(2). Where the file system has no such locks, or another process has it, the descriptor says nothing.
+    Raises BlockingIOError where another process writes it. To be closed after SQLite has closed the file: closing any descriptor
+    of a file ends all locks on it that the process has by fcntl(2). Where the file system has no such locks it says nothing.
     """
     try:
         claimed = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    for _ in range(_TRIES):
+    for left in reversed(range(_TRIES)):
         try:
             fcntl.flock(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if not left:
+                os.close(claimed)
+                raise
             time.sleep(_AGAIN_S)
         except OSError:
             break

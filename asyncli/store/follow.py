@@ -19,6 +19,7 @@ from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.store import reader
 from asyncli.store.claim import is_claimed
+from asyncli.store.resume import left_out_s
 from asyncli.store.schema import beside
 from asyncli.store.stored import open_tick
 
@@ -33,6 +34,7 @@ _BASELINE_S = 300.0
 class News(msgspec.Struct):
     """What was committed since the look before; ``phases`` are those that began, ended, or both."""
 
+    #: Its hold as long as it takes with its interruptions: from its begin its end is reckoned.
     plan: Plan
     phases: list[Phase]
     #: At the first look all but the last seconds are one tick, with counts and without histograms.
@@ -51,6 +53,7 @@ class Follower:
         self._rows = dict.fromkeys(("ticks", "samples", "findings"), 0)
         self._phases: dict[str, Phase] = {}
         self._seen: object = None
+        self._written_s = 0.0
         self._last: News | None = None
 
     def news(self) -> News:
@@ -69,8 +72,14 @@ class Follower:
 
     @property
     def quiet_since_s(self) -> float:
-        """When the file was last written to (s since 1970)."""
-        return last_written_s(self._path)
+        """When the file was last written to (s since 1970), as far as it was seen."""
+        self._written_s = last_written_s(self._path) or self._written_s
+        return self._written_s
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a file of that name."""
+        return self._path.exists()
 
     @property
     def is_open(self) -> bool:
@@ -93,7 +102,7 @@ class Follower:
             msgspec.convert(dict(zip(names, row, strict=True)), Finding)
             for row in self._new(connection, "findings", "code, severity, evidence, remedy")
         ]
-        return News(frame.plan, phases, ticks, samples, findings, frame.complete)
+        return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete)
 
     def _catch_up(self, connection: sqlite3.Connection, frame: reader.Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
         """What is older than the last seconds, in short; what is left is news."""
@@ -116,6 +125,17 @@ class Follower:
         if rows:
             self._rows[table] = rows[-1][0]
         return [row[1:] for row in rows]
+
+
+def _with_gaps(frame: reader.Run, connection: sqlite3.Connection) -> Plan:
+    plan, hold = frame.plan, next((one for one in frame.phases if one.name == "hold"), None)
+    if not frame.gaps or hold is None or plan.hold_s is None or plan.hold_until is not None:
+        return plan
+    last = [
+        connection.execute(f"SELECT t_s FROM {table} ORDER BY rowid DESC LIMIT 1").fetchone() for table in ("ticks", "samples")
+    ]
+    until_s = max([hold.start_s, *(row[0] for row in last if row is not None)])
+    return msgspec.structs.replace(plan, hold_s=plan.hold_s + left_out_s(hold, frame.gaps, until_s))
 
 
 class _Dead(msgspec.Struct, array_like=True):
@@ -172,8 +192,8 @@ def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> lis
 
 
 def last_written_s(path: Path) -> float:
-    """When the run in ``path`` was last written to (s since 1970): a live one grows in its WAL."""
-    return max(stamp[0] for one in (path, beside(path, "-wal")) if (stamp := _stamp(one)) is not None)
+    """When the run in ``path`` was last written to (s since 1970): a live one grows in its WAL. 0 where there is none."""
+    return max((stamp[0] for one in (path, beside(path, "-wal")) if (stamp := _stamp(one)) is not None), default=0.0)
 
 
 def _stamp(path: Path) -> tuple[float, int, int] | None:

@@ -191,14 +191,16 @@ def _wrong(path: Path, error: Exception) -> StoreError:
     return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save what is left of it")
 
 
-def _empty(path: Path) -> StoreError:
-    return StoreError(f"{path}: is empty: the run in it has not begun, or was ended before it did; name another run file")
+def _empty(path: Path, or_else: str = "") -> StoreError:
+    return StoreError(
+        f"{path}: is empty: the run in it has not begun, or was ended before it did{or_else}; name another run file"
+    )
 
 
 def _identify(path: Path, connection: sqlite3.Connection) -> None:
-    # Until the writer's first commit there is a header and nothing else.
+    # Until the writer's first commit there is a header and nothing else; and for long all that follows is in the WAL.
     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        raise _empty(path)
+        raise _empty(path, ", or it was copied without its -wal file: copy both")
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StoreError(f"{path}: is a SQLite file of another program; name a run file that asyncli wrote")
     version = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,10 +13,13 @@ from asyncli.errors import StoreError
 from asyncli.plan import Plan
 from asyncli.records import Environment, Gap, Phase, Tick
 from asyncli.store.reader import read_frame, read_with
+from asyncli.store.schema import RECORDED
 from asyncli.store.stored import open_tick
 
 #: Counters that begin at 0 with our processes: one that goes on with a run adds what they had come to.
 OUR_COUNTERS = ("generator.cpu_s", "session.cpu_s")
+#: In the environment: when a hold that ends by the wall clock was to end (s since 1970), reckoned when it began.
+HOLD_ENDS = "hold_ends_s"
 
 
 class Interrupted(msgspec.Struct, frozen=True):
@@ -27,6 +31,8 @@ class Interrupted(msgspec.Struct, frozen=True):
     started_wall_s: float
     phases: list[Phase]
     gaps: list[Gap]
+    #: What was reckoned as ``HOLD_ENDS``.
+    hold_ends_s: float | None
     #: The last instant on record.
     last_s: float
     #: The last tick's, whose connections and heartbeats nobody speaks for any more.
@@ -34,6 +40,8 @@ class Interrupted(msgspec.Struct, frozen=True):
     awaiting: int
     #: What :data:`OUR_COUNTERS` had come to.
     counted: dict[str, float]
+    #: By ``schema.RECORDED``: where there is more by now, another process has gone on with it.
+    recorded: int
 
     @property
     def hold(self) -> Phase | None:
@@ -45,9 +53,13 @@ class Interrupted(msgspec.Struct, frozen=True):
         """How much of the hold was measured."""
         if self.hold is None:
             return 0.0
-        start_s = self.hold.start_s
-        ends = ((one.start_s, self.last_s if one.end_s is None else one.end_s) for one in self.gaps)
-        return max(0.0, self.last_s - start_s - sum(end - start for start, end in ends if start >= start_s))
+        return max(0.0, self.last_s - self.hold.start_s - left_out_s(self.hold, self.gaps, self.last_s))
+
+
+def left_out_s(hold: Phase, gaps: Sequence[Gap], until_s: float) -> float:
+    """How much of the hold up to an instant was an interruption."""
+    ends = ((one.start_s, until_s if one.end_s is None else one.end_s) for one in gaps)
+    return sum(end - start for start, end in ends if start >= hold.start_s)
 
 
 def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
@@ -65,6 +77,7 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     (wall,) = connection.execute("SELECT value FROM meta WHERE key = 'started_wall_s'").fetchone()
     row = connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
     (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()
+    (recorded,) = connection.execute(RECORDED).fetchone()
     last = open_tick(row[1]) if row is not None else Tick()
     instants = [one.end_s if one.end_s is not None else one.start_s for one in frame.phases]
     instants += [one.end_s if one.end_s is not None else one.start_s for one in frame.gaps]
@@ -77,8 +90,10 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
         started_wall_s=msgspec.json.decode(wall, type=float),
         phases=frame.phases,
         gaps=frame.gaps,
+        hold_ends_s=msgspec.convert(frame.environment.get(HOLD_ENDS), float | None),
         last_s=max([*instants, row[0] if row is not None else 0.0, last_sample_s or 0.0]),
         held=last.held,
         awaiting=last.awaiting,
         counted=counted,
+        recorded=recorded,
     )

@@ -10,6 +10,8 @@ from asyncli.records import SCHEMA
 RESUMED_SCHEMA = SCHEMA + 1
 #: What is added to a file when it is resumed.
 GAPS = "CREATE TABLE IF NOT EXISTS gaps (start_s REAL PRIMARY KEY, end_s REAL);"
+#: How much was recorded: a run that goes on adds to both, and takes nothing from them.
+RECORDED = "SELECT (SELECT coalesce(max(rowid), 0) FROM ticks) + (SELECT coalesce(max(rowid), 0) FROM findings)"
 
 #: SQLite's application_id of a run file: "asnc" in ASCII. ``file`` and we tell a run from any other database by it.
 APPLICATION_ID = 0x61736E63

@@ -21,8 +21,8 @@ import msgspec
 from asyncli.errors import StoreError
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store import moving
-from asyncli.store.claim import claim, is_claimed
-from asyncli.store.schema import APPLICATION_ID, GAPS, RESUMED_SCHEMA, TABLES, beside
+from asyncli.store.claim import claim
+from asyncli.store.schema import APPLICATION_ID, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
 from asyncli.units import format_duration
 
 COMMIT_EVERY_S = 1.0
@@ -71,12 +71,12 @@ class RunWriter:
     ``path`` is where the run is now, and :meth:`news` tells of it.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, environment: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, environment: Mapping[str, Any], claimed: int | None) -> None:
         self.path = path
         self.trouble: str | None = None
         self.dropped = 0
         self._connection = connection
-        self._claimed = claim(path)
+        self._claimed = claimed
         self._identity = moving.identity(path)
         self._troubled_s: float | None = None
         self._next_try_s = -math.inf
@@ -118,7 +118,7 @@ class RunWriter:
             "environment": _json(environment),
             "complete": "false",
         }
-        connection = None
+        claimed, connection = _claim(path), None
         try:
             connection = _open(path)
             connection.executescript(f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; {TABLES}")
@@ -129,22 +129,26 @@ class RunWriter:
                 connection.close()
             for leftover in (path, beside(path, "-wal"), beside(path, "-shm")):
                 leftover.unlink(missing_ok=True)
+            _unclaim(claimed)
             raise StoreError(f"{path}: {_words(error)}; name a file on a disk with room with --out") from None
-        return cls(path, connection, environment)
+        return cls(path, connection, environment, claimed)
 
     @classmethod
-    def resume(cls, path: str | os.PathLike[str], environment: Mapping[str, Any], *, anew: bool) -> Self:
+    def resume(cls, path: str | os.PathLike[str], environment: Mapping[str, Any], *, recorded: int, anew: bool) -> Self:
         """The run file ``path``, to go on with, and the ``environment`` in it; ``anew`` with its phases, since it had not come to
-        its hold.
+        its hold. ``recorded``: how much was in it when it was read (``schema.RECORDED``).
 
-        Raises :class:`StoreError` (one line) where another process writes it, or where it cannot be written.
+        Raises :class:`StoreError` (one line) where another process writes it, or has written it since, or where it cannot be
+        written.
         """
         path = Path(path)
-        if is_claimed(path):
-            raise StoreError(f"{path}: its run goes on, another process writes it; 'asyncli watch {path}' looks on")
-        connection = None
+        claimed, connection = _claim(path), None
         try:
             connection = _open(path)
+            if connection.execute(RECORDED).fetchone() != (recorded,):
+                connection.close()
+                _unclaim(claimed)
+                raise StoreError(f"{path}: another process has gone on with its run just now; see 'asyncli report {path}'")
             forget = "DELETE FROM phases;" if anew else ""
             connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {forget}")
             connection.execute("COMMIT")
@@ -152,8 +156,9 @@ class RunWriter:
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
+            _unclaim(claimed)
             raise StoreError(f"{path}: {_words(error)}; make room on its disk, or give the right to write it") from None
-        writer = cls(path, connection, environment)
+        writer = cls(path, connection, environment, claimed)
         writer._metrics = metrics
         return writer
 
@@ -319,7 +324,9 @@ class RunWriter:
             self._live_in(place)
             what = f"{old} was moved to {place} while the run wrote to it: it is whole, and goes on there"
         elif self._write_anew():
-            what = f"{old} was deleted while the run wrote to it: all of it is in {self.path.absolute()}, and goes on there"
+            # A reader that is at it keeps its WAL from being folded in.
+            was = "deleted" if place is None else f"moved to {place}, where it lacks the last of the run,"
+            what = f"{old} was {was} while the run wrote to it: all of it is in {self.path.absolute()}, and goes on there"
         else:
             self._next_try_s = time.monotonic() + _AGAIN_S
             self._tell_trouble(lost, "make room there, or in the folder for temporary files")
@@ -364,14 +371,14 @@ class RunWriter:
     def _open_again(self) -> None:
         """Where that fails (no descriptor, no rights) it is tried with each commit, and records wait meanwhile."""
         self._connection = _open(self.path)
-        self._claimed = claim(self.path)
+        with contextlib.suppress(BlockingIOError):
+            self._claimed = claim(self.path)
         self._shut = False
 
     def _let_go(self) -> None:
         """That this process writes the file; SQLite has closed it before."""
-        if self._claimed is not None:
-            os.close(self._claimed)
-            self._claimed = None
+        _unclaim(self._claimed)
+        self._claimed = None
 
     def _tell_trouble(self, trouble: str, remedy: str) -> None:
         if self._troubled_s is None:
@@ -395,6 +402,18 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _claim(path: Path) -> int | None:
+    try:
+        return claim(path)
+    except BlockingIOError:
+        raise StoreError(f"{path}: its run goes on, another process writes it; 'asyncli watch {path}' looks on") from None
+
+
+def _unclaim(claimed: int | None) -> None:
+    if claimed is not None:
+        os.close(claimed)
 
 
 def require_free(path: Path) -> None:

@@ -15,7 +15,7 @@ from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import exit_status, judge
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.plan import Plan
-from asyncli.records import CUT, STOPPED, Deaths, Finding, Phase, Tick
+from asyncli.records import CUT, RESUMED, STOPPED, Deaths, Finding, Phase, Tick
 from asyncli.store.reader import Run
 
 PLAN = Plan(urls=("http://a/",), connections=100)
@@ -257,3 +257,9 @@ def test_a_user_who_stops_the_run_is_named_and_no_server_is_blamed() -> None:
     assert said.why == f"the run has no end: it goes on, or it was killed; {stopped.evidence}"
     said = judge(PLAN, totals(60, 60), saturated=False, complete=False, findings=[stopped, cut])
     assert (said.verdict, said.why) == ("invalid", cut.evidence)
+    # It was gone on with, so that was not its end.
+    resumed = Finding(RESUMED, "warning", "the run was cut off in its hold")
+    said = judge(PLAN, totals(100, 100), saturated=False, complete=True, findings=[stopped, cut, resumed])
+    assert (said.verdict, said.why) == ("passed", "100 of 100 connections were held to the end, and none was lost")
+    said = judge(PLAN, totals(60, 60), saturated=False, complete=True, findings=[cut, resumed, stopped])
+    assert said.why.endswith(stopped.evidence)

@@ -105,6 +105,21 @@ def test_watch_says_that_a_run_stands_still_and_that_it_was_killed(tmp_path: Pat
     assert line.endswith(f"{why}\n")
 
 
+def test_watch_of_a_run_file_that_is_moved(tmp_path: Path) -> None:
+    with Program(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
+        program.until((tmp_path / "run.db").exists, "it measures")
+        with Program(tmp_path, "watch", "run.db", name="watch") as watch:
+            watch.until(lambda: "held 10 of 10" in watch.out, "it looks on")
+            (tmp_path / "run.db").rename(tmp_path / "night.db")
+            done = watch.wait()
+            assert (done.status, done.err) == (0, "")
+            says = "the file was moved or deleted: the run's own log says where it goes on"
+            assert re.fullmatch(rf"nothing new for 1\d(\.\d)? s, and {says}", done.out.splitlines()[-1])
+            assert "held 10 of 10" in run(tmp_path, "watch", "night.db", "--once", name="there").out
+        program.signal()
+        assert program.wait().status == 0
+
+
 def test_an_end_of_looking_is_none_of_the_run(tmp_path: Path) -> None:
     with Program(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
         program.until((tmp_path / "run.db").exists, "it measures")

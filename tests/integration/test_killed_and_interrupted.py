@@ -96,6 +96,8 @@ def test_a_killed_generator_is_never_the_servers_failure(tmp_path: Path, nginx: 
     summary = report(tmp_path, "run.db")
     assert code in codes(summary)
     assert done.err == ""
+    # A run that has come to its drain cannot be resumed.
+    assert ("soak --resume run.db'" in done.out) == (victim == "host" and phase != "drain")
     if phase == "baseline":
         # Nothing has connected yet, and nothing is there that could.
         assert (done.status, summary["run"]["verdict"]) == (3, "untested")

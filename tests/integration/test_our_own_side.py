@@ -269,6 +269,16 @@ def test_a_hold_by_the_wall_clock_ends_at_the_instant_that_was_reckoned_when_it_
     assert re.search(rf"into the hold of {length}", " ".join(done.out.split()))
 
 
+def test_a_hold_until_a_time_that_passes_before_it_begins_is_not_one_of_a_day(tmp_path: Path) -> None:
+    end = time.strftime("%H:%M:%S", time.localtime(time.time() + 3))
+    with serving() as server, soaking(tmp_path, server.url, "--baseline", "4", "--hold", f"until {end}") as program:
+        program.until_phase("hold")
+        done = program.wait()
+    assert (done.status, done.err) == (0, "")
+    summary = report(tmp_path, "run.db")
+    assert evidence(summary, "hold_until") == [f"the hold was to end at {end.removesuffix(':00')}, which had passed when it began"]
+
+
 @pytest.mark.nginx
 @pytest.mark.compiler
 def test_what_is_lost_in_a_suspension_is_no_failure_of_the_server(

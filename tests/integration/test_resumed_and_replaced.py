@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program, codes, recorded, report, run
+from programs import Program, codes, recorded, report, run, until
 
 from asyncli.lab.nginx import LabNginx
 from asyncli.store.reader import Run, read_run
@@ -108,6 +111,98 @@ def test_with_a_limit_on_our_own_losses_it_passes(tmp_path: Path, nginx: LabNgin
     assert len(summary["run"]["gaps"]) in (1, 2)
 
 
+def an_hour_ago(path: Path) -> None:
+    """As if the run had begun an hour earlier, and most of that had been its interruption."""
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE meta SET value = value - 3600 WHERE key = 'started_wall_s'")
+
+
+def test_a_run_that_is_stopped_before_all_are_held_again_can_be_resumed_once_more(tmp_path: Path, nginx: LabNginx) -> None:
+    with soak(tmp_path, nginx, "--interval", "100ms", "--hold", "10m", "--fail-if", "connections.deaths.generator_lost > 2k") as program:
+        until_held(program, tmp_path)
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    an_hour_ago(tmp_path / "run.db")
+    for times, name in enumerate(("first", "second"), 1):
+        with Program(tmp_path, "soak", "--resume", "run.db", name=name) as program:
+            program.until(lambda times=times: _resumed(tmp_path) == times, "it is resumed")
+            line = run(tmp_path, "watch", "run.db", "--once").out
+            assert re.search(r"; 9 min 5\d s left;", line), line
+            program.signal()
+            done = program.wait()
+            program.until_gone()
+        assert (done.status, done.err) == (4, "")
+        said = " ".join(done.out.split())
+        assert "(Ctrl-C or a signal) before all connections of the resumed run were held again" in said
+        assert "remedy: 'asyncli soak --resume run.db' goes on with the run" in said
+        whole = read_run(tmp_path / "run.db")
+        assert ([one.name for one in whole.phases], whole.complete) == (["baseline", "ramp", "hold"], False)
+        assert [one.end_s for one in whole.gaps] == [None]
+    with Program(tmp_path, "soak", "--resume", "run.db", name="third") as program:
+        program.until(lambda: [one for one in _gaps(tmp_path) if one.end_s is not None], "it holds on")
+        line = program.until(lambda: _held_line(tmp_path), "watch shows all of them")
+        assert re.search(r"; 9 min 5\d s left;", line), line
+        program.signal()
+        done = program.wait()
+        program.until_gone()
+    assert (done.status, done.err) == (0, "")
+    summary = report(tmp_path, "run.db")
+    counted(summary)
+    # What had ended it before is over, and of the hold counts what was measured.
+    (why,) = [one["evidence"] for one in summary["findings"] if one["code"] == "verdict_passed"]
+    assert re.search(r"; stopped by the user \(Ctrl-C or a signal\) \d(\.\d+)? s into the hold of 10 min$", why)
+
+
+def test_a_hold_by_the_wall_clock_ends_at_its_instant_though_that_clock_was_stepped_before_the_interruption(
+    tmp_path: Path, nginx: LabNginx
+) -> None:
+    end_s = time.time() + 3600
+    end = time.strftime("%H:%M:%S", time.localtime(end_s))
+    with soak(tmp_path, nginx, "--hold", f"until {end}") as program:
+        until_held(program, tmp_path, 1)
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    # What an hour's step of the clock in the ramp comes to.
+    an_hour_ago(tmp_path / "run.db")
+    with Program(tmp_path, "soak", "--resume", "run.db", name="resumed") as program:
+        line = program.until(lambda: re.search(r"^.*  hold  .*$", program.out, re.MULTILINE), "it goes on")
+        assert re.search(r"(59 min( \d+ s)?|1 h) left \(until", line[0]), line[0]
+        program.until(lambda: [one for one in _gaps(tmp_path) if one.end_s is not None], "it holds on")
+        program.signal()
+        assert program.wait().status == 4
+
+
+def _resumed(folder: Path) -> int:
+    found = recorded(folder / "run.db")
+    return 0 if found is None else sum(one.code == "resumed" for one in found.findings)
+
+
+def _held_line(folder: Path) -> str:
+    line = run(folder, "watch", "run.db", "--once", name="look").out
+    return line if f"held {MANY} of {MANY}" in line else ""
+
+
+def test_a_run_whose_server_is_gone_stays_as_it_is(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
+    server = start_nginx()
+    with Program(tmp_path, "soak", server.url, *ASKED, "--hold", "10m") as program:
+        until_held(program, tmp_path, 1)
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    os.kill(server.pid, signal.SIGTERM)
+    until(lambda: not Path(f"/proc/{server.pid}").exists() or _is_zombie(server.pid), "nginx has ended")
+    for name in ("first", "second"):
+        done = run(tmp_path, "soak", "--resume", "run.db", name=name)
+        assert (done.status, done.err) == (4, "")
+        said = " ".join(done.out.split())
+        assert "error nothing answered where the run held its connections: " in said
+        assert "remedy: see that the server runs; then 'asyncli soak --resume run.db' goes on with the run" in said
+        assert report(tmp_path, "run.db")["run"]["complete"] is False
+
+
+def _is_zombie(pid: int) -> bool:
+    return " Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
 def _gaps(folder: Path) -> list[Any]:
     found = recorded(folder / "run.db")
     return [] if found is None else found.gaps
@@ -158,6 +253,8 @@ def test_what_cannot_be_resumed_says_so_in_one_line(tmp_path: Path, nginx: LabNg
         assert done.err.count("\n") == 1
         assert words in done.err
     assert (tmp_path / "run.db").read_bytes() == before
+    done = run(tmp_path, "--resume", "run.db", name="short")
+    assert "its hold came to its end" in done.err
 
 
 def test_a_lost_worker_is_replaced_and_its_connections_are_opened_again(tmp_path: Path, nginx: LabNginx) -> None:

@@ -256,7 +256,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "plan.db") as odd:
         odd.execute("UPDATE meta SET value = '{\"urls\": 3}' WHERE key = 'plan'")
     cases = {
-        "none.db": "no such file", "text.db": "not SQLite", "empty.db": "is empty", "begun.db": "is empty",
+        "none.db": "no such file", "text.db": "not SQLite", "empty.db": "is empty", "begun.db": "or it was copied without its -wal file",
         "folder": "is a folder",
         "pipe": "not a regular file", "foreign.db": "another program", "newer.db": "newer asyncli",
         "plan.db": "damaged",
@@ -469,6 +469,25 @@ def test_a_file_that_was_taken_away_is_whole_at_another_place(
     assert left == (["run-2.db", "run.db"] if take is _replace else [Path(place).name])
     if take is _replace:
         assert (tmp_path / "here" / "run.db").read_text() == "mine"
+
+
+def test_a_file_that_is_moved_while_it_is_read_is_not_said_to_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "COMMIT_EVERY_S", 0.01)
+    monkeypatch.setattr(writer_module, "_BUSY_S", 0.01)
+    writer = create(tmp_path / "run.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.db", isolation_level=None)) as looker:
+        looker.execute("BEGIN")
+        looker.execute("SELECT count(*) FROM ticks").fetchone()
+        writer.tick(1.0, Tick(second=1))
+        (tmp_path / "run.db").rename(tmp_path / "night.db")
+        news: list[Finding] = []
+        wait_for(lambda: news.extend(writer.news()) or news)
+    assert [one.evidence for one in news] == [
+        f"{tmp_path}/run.db was moved to {tmp_path}/night.db, where it lacks the last of the run, while the run wrote to it: "
+        f"all of it is in {tmp_path}/run.db, and goes on there"
+    ]
+    writer.close(True)
+    assert len(read_run(tmp_path / "run.db").ticks) == 1
 
 
 def test_a_reader_in_our_own_process_leaves_no_index_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
