@@ -18,7 +18,8 @@ from asyncli.analysis.forecast import Forecast
 #: server. stopped: by the user.
 Outcome = Literal["held", "failed", "ours", "stopped"]
 #: found: a bracket. held: all that was asked for. invalid: we were the limit. untested: nothing ever connected. failed: what ends
-#: connections does so however few there are. stopped: by the user, or the server went and no step had failed.
+#: connections does so however few there are. stopped: by the user, by a run file that cannot be kept, or the server went and no
+#: step had failed.
 Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]
 
 RULE = "as many at the hold's end as were asked for, within every limit"
@@ -96,10 +97,16 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
 
 
 def verdict(
-    search: Search, tried: Sequence[Tried], *, timed: bool = False, gone: bool = False, stopped: bool = False
+    search: Search,
+    tried: Sequence[Tried],
+    *,
+    timed: bool = False,
+    gone: bool = False,
+    broken: str = "",
+    stopped: bool = False,
 ) -> tuple[Verdict, str]:
     """The verdict and why, in words. ``timed``: a timer ends connections, however few; ``gone``: the server did not come back;
-    ``stopped``: the user ended the search."""
+    ``broken``: why asyncli itself could not go on; ``stopped``: the user ended the search."""
     known = bracket(tried)
     if not any(one.opened for one in tried):
         return "untested", "nothing ever connected"
@@ -111,6 +118,8 @@ def verdict(
     if gone:
         # Who was killed has shown how many were too many, though no nearer than this.
         return ("found" if known.failed is not None else "stopped"), "the server has not come back, so no more is known"
+    if broken:
+        return "stopped", f"asyncli could not go on: {broken}"
     if stopped or last.outcome == "stopped":
         return "stopped", "stopped by the user"
     if last.outcome == "ours":

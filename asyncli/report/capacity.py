@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,7 +40,9 @@ _SIDES: dict[Side, str] = {
 
 
 class Step(msgspec.Struct):
-    """One step: a soak of ``asked`` connections, kept in ``run_file``. Bytes, ms and cores as the names say; None: not known.
+    """One step: a soak of ``asked`` connections, kept in ``run_file``, whose path is whole where it had to leave the folder.
+
+    Bytes, ms and cores as the names say; None: not known.
 
     ``crossed``: the keys of the limits that were; empty where fewer were held than asked for, and no more.
 
@@ -344,5 +347,5 @@ def _epilogue(found: Capacity) -> Iterable[RenderableType]:
     yield Text(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "dim")
     yield Text.assemble("Run files       ", (found.folder, "bold"), overflow="fold")
     if found.steps:
-        last = f"{found.folder}/{found.steps[-1].run_file}"
-        yield Text.assemble("A step's report ", (f"asyncli report {shlex.quote(last)}", "bold"), overflow="fold")
+        last = Path(found.folder, found.steps[-1].run_file)
+        yield Text.assemble("A step's report ", (f"asyncli report {shlex.quote(str(last))}", "bold"), overflow="fold")

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +29,9 @@ from asyncli.lab.builtin import LabBuiltin
 from asyncli.lab.models import LabModel
 from asyncli.lab.nginx import LabNginx
 from asyncli.plan import Layer, Plan, build_plan
+from asyncli.records import Phase
 from asyncli.report.capacity import Capacity, one_line
+from asyncli.report.livestate import Onlooker
 
 SHORT = {"keepalive": 2, "timeout": "1s", "hold": "2s", "baseline": "0.3s", "residue": 0, "batch": 20}
 FLAGS = [word for key, value in SHORT.items() for word in (f"--{key}", str(value))]
@@ -233,6 +236,29 @@ def test_one_ctrl_c_drains_and_tells_what_is_known(tmp_path: Path, nginx: LabNgi
     assert done.status == 99, done
     assert "STOPPED  nginx holds at least 50 connections" in done.out
     assert report(tmp_path / "steps", "01-50.db")["run"]["verdict"] == "passed"
+
+
+@pytest.mark.nginx
+async def test_a_folder_that_goes_is_no_server_that_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nginx: LabNginx
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "steps"
+    folder.mkdir()
+
+    class Remover(Onlooker):
+        def phase(self, phase: Phase) -> None:
+            if phase.name == "hold":
+                shutil.rmtree(folder, ignore_errors=True)
+
+    search = CapacitySearch(plan_of(nginx.url, server_pid=nginx.pid), Search(20, 80, 0.5), folder, onlooker=Remover)
+    await search.run()
+    found = search.found
+    # What the step held is known from where its run file went; the next one's has no place.
+    assert (found.verdict, found.bracket, found.findings) == ("stopped", Bracket(20, None), []), words(found)
+    assert "there is no folder" in found.why
+    assert "server" not in found.why
+    assert report(tmp_path, found.steps[0].run_file)["run"]["verdict"] == "passed"
 
 
 @pytest.mark.nginx
