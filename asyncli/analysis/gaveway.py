@@ -42,6 +42,8 @@ _FULL_GROUP, _FULL_DESCRIPTORS = 0.97, 0.95
 _RETRANSMITTED, _RETRANSMITTED_SHARE = 20, 0.01
 # A server that counts so much less than we sent, by share and by number, never saw the rest.
 _UNSEEN, _UNSEEN_SHARE = 5, 0.02
+# Each SYN that a full listen queue drops is sent again, and dropped again: it explains as many as half of its count, or more.
+_DROPPED = 0.5
 # What is longer is no name that one would know the server by.
 _LONGEST_NAME = 32
 
@@ -287,7 +289,8 @@ def _network(seen: Seen) -> Iterator[GaveWay]:
             yield GaveWay("network", one.code, one.evidence, one.remedy, one.certain)
     whole = seen.totals.whole
     silent = seen.silent()
-    if not silent and not seen.slow:
+    # Of this host we know when it was the server's own queue that dropped them: nothing was lost on the way then.
+    if (not silent and not seen.slow) or _overflowed(seen) >= max(1.0, _DROPPED * silent):
         return
     again = seen.rise("tcp.RetransSegs")
     sent = whole.started + whole.sent
@@ -303,7 +306,11 @@ def _network(seen: Seen) -> Iterator[GaveWay]:
                 f"{format_count(timeouts)} connects got no answer, and {seen.server} never saw them: by its status page it "
             )
             evidence += f"accepted {format_count(accepted)} of {format_count(whole.started)}"
-            yield GaveWay("network", "never_arrived", f"{evidence}; {resent}" if resent else evidence, remedy)
+            if not seen.local:
+                evidence += "; lost on the way, or dropped by a full listen queue of its host, which is not seen from here"
+                remedy += "; nstat -az TcpExtListenOverflows on its host tells of its queue"
+            evidence = f"{evidence}; {resent}" if resent else evidence
+            yield GaveWay("network", "never_arrived", evidence, remedy, certain=seen.local)
             return
     if lossy:
         yield GaveWay("network", "retransmissions", resent, remedy, certain=False)

@@ -116,6 +116,9 @@ def found(one: Seen) -> GaveWay:
         (seen(codes=("keepalive_requests",)), "server", "keepalive_requests", True),
         (seen(codes=("path_cut",), certain=False), "network", "path_cut", False),
         (seen(failed("connect_timeout", 500), rising("status.accepts", 30)), "network", "never_arrived", True),
+        # Of another host it is not seen whether its listen queue dropped them; of this one it is.
+        (seen(failed("connect_timeout", 500), rising("status.accepts", 30), local=False), "network", "never_arrived", False),
+        (seen(failed("connect_timeout", 500), rising("status.accepts", 30), rising("tcp.ListenOverflows", 30)), "server", "listen_queue", False),
         (seen(lost("heartbeat_timeout"), rising("tcp.RetransSegs", 40), local=False), "network", "retransmissions", False),
         (seen(failed("connect_timeout"), status=False), "unknown", "connect_timeout", False),
         (seen(slow=SLOW), "server", "slow", False),
