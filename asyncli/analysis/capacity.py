@@ -3,6 +3,9 @@
 The counts double until one is not held; then the gap between the greatest that was held and the least that was not is closed.
 A step that failed has seen how many were served at most, and that is the best guess there is: the next two counts lie on
 either side of it, as far apart as the answer may be. Where that guess was wrong, the gap is halved.
+
+What looks like a timer, which ends connections however few there are, may be how a server turns away what is too many: a step of
+few tells.
 """
 
 from __future__ import annotations
@@ -25,12 +28,15 @@ Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]
 RULE = "as many at the hold's end as were asked for, within every limit"
 #: A count at which we were late is said to be beyond us when it was so this often.
 TRIES = 2
+#: So few are too many for nobody: what ends one of these is no question of how many.
+FEW = 10
 
 
 class Tried(msgspec.Struct, frozen=True):
     """One step. ``served``: the most connections that were held, and answered, at the end of any second.
 
-    ``chance``: ours, and by being late alone, as a host on which others work is at times.
+    ``chance``: ours, and by being late alone, as a host on which others work is at times. ``timed``: failed, by what ends
+    connections after a time, or a number of requests, as it looks.
     """
 
     asked: int
@@ -38,6 +44,7 @@ class Tried(msgspec.Struct, frozen=True):
     opened: int
     served: int
     chance: bool = False
+    timed: bool = False
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -71,6 +78,12 @@ def bracket(tried: Sequence[Tried]) -> Bracket:
     return Bracket(max(held, default=0), failed)
 
 
+def ends_few(tried: Sequence[Tried]) -> bool:
+    """Whether connections end however few there are: a timer was seen to end them, and not even :data:`FEW` were held."""
+    known = bracket(tried)
+    return known.failed is not None and known.failed <= FEW and not known.held and any(one.timed for one in tried)
+
+
 def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     """The count to try next; None when no more can be known."""
     if not tried:
@@ -82,6 +95,10 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
         times = sum(one.outcome == "ours" and one.asked == last.asked for one in tried)
         return last.asked if last.chance and times < TRIES else None
     known = bracket(tried)
+    if ends_few(tried):
+        return None
+    if last.timed and not known.held:
+        return FEW
     if known.failed is None:
         return None if known.held >= search.most else min(search.most, max(search.start, 2 * known.held))
     if known.is_narrow(search.within):
@@ -100,17 +117,16 @@ def verdict(
     search: Search,
     tried: Sequence[Tried],
     *,
-    timed: bool = False,
     gone: bool = False,
     broken: str = "",
     stopped: bool = False,
 ) -> tuple[Verdict, str]:
-    """The verdict and why, in words. ``timed``: a timer ends connections, however few; ``gone``: the server did not come back;
-    ``broken``: why asyncli itself could not go on; ``stopped``: the user ended the search."""
+    """The verdict and why, in words. ``gone``: the server did not come back; ``broken``: why asyncli itself could not go on;
+    ``stopped``: the user ended the search."""
     known = bracket(tried)
     if not any(one.opened for one in tried):
         return "untested", "nothing ever connected"
-    if timed:
+    if ends_few(tried):
         return "failed", "connections end however few they are: this is no question of how many"
     last = tried[-1]
     if known.is_narrow(search.within):

@@ -47,7 +47,7 @@ _DROPPED = 0.5
 # What is longer is no name that one would know the server by.
 _LONGEST_NAME = 32
 
-#: Diagnoses (analysis/diagnosis.py) that speak of a time and not of a number: they come however few connections there are.
+#: Diagnoses (analysis/diagnosis.py) that speak of a time and not of a number: they may come however few connections there are.
 TIMERS = frozenset({
     "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_limit", "keepalive_off", "client_header_timeout",
     "idle_timeout", "lifetime", "box_idle_timeout", "silent_drop", "not_http", "http_error",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
-from asyncli.analysis.gaveway import LATE, GaveWay, Seen, Side, least_available, served_most, what_gave_way
+from asyncli.analysis.gaveway import LATE, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.saturation import saturation
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report.analyses import Analyses
@@ -73,7 +73,8 @@ class Step(msgspec.Struct):
     @property
     def tried(self) -> Tried:
         chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")
-        return Tried(self.asked, self.outcome, self.opened, self.served, chance)
+        timed = self.outcome == "failed" and any(one.code in TIMERS for one in self.gave_way[:1])
+        return Tried(self.asked, self.outcome, self.opened, self.served, chance, timed)
 
 
 class Capacity(msgspec.Struct):
