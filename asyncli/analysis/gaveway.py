@@ -397,10 +397,11 @@ def _unknown(seen: Seen) -> GaveWay:
 def served_most(ticks: Ticks) -> int:
     """The most connections that were held at the end of any second; where some were not answered, that did not wait then.
 
-    One that waits in a listen queue is open at our end.
+    One that waits in a listen queue is open at our end. How many waited when the drain began no tick says.
     """
-    silent = any(cause in tick.deaths for _, tick in ticks for cause in _SILENT)
-    return max((max(0, max(tick.held, tick.held_at_drain) - tick.awaiting * silent) for _, tick in ticks), default=0)
+    if any(cause in tick.deaths for _, tick in ticks for cause in _SILENT):
+        return max((max(0, tick.held - tick.awaiting) for _, tick in ticks), default=0)
+    return max((max(tick.held, tick.held_at_drain) for _, tick in ticks), default=0)
 
 
 def least_available(samples: Sequence[Sample], phases: Sequence[Phase], ticks: Ticks) -> float | None:

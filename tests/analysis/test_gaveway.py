@@ -216,9 +216,9 @@ def test_the_server_s_cpu_is_its_limit_where_asyncli_hardly_uses_any() -> None:
 def test_what_was_served() -> None:
     ticks = [(1.0, Tick(held=100, awaiting=40)), (2.0, Tick(held=90, awaiting=0)), (3.0, Tick(held_at_drain=95))]
     assert served_most(ticks) == 100
-    # Where some were never answered, those that waited did not count as served.
+    # Where some were never answered, those that waited did not count as served; how many of those at the drain did is not known.
     ticks.append((4.0, Tick(deaths={"heartbeat_timeout": Deaths(5, Histogram(), Histogram(), Histogram())})))
-    assert served_most(ticks) == 95
+    assert served_most(ticks) == 90
     assert served_most([]) == 0
 
 
