@@ -26,7 +26,8 @@ Outcome = Literal["held", "failed", "ours", "stopped"]
 Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]
 
 RULE = "as many at the hold's end as were asked for, within every limit"
-#: A count at which we were late is said to be beyond us when it was so this often.
+#: A count at which we were late is said to be beyond us when it was so this often; and one at which the server was reloaded, not
+#: to be held.
 TRIES = 2
 #: So few are too many for nobody: what ends one of these is no question of how many.
 FEW = 10
@@ -35,8 +36,9 @@ FEW = 10
 class Tried(msgspec.Struct, frozen=True):
     """One step. ``served``: the most connections that were held, and answered, at the end of any second.
 
-    ``chance``: ours, and by being late alone, as a host on which others work is at times. ``timed``: failed, by what ends
-    connections after a time, or a number of requests, as it looks.
+    ``chance``: what went wrong need not do so again: ours, and by being late alone, as a host on which others work is at times;
+    or failed, because somebody reloaded the server. ``timed``: failed, by what ends connections after a time, or a number of
+    requests, as it looks.
     """
 
     asked: int
@@ -73,9 +75,18 @@ class Bracket(msgspec.Struct, frozen=True):
 
 def bracket(tried: Sequence[Tried]) -> Bracket:
     """What the steps say together. A count that was held above one that was not says nothing: it is luck."""
-    failed = min((one.asked for one in tried if one.outcome == "failed"), default=None)
+    failed = min((one.asked for one in tried if _is_failed(one, tried)), default=None)
     held = [one.asked for one in tried if one.outcome == "held" and (failed is None or one.asked < failed)]
     return Bracket(max(held, default=0), failed)
+
+
+def _is_failed(one: Tried, tried: Sequence[Tried]) -> bool:
+    """Whether it says that its count is too many: not by a chance that did not come again."""
+    return one.outcome == "failed" and (not one.chance or _times(one, tried) >= TRIES)
+
+
+def _times(one: Tried, tried: Sequence[Tried]) -> int:
+    return sum((other.asked, other.outcome, other.chance) == (one.asked, one.outcome, one.chance) for other in tried)
 
 
 def ends_few(tried: Sequence[Tried]) -> bool:
@@ -91,9 +102,10 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     last = tried[-1]
     if last.outcome == "stopped" or not any(one.opened for one in tried):
         return None
+    if last.chance and _times(last, tried) < TRIES:
+        return last.asked
     if last.outcome == "ours":
-        times = sum(one.outcome == "ours" and one.asked == last.asked for one in tried)
-        return last.asked if last.chance and times < TRIES else None
+        return None
     known = bracket(tried)
     if ends_few(tried):
         return None
@@ -103,7 +115,7 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
         return None if known.held >= search.most else min(search.most, max(search.start, 2 * known.held))
     if known.is_narrow(search.within):
         return None
-    first = next(one for one in tried if one.outcome == "failed")
+    first = next(one for one in tried if _is_failed(one, tried))
     width = max(1, int(search.within * first.served))
     below = first.served - width // 2
     # Where all were served and something else was amiss, it guesses nothing.

@@ -54,6 +54,8 @@ TIMERS = frozenset({
 })  # fmt: skip
 #: What of this host passes: another program's load makes asyncli late.
 LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
+#: What somebody does to a server, however many it holds.
+RELOADED = frozenset({"reload", "server_restarted"})
 _OF_THE_WAY = frozenset({"path_cut", "silent_drop", "box_reset", "box_idle_timeout"})
 _ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "reload"})
 _SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})

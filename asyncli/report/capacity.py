@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
-from asyncli.analysis.gaveway import LATE, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
+from asyncli.analysis.gaveway import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.saturation import saturation
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report.analyses import Analyses
@@ -72,8 +72,10 @@ class Step(msgspec.Struct):
 
     @property
     def tried(self) -> Tried:
+        first = self.gave_way[0].code if self.gave_way else ""
         chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")
-        timed = self.outcome == "failed" and any(one.code in TIMERS for one in self.gave_way[:1])
+        chance |= self.outcome == "failed" and first in RELOADED
+        timed = self.outcome == "failed" and first in TIMERS
         return Tried(self.asked, self.outcome, self.opened, self.served, chance, timed)
 
 
@@ -297,7 +299,9 @@ def _steps(found: Capacity) -> Iterable[RenderableType]:
             Text(_outcome(one), _STYLE[one.outcome]),
         )
     yield table
-    for line in dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.why)}" for one in found.steps if one.outcome == "ours"):
+    # What is no answer is told here: who was the limit instead, or what else ended a step that was tried again.
+    told = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
+    for line in dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in told):
         yield Indented(Text(line), 4, 2)
     yield Indented(Text(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", "dim"), 2, 2)
     yield Indented(Text(_COLUMNS, "dim"), 2, 2)

@@ -30,6 +30,9 @@ def tried(asked: int, outcome: Outcome = "held", served: int | None = None, chan
     return Tried(asked, outcome, asked, asked if served is None else served, chance)
 
 
+RELOADED = Tried(2000, "failed", 2000, 2000, chance=True)
+
+
 def timed(asked: int, served: int) -> Tried:
     return Tried(asked, "failed", asked, served, timed=True)
 
@@ -67,6 +70,11 @@ def timed(asked: int, served: int) -> Tried:
         ([tried(1000), tried(2000, "ours", chance=True)], 2000),
         ([tried(1000), *[tried(2000, "ours", chance=True)] * TRIES], None),
         ([tried(1000), tried(2000, "ours")], None),
+        # Somebody reloaded the server: that count is tried again, and only what comes again tells.
+        ([tried(1000), RELOADED], 2000),
+        ([tried(1000), RELOADED, tried(2000)], 4000),
+        ([tried(1000), RELOADED, RELOADED], 1500),
+        ([tried(1000), RELOADED, tried(2000, "failed", 1500)], 1463),
     ],
 )
 def test_the_next_count(steps: list[Tried], count: int | None) -> None:
@@ -108,6 +116,7 @@ def test_a_good_guess_saves_the_bisection() -> None:
 def test_one_that_held_above_one_that_did_not_is_luck() -> None:
     assert bracket([tried(500), tried(1000, "failed"), tried(1500)]) == Bracket(500, 1000)
     assert bracket([tried(500), tried(1000, "ours")]) == Bracket(500, None)
+    assert bracket([tried(1000), RELOADED, tried(2000)]) == Bracket(2000, None)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from programs import Program, report
 
 from asyncli import capacity
 from asyncli.analysis.capacity import Bracket, Search
-from asyncli.analysis.gaveway import TIMERS
+from asyncli.analysis.gaveway import RELOADED, TIMERS
 from asyncli.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
 from asyncli.errors import HostError, PreflightError
@@ -260,6 +260,23 @@ async def test_a_folder_that_goes_is_no_server_that_went(
     assert "there is no folder" in found.why
     assert "server" not in found.why
     assert report(tmp_path, found.steps[0].run_file)["run"]["verdict"] == "passed"
+
+
+@pytest.mark.nginx
+async def test_a_reload_says_nothing_of_a_count(tmp_path: Path, nginx: LabNginx) -> None:
+    reloads = iter([signal.SIGHUP])
+
+    class Reloader(Onlooker):
+        def phase(self, phase: Phase) -> None:
+            if phase.name == "hold" and (number := next(reloads, None)) is not None:
+                os.kill(nginx.pid, number)
+
+    search = CapacitySearch(plan_of(nginx.url, server_pid=nginx.pid), Search(50, 50, 0.5), tmp_path, onlooker=Reloader)
+    await search.run()
+    found = search.found
+    assert [(one.asked, one.outcome, bool(one.gave_way)) for one in found.steps] == [(50, "failed", True), (50, "held", False)]
+    assert found.steps[0].gave_way[0].code in RELOADED
+    assert (found.verdict, found.bracket, found.gave_way) == ("held", Bracket(50, None), [])
 
 
 @pytest.mark.nginx
