@@ -18,12 +18,12 @@ import msgspec
 
 from asyncli.analysis.capacity import RULE, Bracket, Foretold, Search, bracket, foretold, next_count, verdict
 from asyncli.analysis.forecast import Forecast
-from asyncli.analysis.gaveway import TIMERS, GaveWay, memory_floor
+from asyncli.analysis.gaveway import GaveWay, memory_floor
 from asyncli.collect.kernel import read_counters
 from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status import StatusReader
 from asyncli.environment import look_around
-from asyncli.errors import AsyncliError, PeerError
+from asyncli.errors import AsyncliError, EngineError, PeerError, StoreError
 from asyncli.plan import MOST_CONNECTIONS, Plan, plan_document
 from asyncli.preflight import refusals, refuse
 from asyncli.preflight.checks import host_checks
@@ -111,6 +111,7 @@ class CapacitySearch:
         self._environment: Environment = {}
         self._server = "the server"
         self._gone = ""
+        self._broken = ""
         self._memory: int | None = None
         self._began = datetime.datetime.now(datetime.UTC)
         self._zero = time.monotonic()
@@ -124,7 +125,7 @@ class CapacitySearch:
     async def run(self) -> None:
         """Step by step until no more can be known. Raises :class:`AsyncliError` where not even the first step can begin."""
         rest = await _Rest.now(self.plan, local=await self._examine())
-        while not self._timed and (count := next_count(self.search, [one.tried for one in self.steps])) is not None:
+        while (count := next_count(self.search, [one.tried for one in self.steps])) is not None:
             if self.steps and (why := await rest.wait(self.steps[-1].asked, lambda: self._stopping)):
                 if not rest.listens():
                     self._gone = why
@@ -137,8 +138,11 @@ class CapacitySearch:
             except AsyncliError as error:
                 if not self.steps:
                     raise
-                # It could be asked before: its process or its status page is gone.
-                self._gone = str(error)
+                if isinstance(error, StoreError | EngineError):
+                    self._broken = str(error)
+                else:
+                    # It could be asked before: its process or its status page is gone.
+                    self._gone = str(error)
                 return
 
     @property
@@ -146,8 +150,10 @@ class CapacitySearch:
         """What is known by now."""
         tried = [one.tried for one in self.steps]
         known = bracket(tried)
-        word, why = verdict(self.search, tried, timed=self._timed, gone=bool(self._gone), stopped=self._stopping)
-        decisive = [one for one in self.steps if one.outcome == "failed" and one.asked == known.failed]
+        word, why = verdict(self.search, tried, gone=bool(self._gone), broken=self._broken, stopped=self._stopping)
+        # Of few that a timer ends, too few have ended to say which.
+        timed = [one for one in self.steps if one.tried.timed] if word == "failed" else []
+        decisive = timed or [one for one in self.steps if one.outcome == "failed" and one.asked == known.failed]
         ours = [one for one in self.steps[-1:] if one.outcome == "ours"]
         ways = (ours or decisive)[-1].gave_way if ours or decisive else []
         if word == "invalid" and not ways:
@@ -173,12 +179,6 @@ class CapacitySearch:
             plan=dict(plan_document(self.plan)),
             environment=self._environment,
         )
-
-    @property
-    def _timed(self) -> bool:
-        """A timer ends connections: the last step says so of what it lost first."""
-        ways = self.steps[-1].gave_way if self.steps else []
-        return bool(ways) and ways[0].code in TIMERS and not any(one.outcome == "held" for one in self.steps)
 
     def _foretold(self, known: Bracket) -> Foretold | None:
         """By the cost of the greatest step that held; what limits alone say needs none."""
@@ -210,11 +210,12 @@ class CapacitySearch:
             onlooker.stop = guard.stop = soak.stop
             if self._stopping:
                 soak.stop()
-            await soak.run()
-        run = await asyncio.to_thread(read_run, path)
+            # It may have been moved, or written elsewhere where its folder is gone or its disk is full.
+            at = await soak.run()
+        run = await asyncio.to_thread(read_run, at)
         analyses = await asyncio.to_thread(analyse, run)
         summary = summarise(run, analyses)
-        step = step_of(run, analyses, summary, path.name)
+        step = step_of(run, analyses, summary, path.name if at == path else str(at.absolute()))
         if not step.opened and self.steps and step.outcome == "failed":
             # A server that is not there says nothing of this count.
             step.outcome, self._gone = "stopped", f"nothing connected any more in the step of {format_count(count)}"

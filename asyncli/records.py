@@ -243,7 +243,7 @@ METRICS: dict[str, str] = {
     "server.cpu_s": "user and system time of the server's processes since their start",
     "server.descriptors": "descriptors of that process of the server which has most of its limit in use",
     "server.descriptors_limit": "the limit of that process",
-    "server.group_bytes": "memory charged to the server's control group, where that has a limit",
+    "server.group_bytes": "memory of the server's control group without its page cache, where the group has a limit",
     "server.group_limit_bytes": "the tightest limit of that group and of those above it",
     "server.group_killed": "processes of that group that the kernel ended for want of memory, since it was made",
     "generator.processes": "processes of the generator: host and workers",

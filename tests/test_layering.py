@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"core.histogram", "errors", "units", "plan", "records", "samples"},
     "analysis": {"benchplan", "core.histogram", "core.ramp", "units", "plan", "records", "samples"},
     "report": {
-        "asyncli", "benchplan", "core.histogram", "errors", "units", "plan", "records", "samples", "engine.spread", "store.reader",
+        "asyncli", "benchplan", "core.histogram", "core.life", "errors", "units", "plan", "records", "samples", "engine.spread", "store.reader",
         "analysis", "experiments.record",
     },
     "experiments": {

@@ -3,6 +3,9 @@
 The counts double until one is not held; then the gap between the greatest that was held and the least that was not is closed.
 A step that failed has seen how many were served at most, and that is the best guess there is: the next two counts lie on
 either side of it, as far apart as the answer may be. Where that guess was wrong, the gap is halved.
+
+What looks like a timer, which ends connections however few there are, may be how a server turns away what is too many: a step of
+few tells.
 """
 
 from __future__ import annotations
@@ -18,18 +21,24 @@ from asyncli.analysis.forecast import Forecast
 #: server. stopped: by the user.
 Outcome = Literal["held", "failed", "ours", "stopped"]
 #: found: a bracket. held: all that was asked for. invalid: we were the limit. untested: nothing ever connected. failed: what ends
-#: connections does so however few there are. stopped: by the user, or the server went and no step had failed.
+#: connections does so however few there are. stopped: by the user, by a run file that cannot be kept, or the server went and no
+#: step had failed.
 Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]
 
 RULE = "as many at the hold's end as were asked for, within every limit"
-#: A count at which we were late is said to be beyond us when it was so this often.
+#: A count at which we were late is said to be beyond us when it was so this often; and one at which the server was reloaded, not
+#: to be held.
 TRIES = 2
+#: So few are too many for nobody: what ends one of these is no question of how many.
+FEW = 10
 
 
 class Tried(msgspec.Struct, frozen=True):
     """One step. ``served``: the most connections that were held, and answered, at the end of any second.
 
-    ``chance``: ours, and by being late alone, as a host on which others work is at times.
+    ``chance``: what went wrong need not do so again: ours, and by being late alone, as a host on which others work is at times;
+    or failed, because somebody reloaded the server. ``timed``: failed, by what ends connections after a time, or a number of
+    requests, as it looks.
     """
 
     asked: int
@@ -37,6 +46,7 @@ class Tried(msgspec.Struct, frozen=True):
     opened: int
     served: int
     chance: bool = False
+    timed: bool = False
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -65,9 +75,24 @@ class Bracket(msgspec.Struct, frozen=True):
 
 def bracket(tried: Sequence[Tried]) -> Bracket:
     """What the steps say together. A count that was held above one that was not says nothing: it is luck."""
-    failed = min((one.asked for one in tried if one.outcome == "failed"), default=None)
+    failed = min((one.asked for one in tried if _is_failed(one, tried)), default=None)
     held = [one.asked for one in tried if one.outcome == "held" and (failed is None or one.asked < failed)]
     return Bracket(max(held, default=0), failed)
+
+
+def _is_failed(one: Tried, tried: Sequence[Tried]) -> bool:
+    """Whether it says that its count is too many: not by a chance that did not come again."""
+    return one.outcome == "failed" and (not one.chance or _times(one, tried) >= TRIES)
+
+
+def _times(one: Tried, tried: Sequence[Tried]) -> int:
+    return sum((other.asked, other.outcome, other.chance) == (one.asked, one.outcome, one.chance) for other in tried)
+
+
+def ends_few(tried: Sequence[Tried]) -> bool:
+    """Whether connections end however few there are: a timer was seen to end them, and not even :data:`FEW` were held."""
+    known = bracket(tried)
+    return known.failed is not None and known.failed <= FEW and not known.held and any(one.timed for one in tried)
 
 
 def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
@@ -77,15 +102,20 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     last = tried[-1]
     if last.outcome == "stopped" or not any(one.opened for one in tried):
         return None
+    if last.chance and _times(last, tried) < TRIES:
+        return last.asked
     if last.outcome == "ours":
-        times = sum(one.outcome == "ours" and one.asked == last.asked for one in tried)
-        return last.asked if last.chance and times < TRIES else None
+        return None
     known = bracket(tried)
+    if ends_few(tried):
+        return None
+    if last.timed and not known.held:
+        return FEW
     if known.failed is None:
         return None if known.held >= search.most else min(search.most, max(search.start, 2 * known.held))
     if known.is_narrow(search.within):
         return None
-    first = next(one for one in tried if one.outcome == "failed")
+    first = next(one for one in tried if _is_failed(one, tried))
     width = max(1, int(search.within * first.served))
     below = first.served - width // 2
     # Where all were served and something else was amiss, it guesses nothing.
@@ -96,14 +126,19 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
 
 
 def verdict(
-    search: Search, tried: Sequence[Tried], *, timed: bool = False, gone: bool = False, stopped: bool = False
+    search: Search,
+    tried: Sequence[Tried],
+    *,
+    gone: bool = False,
+    broken: str = "",
+    stopped: bool = False,
 ) -> tuple[Verdict, str]:
-    """The verdict and why, in words. ``timed``: a timer ends connections, however few; ``gone``: the server did not come back;
+    """The verdict and why, in words. ``gone``: the server did not come back; ``broken``: why asyncli itself could not go on;
     ``stopped``: the user ended the search."""
     known = bracket(tried)
     if not any(one.opened for one in tried):
         return "untested", "nothing ever connected"
-    if timed:
+    if ends_few(tried):
         return "failed", "connections end however few they are: this is no question of how many"
     last = tried[-1]
     if known.is_narrow(search.within):
@@ -111,6 +146,8 @@ def verdict(
     if gone:
         # Who was killed has shown how many were too many, though no nearer than this.
         return ("found" if known.failed is not None else "stopped"), "the server has not come back, so no more is known"
+    if broken:
+        return "stopped", f"asyncli could not go on: {broken}"
     if stopped or last.outcome == "stopped":
         return "stopped", "stopped by the user"
     if last.outcome == "ours":

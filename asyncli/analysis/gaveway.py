@@ -42,16 +42,20 @@ _FULL_GROUP, _FULL_DESCRIPTORS = 0.97, 0.95
 _RETRANSMITTED, _RETRANSMITTED_SHARE = 20, 0.01
 # A server that counts so much less than we sent, by share and by number, never saw the rest.
 _UNSEEN, _UNSEEN_SHARE = 5, 0.02
+# Each SYN that a full listen queue drops is sent again, and dropped again: it explains as many as half of its count, or more.
+_DROPPED = 0.5
 # What is longer is no name that one would know the server by.
 _LONGEST_NAME = 32
 
-#: Diagnoses (analysis/diagnosis.py) that speak of a time and not of a number: they come however few connections there are.
+#: Diagnoses (analysis/diagnosis.py) that speak of a time and not of a number: they may come however few connections there are.
 TIMERS = frozenset({
     "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_limit", "keepalive_off", "client_header_timeout",
     "idle_timeout", "lifetime", "box_idle_timeout", "silent_drop", "not_http", "http_error",
 })  # fmt: skip
 #: What of this host passes: another program's load makes asyncli late.
 LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
+#: What somebody does to a server, however many it holds.
+RELOADED = frozenset({"reload", "server_restarted"})
 _OF_THE_WAY = frozenset({"path_cut", "silent_drop", "box_reset", "box_idle_timeout"})
 _ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "reload"})
 _SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})
@@ -287,7 +291,8 @@ def _network(seen: Seen) -> Iterator[GaveWay]:
             yield GaveWay("network", one.code, one.evidence, one.remedy, one.certain)
     whole = seen.totals.whole
     silent = seen.silent()
-    if not silent and not seen.slow:
+    # Of this host we know when it was the server's own queue that dropped them: nothing was lost on the way then.
+    if (not silent and not seen.slow) or _overflowed(seen) >= max(1.0, _DROPPED * silent):
         return
     again = seen.rise("tcp.RetransSegs")
     sent = whole.started + whole.sent
@@ -303,7 +308,11 @@ def _network(seen: Seen) -> Iterator[GaveWay]:
                 f"{format_count(timeouts)} connects got no answer, and {seen.server} never saw them: by its status page it "
             )
             evidence += f"accepted {format_count(accepted)} of {format_count(whole.started)}"
-            yield GaveWay("network", "never_arrived", f"{evidence}; {resent}" if resent else evidence, remedy)
+            if not seen.local:
+                evidence += "; lost on the way, or dropped by a full listen queue of its host, which is not seen from here"
+                remedy += "; nstat -az TcpExtListenOverflows on its host tells of its queue"
+            evidence = f"{evidence}; {resent}" if resent else evidence
+            yield GaveWay("network", "never_arrived", evidence, remedy, certain=seen.local)
             return
     if lossy:
         yield GaveWay("network", "retransmissions", resent, remedy, certain=False)
@@ -390,10 +399,11 @@ def _unknown(seen: Seen) -> GaveWay:
 def served_most(ticks: Ticks) -> int:
     """The most connections that were held at the end of any second; where some were not answered, that did not wait then.
 
-    One that waits in a listen queue is open at our end.
+    One that waits in a listen queue is open at our end. How many waited when the drain began no tick says.
     """
-    silent = any(cause in tick.deaths for _, tick in ticks for cause in _SILENT)
-    return max((max(0, max(tick.held, tick.held_at_drain) - tick.awaiting * silent) for _, tick in ticks), default=0)
+    if any(cause in tick.deaths for _, tick in ticks for cause in _SILENT):
+        return max((max(0, tick.held - tick.awaiting) for _, tick in ticks), default=0)
+    return max((max(tick.held, tick.held_at_drain) for _, tick in ticks), default=0)
 
 
 def least_available(samples: Sequence[Sample], phases: Sequence[Phase], ticks: Ticks) -> float | None:

@@ -31,6 +31,9 @@ _TIMES_AROUND, _AROUND_S, _LEAST_SHARE = 5.0, 10.0, 0.01
 _WORTH_A_WORD, _MOST_UNKNOWN = 0.05, 10
 # With a sixteenth or less of its slots free an nginx worker closes idle connections to make room for a new one.
 _REUSE_ABOVE = 15 / 16
+# A worker needs some itself: listeners for clients and for the status page, the channel to its master, our status connection
+# (ngx_event_process_init, ngx_add_channel_event).
+_OWN_SLOTS = 4
 # Nearly all; as good as full; clearly not all that was asked for; and the share from which it counts as the most.
 _NEARLY_ALL, _FULL, _NOT_ALL, _HALF = 0.9, 0.75, 0.8, 0.5
 
@@ -81,7 +84,8 @@ def idle_reuse(case: Case) -> None:
     Asked before bursts, because a short ramp is one too.
     """
     slots = case.configured("worker_connections") or 0.0
-    if case.plan.connections >= _REUSE_ABOVE * slots:
+    workers = case.witness.workers(math.inf) or 1
+    if case.plan.connections >= _REUSE_ABOVE * slots - _OWN_SLOTS * workers:
         _reuse(case, slots, lambda most, _: most >= _FULL * slots, True)
 
 

@@ -7,6 +7,7 @@ TCP_RTO_MIN of Linux). The server's count of requests says what arrived. And byt
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, befell, in_sec
 from asyncli.analysis.series import Ticks, end_of_hold, first_connect
 from asyncli.analysis.timers import idle_edge, known_idle
 from asyncli.analysis.witness import Testimony, Witness
+from asyncli.core.histogram import summed
 from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
@@ -29,6 +31,13 @@ _FIRST_RESEND_S = 0.2
 # Two ticks may fall between the answers of a quiet fleet; and a generator that stands still itself is no witness.
 _STALL_S, _OURS_S = 2.0, 0.5
 _MOST_STALLS = 3
+
+# Answers came late in a second in which half of them took so many times as long as at the best of times, and so much longer (us);
+# for so many seconds, and parted by no more than so many (s).
+_TIMES_USUAL, _BEYOND_USUAL_US = 10.0, 100_000.0
+_SLOW_S, _PARTED_S = 3, 3.0
+# The best of times is the tenth part of the seconds with the quickest answers; of a long run so many of them tell.
+_BEST, _ENOUGH = 0.1, 2_000
 
 _WAY = "see routes, firewalls and links between here and the server"
 
@@ -256,3 +265,63 @@ def _stall(witness: Witness, from_s: float, to_s: float, waited: int) -> Finding
         f"waited, and no connection was lost: {why}"
     )
     return Finding("no_answers", "warning", evidence, remedy)
+
+
+# -- answers that came late, of which nobody died
+
+
+def slow_answers(
+    phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], checks: Sequence[Check], environment: Environment
+) -> list[Finding]:
+    """A finding that says when answers came late for three seconds or more, if they did: half of all in each of these seconds.
+
+    Over a night the percentiles of the whole hide some minutes, and never say when. Not where heartbeats were given up or nobody
+    was answered: their own findings say it. Nor where asyncli itself sent them late.
+    """
+    start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
+    rows = [(t_s, tick) for t_s, tick in ticks if start < t_s <= stop and tick.latency_us]
+    some = rows[:: max(1, len(rows) // _ENOUGH)]
+    medians = sorted(tick.latency_us.quantile(0.5) or 0.0 for _, tick in some)
+    if not medians:
+        return []
+    usual_us = medians[int(_BEST * len(medians))]
+    late_us = max(_TIMES_USUAL * usual_us, usual_us + _BEYOND_USUAL_US)
+    slow = [
+        (t_s, tick)
+        for t_s, tick in rows
+        if tick.latency_us.greatest > late_us
+        and (median := tick.latency_us.quantile(0.5) or 0.0) > late_us
+        and (tick.lateness_us.quantile(0.5) or 0.0) < _HALF * median
+    ]
+    spells: list[list[tuple[float, Tick]]] = []
+    for row in slow:
+        if not spells or row[0] - spells[-1][-1][0] > _PARTED_S:
+            spells.append([])
+        spells[-1].append(row)
+    silent = [t_s for t_s, tick in ticks if "heartbeat_timeout" in tick.deaths or (not tick.answered and tick.awaiting >= FEWEST)]
+    told = [one for one in spells if _is_told(one, silent)]
+    if not told:
+        return []
+    longest = max(told, key=len)
+    from_s, to_s = longest[0][0] - 1.0, longest[-1][0]
+    took = summed([tick.latency_us for _, tick in longest]).quantile(0.5) or 0.0
+    witness = Witness(phases, ticks, samples, checks, environment)
+    cores = witness.about(from_s, to_s, 0).cores
+    evidence = f"answers came late from {format_clock(from_s)} to {format_clock(to_s)}: half of them took {_ms(took)} or longer"
+    evidence += f", and {_ms(usual_us)} at the best of times"
+    evidence += f"; {witness.called} used {cores:.2f} cores meanwhile" if cores is not None else ""
+    if others := len(told) - 1:
+        evidence += f"; and {'once' if others == 1 else f'{others} times'} more, {sum(map(len, told))} s in all"
+    remedy = "see the server's load, its disks and what stands behind it at that time, and the way to it"
+    return [Finding("answers_slow", "warning", evidence, remedy)]
+
+
+def _is_told(spell: Sequence[tuple[float, Tick]], silent: Sequence[float]) -> bool:
+    """Whether it was long enough, of enough answers, and no part of a silence (its instants in order)."""
+    near = bisect.bisect_left(silent, spell[0][0] - _PARTED_S)
+    apart = near == len(silent) or silent[near] > spell[-1][0] + _PARTED_S
+    return len(spell) >= _SLOW_S and sum(tick.answered for _, tick in spell) >= FEWEST and apart
+
+
+def _ms(microseconds: float) -> str:
+    return format_duration(microseconds / 1e6)

@@ -10,6 +10,7 @@ import msgspec
 from asyncli.analysis.totals import Totals
 from asyncli.plan import Plan
 from asyncli.records import CUT, RESUMED, STOPPED, Finding
+from asyncli.units import format_many
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
@@ -83,7 +84,10 @@ def judge(
     if held < asked and HELD not in limited:
         return Judgement("failed", f"{held:,} of {asked:,} connections were held at the end{by_hand}")
     lost = f"{whole.lost:,} were lost, as many as --fail-if allows" if whole.lost else "none was lost"
-    return Judgement("passed", f"{held:,} of {asked:,} connections were held to the end, and {lost}{by_hand}")
+    # It had its replacement, so all are held; but who reads this line alone should know.
+    failed = sum(whole.failures.values())
+    retried = f"; {format_many(failed, 'attempt')} to connect failed on the way" if failed else ""
+    return Judgement("passed", f"{held:,} of {asked:,} connections were held to the end, and {lost}{retried}{by_hand}")
 
 
 def interrupted(findings: Sequence[Finding]) -> str:

@@ -76,6 +76,8 @@ def command(
     first, last, share = _count("--start", start), None if most is None else _count("--most", most), _percent(within)
     limits = values.pop("fail_if")
     plan = _with_limits(plan_from({**values, "fail_if": limits}, urls, Layer("capacity: {key}", _DEFAULTS)), limits)
+    if plan.hold_until is not None:
+        raise PlanError(f"--hold: '{values['hold']}' is one instant, and each step has a hold; write a time, for example 20s")
     if plan.hold_s is None:
         raise PlanError("--hold: 'forever' never ends; write a time, for example 20s")
     heard_s = plan.keepalive_s / 2 + plan.timeout_s

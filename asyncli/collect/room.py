@@ -63,7 +63,7 @@ class Room:
         with contextlib.suppress(OSError, ValueError):
             limit = self._group.limit_bytes
             return {
-                "server.group_bytes": float(self._group.used_bytes),
+                "server.group_bytes": float(self._group.held_bytes),
                 "server.group_killed": float(self._group.killed),
                 **({} if limit is None else {"server.group_limit_bytes": float(limit)}),
             }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
-from asyncli.analysis.gaveway import LATE, GaveWay, Seen, Side, least_available, served_most, what_gave_way
+from asyncli.analysis.gaveway import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.saturation import saturation
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report.analyses import Analyses
@@ -39,7 +40,9 @@ _SIDES: dict[Side, str] = {
 
 
 class Step(msgspec.Struct):
-    """One step: a soak of ``asked`` connections, kept in ``run_file``. Bytes, ms and cores as the names say; None: not known.
+    """One step: a soak of ``asked`` connections, kept in ``run_file``, whose path is whole where it had to leave the folder.
+
+    Bytes, ms and cores as the names say; None: not known.
 
     ``crossed``: the keys of the limits that were; empty where fewer were held than asked for, and no more.
 
@@ -69,8 +72,11 @@ class Step(msgspec.Struct):
 
     @property
     def tried(self) -> Tried:
+        first = self.gave_way[0].code if self.gave_way else ""
         chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")
-        return Tried(self.asked, self.outcome, self.opened, self.served, chance)
+        chance |= self.outcome == "failed" and first in RELOADED
+        timed = self.outcome == "failed" and first in TIMERS
+        return Tried(self.asked, self.outcome, self.opened, self.served, chance, timed)
 
 
 class Capacity(msgspec.Struct):
@@ -293,7 +299,9 @@ def _steps(found: Capacity) -> Iterable[RenderableType]:
             Text(_outcome(one), _STYLE[one.outcome]),
         )
     yield table
-    for line in dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.why)}" for one in found.steps if one.outcome == "ours"):
+    # What is no answer is told here: who was the limit instead, or what else ended a step that was tried again.
+    told = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
+    for line in dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in told):
         yield Indented(Text(line), 4, 2)
     yield Indented(Text(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", "dim"), 2, 2)
     yield Indented(Text(_COLUMNS, "dim"), 2, 2)
@@ -344,5 +352,5 @@ def _epilogue(found: Capacity) -> Iterable[RenderableType]:
     yield Text(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "dim")
     yield Text.assemble("Run files       ", (found.folder, "bold"), overflow="fold")
     if found.steps:
-        last = f"{found.folder}/{found.steps[-1].run_file}"
-        yield Text.assemble("A step's report ", (f"asyncli report {shlex.quote(last)}", "bold"), overflow="fold")
+        last = Path(found.folder, found.steps[-1].run_file)
+        yield Text.assemble("A step's report ", (f"asyncli report {shlex.quote(str(last))}", "bold"), overflow="fold")

@@ -21,7 +21,7 @@ from asyncli.analysis.packets import sent_again
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.series import Series, end_of_hold, end_of_run, first_connect, phase, series
-from asyncli.analysis.silences import stalls
+from asyncli.analysis.silences import slow_answers, stalls
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram
@@ -271,6 +271,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *deaths.listen_queue(phases, ticks, samples, environment),
             *sent_again(phases, ticks, samples),
             *stalls(phases, ticks, samples, run.checks, environment),
+            *slow_answers(phases, ticks, samples, run.checks, environment),
             *deaths.statuses(whole),
             *_of_the_file(run),
             *_few_of_each(run.findings),

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from asyncli.core.life import DEATHS, FAILURES
 from asyncli.errors import PlanError
 from asyncli.units import format_bytes, format_count, format_duration, parse_duration, shown
 
@@ -26,6 +27,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
 }  # fmt: skip
 _NUMBER = re.compile(r"([-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?)\s*(\S.*)?")
+_STATUS = re.compile(r"[1-9][0-9][0-9]")
 _COUNTS = {"": 1.0, "k": 1e3, "m": 1e6}
 _BYTES = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
 #: Of a part of the JSON that has several numbers, the one that its name alone means.
@@ -38,6 +40,8 @@ _APART = ("schema", "plan", "environment", "findings", "diagnoses")
 _BY_NAME = ("failures", "deaths", "by_status", "ended")
 #: A key that stands for any name.
 _ANY = "*"
+#: The names that there are, where they are known: another would be one that never comes, and its count 0 for ever.
+_CAUSES: dict[str, Sequence[str]] = {"connections.deaths": DEATHS, "connections.failures": FAILURES}
 
 
 class Threshold(msgspec.Struct, frozen=True):
@@ -123,6 +127,7 @@ def _full(key: str, known: Sequence[str]) -> str:
     if _ANY in key:  # as a name it would be one that never comes, and its count 0 for ever
         raise ValueError(f"{shown(key)} is no number of a run; write a name in place of *, for example connections.deaths.reset")
     if any(_matches(one, key) for one in known):
+        _require_name(key)
         return key
     tails = [one for one in known if one.endswith(f".{key}")]
     for meant in _MEANT:
@@ -137,6 +142,17 @@ def _full(key: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(key, [*known, *(one.rpartition(".")[2] for one in known)], n=1)
     hint = f"did you mean {near[0]!r}?" if near else "see the keys of 'asyncli report RUN --json -'"
     raise ValueError(f"{shown(key)} is no number of a run; {hint}")
+
+
+def _require_name(key: str) -> None:
+    """Raise ``ValueError`` for a cause or a status that no run has."""
+    of, _, name = key.rpartition(".")
+    if (causes := _CAUSES.get(of)) is not None and name not in causes:
+        near = difflib.get_close_matches(name, causes, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(causes)}"
+        raise ValueError(f"{shown(name)} is no cause of {of}; {hint}")
+    if of.endswith("by_status") and _STATUS.fullmatch(name) is None:
+        raise ValueError(f"{shown(name)} is no status of HTTP; write one with its three digits, for example {of}.503")
 
 
 def _matches(pattern: str, key: str) -> bool:

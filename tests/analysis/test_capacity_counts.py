@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,13 @@ def tried(asked: int, outcome: Outcome = "held", served: int | None = None, chan
     return Tried(asked, outcome, asked, asked if served is None else served, chance)
 
 
+RELOADED = Tried(2000, "failed", 2000, 2000, chance=True)
+
+
+def timed(asked: int, served: int) -> Tried:
+    return Tried(asked, "failed", asked, served, timed=True)
+
+
 @pytest.mark.parametrize(
     ("steps", "count"),
     [
@@ -52,10 +60,21 @@ def tried(asked: int, outcome: Outcome = "held", served: int | None = None, chan
         ([tried(1000, "stopped")], None),
         # Nobody is there.
         ([Tried(1000, "failed", 0, 0)], None),
+        # What looks like a timer is put to the test with few; where they hold, it is a question of how many after all.
+        ([timed(1000, 100)], 10),
+        ([timed(1000, 100), tried(10)], 98),
+        ([timed(1000, 900), tried(10, "failed")], None),
+        ([timed(8, 8)], None),
+        ([tried(1000), timed(2000, 1000)], 1025),
         # Late once may be chance, twice is not; and what is no chance is not tried again.
         ([tried(1000), tried(2000, "ours", chance=True)], 2000),
         ([tried(1000), *[tried(2000, "ours", chance=True)] * TRIES], None),
         ([tried(1000), tried(2000, "ours")], None),
+        # Somebody reloaded the server: that count is tried again, and only what comes again tells.
+        ([tried(1000), RELOADED], 2000),
+        ([tried(1000), RELOADED, tried(2000)], 4000),
+        ([tried(1000), RELOADED, RELOADED], 1500),
+        ([tried(1000), RELOADED, tried(2000, "failed", 1500)], 1463),
     ],
 )
 def test_the_next_count(steps: list[Tried], count: int | None) -> None:
@@ -97,6 +116,7 @@ def test_a_good_guess_saves_the_bisection() -> None:
 def test_one_that_held_above_one_that_did_not_is_luck() -> None:
     assert bracket([tried(500), tried(1000, "failed"), tried(1500)]) == Bracket(500, 1000)
     assert bracket([tried(500), tried(1000, "ours")]) == Bracket(500, None)
+    assert bracket([tried(1000), RELOADED, tried(2000)]) == Bracket(2000, None)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +133,15 @@ def test_one_that_held_above_one_that_did_not_is_luck() -> None:
         # Between them we were the limit: how far it would have held is not known.
         ([tried(1000), tried(2000, "failed"), tried(1500, "ours")], {}, "invalid"),
         ([tried(100_000)], {}, "held"),
-        ([tried(1000, "failed")], {"timed": True}, "failed"),
+        ([timed(1000, 900), tried(10, "failed")], {}, "failed"),
+        # A server that turns away what is too many may look the same, but for few.
+        ([timed(1000, 100), tried(10), tried(100), tried(102, "failed")], {}, "found"),
+        ([tried(1000)], {"broken": "no disk"}, "stopped"),
+        ([tried(1000), tried(2000, "failed")], {"broken": "no disk"}, "stopped"),
         ([Tried(1000, "failed", 0, 0)], {}, "untested"),
     ],
 )
-def test_the_verdict(steps: list[Tried], more: dict[str, bool], word: str) -> None:
+def test_the_verdict(steps: list[Tried], more: dict[str, Any], word: str) -> None:
     assert verdict(SEARCH, steps, **more)[0] == word
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from synthetic_run import a_run
+from synthetic_run import a_run, spread
 
 from asyncli.analysis.packets import sent_again
-from asyncli.analysis.silences import stalls
+from asyncli.analysis.silences import slow_answers, stalls
 from asyncli.records import Deaths, Finding
 from asyncli.store.reader import Run
 
@@ -98,3 +98,45 @@ def test_segments_that_were_sent_again(resent: float, words: str | None) -> None
     told = sent_again(run.phases, run.ticks, run.samples)
     assert [one.code for one in told] == (["packets_sent_again"] if words else [])
     assert all(words in one.evidence for one in told if words)
+
+
+# -- answers that came late
+
+
+def slow(first: int, last: int, us: int = 800_000) -> Run:
+    """A hold in which every answer takes so long in the seconds from ``first`` to ``last`` on the run's clock."""
+    run = a_run(1000)
+    for t_s, tick in run.ticks:
+        if first < t_s < last + 1:
+            tick.latency_us = spread(us, tick.answered)
+    return run
+
+
+def told(run: Run) -> list[Finding]:
+    return slow_answers(run.phases, run.ticks, run.samples, [], run.environment)
+
+
+def test_when_answers_came_late_is_said() -> None:
+    (one,) = told(slow(30, 33))
+    assert (one.code, one.severity) == ("answers_slow", "warning")
+    assert "from 0:00:29 to 0:00:33: half of them took 799 ms or longer, and 0.421 ms at the best of times" in one.evidence
+    twice = slow(30, 33)
+    for t_s, tick in twice.ticks:
+        if 40 < t_s < 45:
+            tick.latency_us = spread(800_000, tick.answered)
+    (both,) = told(twice)
+    assert "and once more, 9 s in all" in both.evidence
+
+
+@pytest.mark.parametrize("why", ["never", "not for long", "always", "not by much", "we were late", "given up", "nobody was answered"])
+def test_latencies_that_are_no_spell(why: str) -> None:
+    first, last = {"never": (900, 901), "not for long": (30, 31), "always": (0, 900)}.get(why, (30, 33))
+    run = slow(first, last, 60_000 if why == "not by much" else 800_000)
+    for t_s, tick in run.ticks:
+        if why == "we were late":
+            tick.lateness_us = tick.latency_us
+        elif why == "given up" and 35 < t_s < 36:
+            tick.deaths = {"heartbeat_timeout": Deaths(count=1)}
+        elif why == "nobody was answered" and 28 < t_s < 29:
+            tick.answered, tick.awaiting = 0, 9
+    assert told(run) == []

@@ -55,6 +55,11 @@ def test_verdicts(of: Totals, options: dict[str, Any], verdict: str) -> None:
     assert judgement.why
 
 
+def test_who_passed_after_failed_attempts_says_so_in_the_one_line() -> None:
+    why = judge(PLAN, totals(100, 100, None, {"refused": 39, "connect_timeout": 1}), saturated=False, complete=True).why
+    assert why == "100 of 100 connections were held to the end, and none was lost; 40 attempts to connect failed on the way"
+
+
 def test_exit_statuses() -> None:
     assert {one: exit_status(one) for one in ("passed", "untested", "invalid", "failed")} == {
         "passed": 0, "untested": 3, "invalid": 4, "failed": 99,

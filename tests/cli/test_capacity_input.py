@@ -25,6 +25,7 @@ URL = "http://127.0.0.1:1/"
         ([URL, "--within", "0"], "--within: '0' is no share of the answer; write a percentage from 0.1% to 50%"),
         ([URL, "--within", "close"], "--within: 'close' is no share of the answer; write a percentage from 0.1% to 50%"),
         ([URL, "--hold", "forever"], "--hold: 'forever' never ends; write a time, for example 20s"),
+        ([URL, "--hold", "until 23:59"], "--hold: 'until 23:59' is one instant, and each step has a hold; write a time, for example 20s"),
         ([URL, "--fail-if", "lots > 1"], "--fail-if: 'lots' is no number of a run; did you mean 'lost'?"),
         ([URL, "--most", "2", "--start", "1", "--out", "/proc/none/there"], "--out: /proc/none/there cannot be made"),
         ([URL, "--most", "2", "--start", "1", "--out", "."], "--out: . exists already; name a new folder"),

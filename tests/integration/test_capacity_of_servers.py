@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from programs import Program, report
 
 from asyncli import capacity
 from asyncli.analysis.capacity import Bracket, Search
+from asyncli.analysis.gaveway import RELOADED, TIMERS
 from asyncli.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
 from asyncli.errors import HostError, PreflightError
@@ -28,7 +30,9 @@ from asyncli.lab.builtin import LabBuiltin
 from asyncli.lab.models import LabModel
 from asyncli.lab.nginx import LabNginx
 from asyncli.plan import Layer, Plan, build_plan
+from asyncli.records import Phase
 from asyncli.report.capacity import Capacity, one_line
+from asyncli.report.livestate import Onlooker
 
 SHORT = {"keepalive": 2, "timeout": "1s", "hold": "2s", "baseline": "0.3s", "residue": 0, "batch": 20}
 FLAGS = [word for key, value in SHORT.items() for word in (f"--{key}", str(value))]
@@ -63,8 +67,8 @@ def test_the_slots_of_an_nginx_are_found_to_the_resolution(tmp_path: Path, start
     # With a sixteenth free, less its listeners and its channel, it closes the idle ones: 300 x 15/16 - 4.
     assert held <= 278 < failed, (held, failed)
     assert failed - held <= 0.05 * failed
-    # How sure that is hangs on how many were lost before the step was stopped.
-    assert (found["gave_way"][0]["side"], found["gave_way"][0]["code"]) == ("server", "slots"), found["gave_way"]
+    first = found["gave_way"][0]
+    assert (first["side"], first["code"], first["certain"]) == ("server", "slots", True), found["gave_way"]
     assert (found["forecast"]["name"], found["forecast"]["agrees"]) == ("worker_connections", True)
     assert f"FOUND  nginx holds {held} connections, and does not hold {failed}" in done.out
     # Each step is a run that is whole, and says of itself what the table says.
@@ -236,6 +240,46 @@ def test_one_ctrl_c_drains_and_tells_what_is_known(tmp_path: Path, nginx: LabNgi
 
 
 @pytest.mark.nginx
+async def test_a_folder_that_goes_is_no_server_that_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nginx: LabNginx
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "steps"
+    folder.mkdir()
+
+    class Remover(Onlooker):
+        def phase(self, phase: Phase) -> None:
+            if phase.name == "hold":
+                shutil.rmtree(folder, ignore_errors=True)
+
+    search = CapacitySearch(plan_of(nginx.url, server_pid=nginx.pid), Search(20, 80, 0.5), folder, onlooker=Remover)
+    await search.run()
+    found = search.found
+    # What the step held is known from where its run file went; the next one's has no place.
+    assert (found.verdict, found.bracket, found.findings) == ("stopped", Bracket(20, None), []), words(found)
+    assert "there is no folder" in found.why
+    assert "server" not in found.why
+    assert report(tmp_path, found.steps[0].run_file)["run"]["verdict"] == "passed"
+
+
+@pytest.mark.nginx
+async def test_a_reload_says_nothing_of_a_count(tmp_path: Path, nginx: LabNginx) -> None:
+    reloads = iter([signal.SIGHUP])
+
+    class Reloader(Onlooker):
+        def phase(self, phase: Phase) -> None:
+            if phase.name == "hold" and (number := next(reloads, None)) is not None:
+                os.kill(nginx.pid, number)
+
+    search = CapacitySearch(plan_of(nginx.url, server_pid=nginx.pid), Search(50, 50, 0.5), tmp_path, onlooker=Reloader)
+    await search.run()
+    found = search.found
+    assert [(one.asked, one.outcome, bool(one.gave_way)) for one in found.steps] == [(50, "failed", True), (50, "held", False)]
+    assert found.steps[0].gave_way[0].code in RELOADED
+    assert (found.verdict, found.bracket, found.gave_way) == ("held", Bracket(50, None), [])
+
+
+@pytest.mark.nginx
 async def test_a_timer_of_nginx_is_refused_before_the_first_step(tmp_path: Path) -> None:
     async with LabNginx(connections=1000, workers=1, keepalive_timeout_s=1) as server:
         with pytest.raises(PreflightError, match="keepalive_timeout"):
@@ -246,7 +290,9 @@ async def test_a_timer_of_nginx_is_refused_before_the_first_step(tmp_path: Path)
 async def test_what_ends_connections_however_few_is_no_question_of_how_many(tmp_path: Path) -> None:
     with _closing_after(2.0) as url:
         found = await searched(tmp_path, url, 50, keepalive=8, hold="6s", server_pid=os.getpid())
-    assert (found.verdict, len(found.steps)) == ("failed", 1), words(found)
+    # Looked at with fifty, and with ten.
+    assert (found.verdict, [one.asked for one in found.steps]) == ("failed", [50, 10]), words(found)
+    assert found.gave_way[0].code in TIMERS
 
 
 @contextlib.contextmanager
