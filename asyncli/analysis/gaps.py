@@ -14,6 +14,14 @@ _COUNTERS = ("status.accepts", "status.handled", "status.requests")
 Records = tuple[Sequence[Phase], Ticks, Sequence[Sample]]
 
 
+def measured_s(gaps: Sequence[Gap], start_s: float, end_s: float) -> float:
+    """How much of a phase from ``start_s`` to ``end_s`` (s) was no interruption."""
+    left_out = sum(
+        min(end_s, math.inf if one.end_s is None else one.end_s) - one.start_s for one in gaps if start_s <= one.start_s < end_s
+    )
+    return max(0.0, end_s - start_s - left_out)
+
+
 def within_gap(gap: Gap, t_s: float) -> bool:
     """Whether what was recorded at ``t_s`` is of the gap."""
     return gap.start_s < t_s <= (math.inf if gap.end_s is None else gap.end_s)

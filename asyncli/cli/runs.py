@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -32,8 +33,9 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
 
     from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
     from asyncli.store.claim import is_claimed
-    from asyncli.store.follow import last_written_s
+    from asyncli.store.follow import last_written_s, size_bytes
     from asyncli.store.head import read_head
+    from asyncli.store.reader import read_run
 
     runs: list[Listed] = []
     unread: list[Unread] = []
@@ -44,10 +46,10 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
             if error is not None:
                 raise error
             # One whose process stands still, or whose disk is full, goes on all the same.
-            size, changed_s = path.stat().st_size, 0.0 if is_claimed(path) else now - last_written_s(path)
+            size, changed_s = size_bytes(path), 0.0 if is_claimed(path) else now - last_written_s(path)
             run = read_head(path)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
-            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s))
+            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=partial(read_run, path)))
         except StoreError as broken:
             unread.append(Unread(name, _located(path, str(broken))))
         except OSError as closed:

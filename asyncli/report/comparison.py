@@ -25,6 +25,7 @@ from asyncli.analysis.compare import (
 )
 from asyncli.errors import PlanError, StoreError
 from asyncli.records import SCHEMA, Finding
+from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
 from asyncli.report.words import oneline, utf8
 from asyncli.store.reader import Run, read_run
@@ -83,7 +84,10 @@ def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[Measu
     why = hindrance(str(path), run)
     if why is not None:
         raise StoreError(why)
-    return measure(name, str(path), run)
+    found = measure(name, str(path), run)
+    if hangs_on_all(run):
+        found.verdict, found.why = verdict_of_all(run)
+    return found
 
 
 class Amounts(msgspec.Struct, frozen=True):

@@ -196,6 +196,11 @@ def last_written_s(path: Path) -> float:
     return max((stamp[0] for one in (path, beside(path, "-wal")) if (stamp := _stamp(one)) is not None), default=0.0)
 
 
+def size_bytes(path: Path) -> int:
+    """How much disk the run in ``path`` takes: of one that is written, or was killed, most may be in its WAL."""
+    return sum(stamp[1] for one in (path, beside(path, "-wal")) if (stamp := _stamp(one)) is not None)
+
+
 def _stamp(path: Path) -> tuple[float, int, int] | None:
     """When it was last written to (s since 1970), its size, its inode; None for none."""
     try:
