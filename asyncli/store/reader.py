@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from asyncli.errors import PlanError, StoreError
+from asyncli.errors import NotBegunError, PlanError, StoreError
 from asyncli.plan import Plan, load_plan
 from asyncli.records import Check, Environment, Finding, Gap, Phase, Sample, Tick
 from asyncli.samples import Samples
@@ -108,7 +108,7 @@ def _look(path: Path) -> None:
         with path.open("rb") as file:
             head = file.read(len(MAGIC))
     except FileNotFoundError:
-        raise StoreError(f"{path}: there is no such file; name a run file that asyncli wrote (see --out)") from None
+        raise NotBegunError(f"{path}: there is no such file; name a run file that asyncli wrote (see --out)") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}); see its permissions") from None
     # A writer killed before its first commit leaves a file of no bytes: SQLite would call that an empty database.
@@ -192,7 +192,7 @@ def _wrong(path: Path, error: Exception) -> StoreError:
 
 
 def _empty(path: Path, or_else: str = "") -> StoreError:
-    return StoreError(
+    return NotBegunError(
         f"{path}: is empty: the run in it has not begun, or was ended before it did{or_else}; name another run file"
     )
 
