@@ -22,6 +22,7 @@ from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
 from asyncli.report.live import JsonView, LiveView, NullView, PlainView, end_line, plain_line
+from asyncli.report.livelimits import unwatched
 from asyncli.report.livestate import Onlooker
 from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
@@ -102,6 +103,8 @@ def run_soak(
     piped = "-" in (json_file, html_file, junit_file)
     log = Console(stderr=piped, highlight=False)
     console = Console(stderr=piped or log_json, highlight=False)
+    if not quiet and (late := unwatched(plan)):
+        print(f"asyncli: --abort: only the end tells of {' and '.join(late)}", file=sys.stderr)
     status, path, read = asyncio.run(_soak(plan, path, console, log, quiet, log_json, lab, aim, resume))
     if read is None:
         return status

@@ -29,7 +29,7 @@ _PATIENCE_S = 10.0
 _NOT_GOING_ON = 1
 
 
-@click.command(name="watch", no_args_is_help=True)
+@click.command(name="watch")
 @click.argument("run", metavar="RUN.db")
 @click.option("--once", is_flag=True, help="One line of how it stands, and no more.")
 @click.option("--log-json", is_flag=True, help="A JSON object a line for each event.")

@@ -70,6 +70,7 @@ def test_a_killed_session_leaves_no_process_and_a_whole_file(tmp_path: Path, ngi
     text = run(tmp_path, "report", "run.db", name="text")
     assert (text.status, text.err) == (0, "")
     assert text.out.startswith("INCOMPLETE  ")
+    assert text.out.endswith("\nNo process writes it: it was killed, or came to no end.\n")
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -202,6 +203,7 @@ def test_one_signal_before_the_hold_ends_by_the_verdict(
     summary = report(tmp_path, "run.db")
     assert (summary["run"]["verdict"], summary["run"]["complete"]) == (verdict, True)
     assert summary["connections"]["lost"] == 0
+    assert summary["run"]["stopped"] is True
     (stopped,) = (one for one in summary["findings"] if one["code"] == "stopped_by_user")
     assert re.fullmatch(rf"stopped by the user \(Ctrl-C or a signal\) [\d.]+ m?s into the {phase} of .*", stopped["evidence"])
     assert stopped["evidence"] in " ".join(done.out.split()).partition("One more")[0].partition("What one more")[0]
