@@ -70,6 +70,8 @@ def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | N
 
     Hidden folders are left out, and links to folders, which could lead round in a circle.
     """
+    from asyncli.store.reader import is_sqlite
+
     try:
         entries = sorted(os.scandir(root), key=lambda entry: entry.name)
     except OSError as error:
@@ -82,20 +84,13 @@ def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | N
             if entry.is_dir(follow_symlinks=False):
                 folders += [] if entry.name.startswith(".") else [path]
             # Only regular files: to open a pipe would wait for its writer.
-            elif entry.is_file() and (entry.name.endswith(".db") or _is_sqlite(path)):
+            elif entry.is_file() and (entry.name.endswith(".db") or is_sqlite(path)):
                 yield path, None
         except OSError as error:
             if entry.name.endswith(".db"):
                 yield path, error
     for path in folders if recursive else ():
         yield from _candidates(path, recursive)
-
-
-def _is_sqlite(path: Path) -> bool:
-    from asyncli.store.reader import MAGIC
-
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
 
 
 def _located(path: Path, text: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -27,8 +29,8 @@ T = TypeVar("T")
 _BUSY_S = 5.0
 # SQLite's machine is asked after so many instructions whether it may go on; what a file may take besides its own size.
 _ROUND, _SPARE = 100_000, 1_000_000
-#: The first bytes of every SQLite file (https://www.sqlite.org/fileformat.html, 1.2).
-MAGIC = b"SQLite format 3\0"
+# The first bytes of every SQLite file (https://www.sqlite.org/fileformat.html, 1.2).
+_MAGIC = b"SQLite format 3\0"
 
 
 # What comes of reading bytes that no writer wrote: SQLite's and msgspec's refusals, rows or keys that are missing, values of
@@ -100,22 +102,30 @@ def _no_collection() -> Iterator[None]:
 
 
 def _look(path: Path) -> None:
+    """Refuse what can be no run file, without opening it.
+
+    In the process that writes it (a notebook that looks into its own soak) closing any descriptor of the file would end SQLite's
+    locks on it (https://www.sqlite.org/howtocorrupt.html, 2.2), and the next stranger who closes it would take its WAL away.
+    """
     try:
-        if path.is_dir():
-            raise StoreError(f"{path}: is a folder; name the run file in it, for example {path / 'run.db'}")
-        if path.exists() and not path.is_file():
-            raise StoreError(f"{path}: is not a regular file; name a run file that asyncli wrote")
-        with path.open("rb") as file:
-            head = file.read(len(MAGIC))
+        status = path.stat()
     except FileNotFoundError:
         raise NotBegunError(f"{path}: there is no such file; name a run file that asyncli wrote (see --out)") from None
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror}); see its permissions") from None
+        raise _unreadable(path, error.strerror) from None
+    if stat.S_ISDIR(status.st_mode):
+        raise StoreError(f"{path}: is a folder; name the run file in it, for example {path / 'run.db'}")
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{path}: is not a regular file; name a run file that asyncli wrote")
+    if not os.access(path, os.R_OK):
+        raise _unreadable(path, os.strerror(errno.EACCES))
     # A writer killed before its first commit leaves a file of no bytes: SQLite would call that an empty database.
-    if not head:
+    if not status.st_size:
         raise _empty(path)
-    if head != MAGIC:
-        raise StoreError(f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote")
+
+
+def _unreadable(path: Path, why: str | None) -> StoreError:
+    return StoreError(f"{path}: cannot be read ({why}); see its permissions")
 
 
 @contextlib.contextmanager
@@ -187,8 +197,17 @@ def _bound(path: Path, connection: sqlite3.Connection) -> None:
 def _wrong(path: Path, error: Exception) -> StoreError:
     if _code(error) == sqlite3.SQLITE_BUSY:
         return StoreError(f"{path}: another program keeps it locked; end its transaction and try again")
+    if _code(error) == sqlite3.SQLITE_NOTADB and not is_sqlite(path):
+        return StoreError(f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote")
     why = " ".join(str(error).split())[:200] or type(error).__name__
     return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save what is left of it")
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether it begins as every SQLite file does. Not for a file that this process writes: see :func:`_look`."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+    return False
 
 
 def _empty(path: Path, or_else: str = "") -> StoreError:
