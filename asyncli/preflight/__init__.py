@@ -49,7 +49,7 @@ def refuse(checks: Iterable[Check]) -> None:
     short = refusals(checks)
     if short:
         lines = [f"{finding.evidence}; mend: {finding.remedy}" for finding in checks_to_findings(short)]
-        raise PreflightError("\n".join([*lines, "(--force goes on all the same)"]))
+        raise PreflightError("\n".join(lines) + " (--force goes on all the same)")
 
 
 def checks_to_findings(checks: Iterable[Check]) -> list[Finding]:

@@ -87,11 +87,14 @@ def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
     Raises :class:`StoreError` (one line) as ``read_run`` does, and where the run has come to the end of its hold, or that would
     have come by now.
     """
-    before = read_with(path, lambda connection: _read(Path(path), connection))
+    return read_with(path, lambda connection: _with_some_left(_read(Path(path), connection)))
+
+
+def _with_some_left(before: Interrupted) -> Interrupted:
     ends_s = before.ends_s
     if before.left_s(time.time()) == 0 and (before.hold is not None or ends_s is not None):
         when = "came to its end" if ends_s is None else f"was to end at {format_instant(ends_s)}, which has passed"
-        raise _nothing_left(Path(path), f"its hold {when}")
+        raise _nothing_left(before.path, f"its hold {when}")
     return before
 
 
