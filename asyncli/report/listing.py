@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # A file that is being written grows each second; one that has not for this long has lost its writer.
-_LIVE_S = 10.0
+_LIVE_S = 3.0
 
 
 class Listed(msgspec.Struct):
