@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
     from asyncli.store.claim import is_claimed
     from asyncli.store.follow import last_written_s
     from asyncli.store.head import read_head
+    from asyncli.store.reader import read_run
 
     runs: list[Listed] = []
     unread: list[Unread] = []
@@ -47,7 +49,8 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
             size, changed_s = path.stat().st_size, 0.0 if is_claimed(path) else now - last_written_s(path)
             run = read_head(path)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
-            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s))
+            whole = functools.partial(read_run, path)
+            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=whole))
         except StoreError as broken:
             unread.append(Unread(name, _located(path, str(broken))))
         except OSError as closed:

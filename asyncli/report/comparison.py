@@ -23,9 +23,12 @@ from asyncli.analysis.compare import (
     measure,
     named,
 )
+from asyncli.analysis.verdict import counts_decide
 from asyncli.errors import PlanError, StoreError
 from asyncli.records import SCHEMA, Finding
+from asyncli.report.summary import summarise
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
+from asyncli.report.text import why as decided
 from asyncli.report.words import oneline, utf8
 from asyncli.store.reader import Run, read_run
 from asyncli.units import format_count, format_duration
@@ -83,7 +86,14 @@ def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[Measu
     why = hindrance(str(path), run)
     if why is not None:
         raise StoreError(why)
-    return measure(name, str(path), run)
+    found = measure(name, str(path), run)
+    if not counts_decide(run.plan, sum(tick.lost for _, tick in run.ticks)):
+        # The report's own: by the limits of the run's plan, and by why connections were lost.
+        summary = summarise(run)
+        found.verdict, found.why = summary.verdict, decided(summary)
+        if run.complete:
+            found.spoiled = found.why if found.verdict == "invalid" else ""
+    return found
 
 
 class Amounts(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,10 +12,11 @@ from asyncli.analysis.gaps import for_cost, outside
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.series import end_of_hold, phase
 from asyncli.analysis.totals import fold
-from asyncli.analysis.verdict import Verdict, judge
+from asyncli.analysis.verdict import Verdict, counts_decide, judge
 from asyncli.records import SCHEMA
+from asyncli.report.summary import summarise
 from asyncli.report.terminal import VERDICT_STYLE, ascii_only
-from asyncli.report.words import bytes_each, half_of, oneline, utf8
+from asyncli.report.words import oneline, utf8, with_error
 from asyncli.store.reader import Run
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -62,12 +63,17 @@ class Listing(msgspec.Struct):
     unread: list[Unread]
 
 
-def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float) -> Listed:
-    """The line of ``run``. ``changed_s``: how long ago its file was last written to; ``age_s``: how long ago it began."""
+def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, whole: Callable[[], Run] | None = None) -> Listed:
+    """The line of ``run``. ``changed_s``: how long ago its file was last written to; ``age_s``: how long ago it began.
+
+    ``whole``: reads all of it, where ``run`` is its head alone and the verdict hangs on more.
+    """
     totals = fold(run.ticks, run.phases, run.gaps)
     _, measured, _ = outside(run.gaps, run.phases, run.ticks, run.samples)
     limits = saturation(run.plan, totals, run.phases, measured, run.environment)
-    judgement = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings)
+    verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
+    if not counts_decide(run.plan, totals.whole.lost):
+        verdict = summarise(run if whole is None else whole()).verdict
     cost, of = None, None
     if totals.held or totals.peak:
         found = costs(run.plan, *for_cost(run.gaps, run.phases, run.ticks, run.samples), run.environment)
@@ -81,7 +87,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float) ->
     return Listed(
         file=file, id=run.id, started=run.started, age_s=max(0.0, age_s),
         server=str(server["label"]) if isinstance(server, dict) and server.get("label") else None,
-        requested=run.plan.connections, held=totals.held, verdict=judgement.verdict, complete=run.complete,
+        requested=run.plan.connections, held=totals.held, verdict=verdict, complete=run.complete,
         live=not run.complete and changed_s < _LIVE_S,
         hold_s=max(0.0, end_of_hold(run.phases, run.ticks, run.samples) - hold.start_s) if hold is not None else 0.0,
         cost=cost, cost_of=of, bytes=size,
@@ -153,10 +159,7 @@ def _say(console: Console, text: Any) -> None:
 
 def _cells(run: Listed) -> dict[str, str]:
     held = format_count(run.held)
-    cost = "-" if run.cost is None else bytes_each(run.cost.bytes_per_connection)
-    if run.cost is not None:
-        cost += f" ± {half_of(run.cost.bytes_per_connection, run.cost.half_width)}"
-        cost += " (server)" if run.cost_of == "server_user" else ""
+    cost = "-" if run.cost is None else with_error(run.cost) + (" (server)" if run.cost_of == "server_user" else "")
     return {
         "run file": oneline(run.file),
         "started (UTC)": run.started.replace("T", " ").removesuffix("Z")[:16],

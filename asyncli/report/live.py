@@ -13,7 +13,7 @@ import msgspec
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding
 from asyncli.report.jsonout import finite
-from asyncli.report.livestate import LiveFold, LiveState
+from asyncli.report.livestate import FEWEST_FOR_COST, LiveFold, LiveState
 from asyncli.report.terminal import SEVERITY_STYLE
 from asyncli.report.words import bytes_each, cores, milliseconds, oneline, or_dash
 from asyncli.units import format_bytes, format_clock, format_count, format_duration
@@ -312,8 +312,7 @@ def _cost(state: LiveState) -> list[Text]:
     from rich.text import Text
 
     whole = state.host_per_connection
-    if whole is not None and whole <= 0:
-        # Something else on the host gave memory back meanwhile; a negative price would only confuse.
+    if whole is None and state.host_bytes is not None and state.held >= FEWEST_FOR_COST:
         return [Text("One more connection costs: not known yet, the rest of this host gave memory back", "dim"), Text()]
     if whole is None:
         return [Text("One more connection costs: known once some hundreds are held", "dim"), Text()]

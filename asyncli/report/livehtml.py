@@ -53,7 +53,7 @@ def look(plan: Plan, state: LiveState) -> str:
     )
     parts = [_title(plan, state, left), bar]
     parts.append(f'<div style="display: flex; flex-wrap: wrap; gap: 0 2.5em;">{tables}</div>')
-    if state.host_per_connection is not None and state.host_per_connection > 0:
+    if state.host_per_connection is not None:
         each = bytes_each(state.host_per_connection)
         parts.append(f"<div>One more connection costs <b>{each}</b> on this host so far.</div>")
     for finding in state.findings:

@@ -19,7 +19,7 @@ from asyncli.report.thresholds import parse
 # Latencies and rates are of these last seconds: long enough to stand still for the eye, short enough to show a change.
 RECENT_S = 10
 # Below this many connections the noise of a host's memory is larger than what they cost.
-_FEWEST_FOR_COST = 200
+FEWEST_FOR_COST = 200
 _FINDINGS_KEPT = 3
 
 
@@ -61,7 +61,8 @@ class LiveState(msgspec.Struct):
     server_cpu_share: float | None = None
     kernel_bytes: float | None = None
     host_bytes: float | None = None
-    #: Since the baseline, by connections held: what the report will find as slopes. The kernel's is for all ends here.
+    #: Since the baseline, by connections held: what the report will find as slopes; None while too few are held, or the
+    #: memory is no more than it was. The kernel's is for all ends here.
     server_per_connection: float | None = None
     kernel_per_connection: float | None = None
     generator_per_connection: float | None = None
@@ -157,8 +158,9 @@ class LiveFold:
             if grown["host"] is not None and listed is not None:
                 grown["host"] -= listed
             for name, more in grown.items():
-                enough = state.held >= _FEWEST_FOR_COST and more is not None
-                setattr(state, f"{name}_per_connection", more / state.held if enough and more is not None else None)
+                # Something else may have given memory back meanwhile: a negative price would be none, wherever it is shown.
+                known = more is not None and more > 0 and state.held >= FEWEST_FOR_COST
+                setattr(state, f"{name}_per_connection", more / state.held if known and more is not None else None)
 
     def finding(self, finding: Finding) -> None:
         self._findings.append(finding)

@@ -16,7 +16,7 @@ import msgspec
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.records import Phase, Tick
 from asyncli.samples import Samples
-from asyncli.store.reader import Run, as_samples, read_frame, read_ticks, read_with, row_at
+from asyncli.store.reader import Run, as_samples, read_findings, read_frame, read_ticks, read_with, row_at
 from asyncli.store.stored import StoredHistogram, open_tick
 
 # The cost looks a few seconds into the hold, and at the server's own count there, which may come seldom.
@@ -30,7 +30,7 @@ PUNCTUAL_US = 40_000
 def read_head(path: str | os.PathLike[str]) -> Run:
     """The run in ``path`` as far as its verdict, and its cost on the host in all or in the server, need it.
 
-    Without findings and checks; ticks without latencies, and with one bucket for a lateness that is none to speak of;
+    Without checks; ticks without latencies, and with one bucket for a lateness that is none to speak of;
     few metrics, until 15 s into the hold. Raises :class:`~asyncli.errors.StoreError` as
     :func:`~asyncli.store.reader.read_run` does.
     """
@@ -40,6 +40,7 @@ def read_head(path: str | os.PathLike[str]) -> Run:
 def _load(connection: sqlite3.Connection) -> Run:
     run = read_frame(connection)
     run.ticks = read_ticks(connection, _light)
+    run.findings = read_findings(connection)
     run.samples = _samples(connection, _until(run.phases))
     return run
 

@@ -275,15 +275,20 @@ def read_ticks(connection: sqlite3.Connection, opened: Callable[[bytes], Tick]) 
     return ticks
 
 
+def read_findings(connection: sqlite3.Connection) -> list[Finding]:
+    """What was noted as it happened, in that order."""
+    return [
+        msgspec.convert(dict(zip(Finding.__struct_fields__, row, strict=True)), Finding)
+        for row in connection.execute("SELECT code, severity, evidence, remedy FROM findings ORDER BY rowid")
+    ]
+
+
 def _load(connection: sqlite3.Connection) -> Run:
     check = msgspec.json.Decoder(Check).decode
     run = read_frame(connection)
     run.ticks = read_ticks(connection, open_tick)
     run.samples = _samples(connection)
-    run.findings = [
-        msgspec.convert(dict(zip(Finding.__struct_fields__, row, strict=True)), Finding)
-        for row in connection.execute("SELECT code, severity, evidence, remedy FROM findings ORDER BY rowid")
-    ]
+    run.findings = read_findings(connection)
     run.checks = [check(payload) for (payload,) in connection.execute("SELECT payload FROM checks ORDER BY place")]
     return run
 

@@ -55,6 +55,14 @@ def test_verdicts(of: Totals, options: dict[str, Any], verdict: str) -> None:
     assert judgement.why
 
 
+def test_who_passed_with_answers_that_were_errors_says_so_in_the_one_line() -> None:
+    of = totals(100, 100)
+    of.whole.answered, of.whole.by_status = 97, {200: 7, 404: 30, 503: 60}
+    judgement = judge(PLAN, of, saturated=False, complete=True)
+    assert judgement.verdict == "passed"
+    assert judgement.why.endswith("none was lost; but 90 of 97 heartbeats were answered with errors (404, 503)")
+
+
 def test_who_passed_after_failed_attempts_says_so_in_the_one_line() -> None:
     why = judge(PLAN, totals(100, 100, None, {"refused": 39, "connect_timeout": 1}), saturated=False, complete=True).why
     assert why == "100 of 100 connections were held to the end, and none was lost; 40 attempts to connect failed on the way"
