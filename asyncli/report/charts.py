@@ -598,7 +598,10 @@ def _bracket(sheet: _Sheet, left: float, right: float, total: Cost, scale: float
     sheet.line([right, right], [y - 5, y + 5], "ink", 1.6)
     sheet.text(left, y - 15, f"{each(total.bytes_per_connection)} in all", bold=True, size=13)
     after = left + wide(f"{each(total.bytes_per_connection)} in all", 14.5) + 10
-    sheet.text(after, y - 15, f"95 %: {each(low, sign=False)} to {each(high)}", "soft", size=11)
+    words = f"95 %: {each(low, sign=False)} to {each(high)}"
+    if after + wide(words, 11) > sheet.style.width:
+        words = f"± {each(total.half_width)}"
+    sheet.text(after, y - 15, words, "soft", size=11)
 
 
 # What comes first, what moves, what died, what differs.
