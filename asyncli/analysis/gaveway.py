@@ -371,7 +371,7 @@ def _never_answered(seen: Seen) -> Iterator[GaveWay]:
         f"{format_count(first)} {were} open at our end and never answered at all, as one that waits in the listen queue is, "
         f"while {seen.server} served {format_count(served)}{busy}"
     )
-    remedy = "it serves no more at a time: give it more processes, threads or slots"
+    remedy = "it serves no more at a time: give it more processes, threads or slots (Apache: MaxRequestWorkers; HAProxy: maxconn)"
     yield GaveWay("server", "never_accepted", evidence, remedy, certain=False)
 
 

@@ -542,7 +542,7 @@ def cost_parts(costs: Costs, *, ends: int = 2, server: str = "server", style: St
         sheet.text(
             left,
             top - 18,
-            "what was measured apart; the host as a whole moved too much to tell",
+            ("" if style.narrow else "what was measured apart; ") + "the host as a whole moved too much to tell",
             "soft",
             size=11 if not style.narrow else 10.5,
         )
