@@ -37,6 +37,10 @@ class StoreError(AsyncliError):
     guilty: ClassVar[str] = "run file"
 
 
+class NotBegunError(StoreError):
+    """There is no run in the file yet, or not even the file: whoever has just started one may wait for it."""
+
+
 class PeerError(AsyncliError):
     """The server, or its status page, is not what the plan says it is."""
 

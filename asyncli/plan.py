@@ -246,6 +246,8 @@ def _until(value: object) -> str | None:
         return None
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not a time of day; write until 07:00, or until 2026-11-22T07:00")
+    if not value.strip():
+        raise ValueError("'until' has no time behind it; write both in quotes, for example 'until 07:00'")
     words, now_s = parse_until(value), time.time()
     left_s = instant_of(words, now_s) - now_s
     if left_s <= 0:

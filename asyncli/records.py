@@ -38,6 +38,8 @@ STOPPED, CUT = "stopped_by_user", "cut_off"
 RESUMED = "resumed"
 #: ... and of one that a limit of its user's ended.
 ABORTED = "aborted_by_limit"
+#: Nothing had ever connected, so its ramp was ended.
+GAVE_UP = "gave_up"
 
 
 class Phase(msgspec.Struct):

@@ -25,10 +25,10 @@ from asyncli.engine.spread import Destination, Spread
 from asyncli.environment import given_up, look_around, read_environment
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
-from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Check, Deaths, Finding, Gap, Phase, PhaseName, Sample, Tick
+from asyncli.records import ABORTED, CUT, GAVE_UP, RESUMED, STOPPED, Check, Deaths, Finding, Gap, Phase, PhaseName, Sample, Tick
 from asyncli.store.resume import HOLD_ENDS, Interrupted
 from asyncli.store.writer import RunWriter
-from asyncli.units import format_clock, format_duration, instant_of
+from asyncli.units import format_clock, format_duration, format_instant, instant_of
 
 # The ramp's first batch is due this long after the workers hear of it: time for the word to reach sixty processes.
 _LEAD_S = 0.1
@@ -99,7 +99,7 @@ class Soak:
         self._gap: Gap | None = None
         #: What of the hold was not measured (s).
         self._left_out_s = 0.0
-        self._begun_wall_s = time.time()
+        self._begun_wall_s = time.time() if resume is None else resume.started_wall_s
         self._zero = time.monotonic()
         if resume is not None:
             # Only the wall clock counted meanwhile. Where it was set back, time goes on all the same.
@@ -156,7 +156,7 @@ class Soak:
         )
         try:
             await collector.open()
-            checks = await asyncio.to_thread(_examine, self.plan, spread, collector)
+            checks = await asyncio.to_thread(_examine, self._plan_from_here(), spread, collector)
             if not self.plan.force:
                 preflight.refuse(checks)
             self._open_run_file(limits, spread, collector, checks)
@@ -219,7 +219,9 @@ class Soak:
             self._enter("ramp", at_s=self._t0 - self._zero)
             generator.begin(self._t0)
             await self._wait_for_ramp(shard)
-            if not self._failed:
+            if self._nobody_home():
+                self._give_up()
+            elif not self._failed:
                 self._reckon_hold()
                 self._enter("hold")
         if not self._nobody_home():
@@ -240,6 +242,10 @@ class Soak:
         await collector.sample_now()
         self._leave()
 
+    def _give_up(self) -> None:
+        evidence = f"gave up {self._where()}: {self._failures:,} attempts to connect had failed, and none had succeeded"
+        self._found(Finding(GAVE_UP, "error", evidence, "see that the server runs, and that the URL is its own"))
+
     def _reckon_hold(self) -> None:
         """A hold that ends by the wall clock: how long that is from now. Where that clock is stepped later, it stays so."""
         if self.plan.hold_until is None:
@@ -256,10 +262,8 @@ class Soak:
             evidence = f"the hold was to end at {self.plan.hold_until}, which had passed when it began"
             self._found(Finding("hold_until", "warning", evidence, "write a time to come: --hold 'until 07:00'"))
         else:
-            end = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now_s + hold_s))
-            self._found(
-                Finding("hold_until", "info", f"the hold ends at {end}, {format_duration(round(hold_s))} after its begin")
-            )
+            end = f"the hold ends at {format_instant(now_s + hold_s)}, {format_duration(round(hold_s))} after its begin"
+            self._found(Finding("hold_until", "info", end))
 
     async def _fill_again(self, shard: Shard, generator: Generator, hold: Phase) -> None:
         """Hold again what the run held when it was interrupted; until then its gap lasts."""
@@ -287,14 +291,17 @@ class Soak:
 
     def _hold_left_s(self) -> float | None:
         """How long the hold is still to last; None: until it is stopped."""
-        if self.plan.hold_s is None or self._resume is None:
-            return self.plan.hold_s
-        if self.plan.hold_until is not None and self._held_before is not None:
-            # It was reckoned when the hold began, and an interruption does not make it later. The run's own clock may be off by
-            # now, by a step of the wall clock before the interruption.
-            reckoned_s = self._resume.started_wall_s + self._held_before.start_s + self.plan.hold_s
-            return max(0.0, (self._resume.hold_ends_s or reckoned_s) - time.time())
-        return max(0.0, self.plan.hold_s - self._resume.held_s)
+        return self.plan.hold_s if self._resume is None else self._resume.left_s(time.time())
+
+    def _plan_from_here(self) -> Plan:
+        """The plan by which limits are to be judged: of a run that is resumed they bear what is left of its hold."""
+        left_s = None if self._resume is None else self._resume.left_s(time.time())
+        if self._resume is None or left_s is None:
+            return self.plan
+        if self.plan.hold_until is not None:
+            # Until that instant all that comes before it takes its part.
+            left_s = max(0.0, left_s - self.plan.schedule.end_s)
+        return msgspec.structs.replace(self.plan, hold_s=left_s, hold_until=None)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task of ours is over: by itself, it is a bug that must neither hide nor let the run go on without numbers."""

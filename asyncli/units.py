@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+import time
 
 _COUNT = re.compile(r"(\d+(?:[._]\d+)*)\s*([kKmM]?)")
 _COUNT_FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
@@ -102,6 +103,11 @@ def instant_of(until: str, now_s: float) -> float:
     days = [first] if day else [first, first + datetime.timedelta(days=1)]
     instants = [datetime.datetime.combine(one, at).replace(fold=fold).timestamp() for one in days for fold in (0, 1)]
     return next((instant for instant in instants if instant > now_s), instants[-1])
+
+
+def format_instant(instant_s: float) -> str:
+    """An instant (s since 1970) by this machine's clock: ``2026-11-22 07:00:00 UTC``."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(instant_s))
 
 
 def _float(value: float) -> float:

@@ -69,7 +69,7 @@ def test_a_hold_by_the_wall_clock_keeps_its_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hold", "says"),
     [
-        ("until", "'' is not a time of day; write until 07:00, or until 2026-11-22T07:00"),
+        ("until", "'until' has no time behind it; write both in quotes, for example 'until 07:00'"),
         ("until seven", "'seven' is not a time of day"),
         ("until 2020-01-01T07:00", "'2020-01-01T07:00' has passed; write a time to come"),
         ("until 9999-01-01T07:00", "more than ten years off"),

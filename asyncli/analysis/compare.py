@@ -127,6 +127,8 @@ class Records(Protocol):
     @property
     def gaps(self) -> Sequence[Gap]: ...
     @property
+    def findings(self) -> Sequence[Finding]: ...
+    @property
     def complete(self) -> bool: ...
 
 
@@ -297,9 +299,9 @@ def measure(name: str, path: str, run: Records) -> Measured:
     totals = fold(quick, phases, run.gaps)
     _, ticks, _ = outside(run.gaps, phases, run.ticks, samples)
     saturated = is_saturated(saturation(plan, totals, phases, ticks, environment))
-    judgement = judge(plan, totals, saturated=saturated, complete=run.complete)
+    judgement = judge(plan, totals, saturated=saturated, complete=run.complete, findings=run.findings)
     # Of a run without an end as well, which is invalid for that alone.
-    at_end = judge(plan, totals, saturated=saturated, complete=True)
+    at_end = judge(plan, totals, saturated=saturated, complete=True, findings=run.findings)
     hold = phase(phases, "hold")
     stop = end_of_hold(phases, ticks, samples)
     hold_s = max(0.0, stop - hold.start_s) if hold is not None else 0.0

@@ -19,7 +19,7 @@ from asyncli.analysis.regression import CONFIDENCE, Line, Point, regress
 from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, phase, series, within
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
-from asyncli.units import format_bytes, format_count
+from asyncli.units import format_bytes, format_count, format_duration
 
 __all__ = ["CALLED", "CONFIDENCE", "SETTLED", "SURE", "Cost", "Costs", "Fit", "Residue", "costs"]
 
@@ -512,7 +512,7 @@ def _unknown(few: dict[str, int], unread: dict[str, str], wanted: int, plan: Pla
         interval_ms = math.ceil(_RAMP_THAT_FITS_S / math.ceil(plan.connections / plan.batch) * 1000)
         interval_ms = max(interval_ms, math.ceil(plan.interval_s * 2000))
         evidence = f"the ramp was too short for a slope of memory ({points}): no cost is known of {of}"
-        remedy = f"ramp more slowly, for example --interval {interval_ms}ms"
+        remedy = f"ramp more slowly, for example --interval {format_duration(interval_ms / 1000).replace(' ', '')}"
         found.append((few, Finding("cost_few_points", "info", evidence, remedy)))
     if unread:
         evidence = f"no cost is known of what was not sampled in the ramp: {', '.join(unread.values())}"

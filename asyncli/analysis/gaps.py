@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 from asyncli.analysis.series import Ticks, end_of_hold, phase, within
 from asyncli.records import Gap, Phase, Sample
@@ -11,7 +12,23 @@ from asyncli.records import Gap, Phase, Sample
 # What the server has counted between our last record and our end nobody can compare.
 _COUNTERS = ("status.accepts", "status.handled", "status.requests")
 
+
+class _Span(Protocol):
+    @property
+    def start_s(self) -> float: ...
+    @property
+    def end_s(self) -> float | None: ...
+
+
 Records = tuple[Sequence[Phase], Ticks, Sequence[Sample]]
+
+
+def measured_s(gaps: Sequence[_Span], start_s: float, end_s: float) -> float:
+    """How much of a phase from ``start_s`` to ``end_s`` (s) was no interruption."""
+    left_out = sum(
+        min(end_s, math.inf if one.end_s is None else one.end_s) - one.start_s for one in gaps if start_s <= one.start_s < end_s
+    )
+    return max(0.0, end_s - start_s - left_out)
 
 
 def within_gap(gap: Gap, t_s: float) -> bool:

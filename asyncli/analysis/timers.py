@@ -60,7 +60,7 @@ _BEAT_OFTENER = "raise that timeout, or beat more often: --keepalive below twice
 
 def ours(case: Case) -> None:
     """What was lost with a worker of ours, and what is no HTTP: the cause says it all."""
-    lost = _by_cause("generator_lost", "see the finding about that process")
+    lost = _by_cause("generator_lost", "see the finding about that process, or about the interruption of a run that was resumed")
     case.take_all(case.of("generator_lost"), "generator_lost", lost, True)
     cells = case.of("protocol_error")
     before = sum(tick.answered for _, tick in case.between(-math.inf, min(cell.from_s for cell in cells))) if cells else 0

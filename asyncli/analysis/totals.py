@@ -50,7 +50,7 @@ def fold(ticks: Ticks, phases: Sequence[Phase], gaps: Sequence[Gap] = ()) -> Tot
         else:
             parts.setdefault(name, []).append((t_s, tick))
         totals.peak = max(totals.peak, tick.held, tick.held_at_drain)
-        # The sum over workers that have begun the drain: whole once all have, and smaller again if one is lost later.
+        # The sum over workers that have begun the drain: whole once all have.
         at_drain = max(at_drain, tick.held_at_drain)
         if name == "ramp" and tick.workers:
             totals.pending_peak_per_worker = max(totals.pending_peak_per_worker, tick.connecting / tick.workers)
@@ -59,7 +59,7 @@ def fold(ticks: Ticks, phases: Sequence[Phase], gaps: Sequence[Gap] = ()) -> Tot
         totals.whole.merge_counts(totals.by_phase[name])
         (start_s, first_tick), (end_s, last_tick) = part[0], part[-1]
         if end_s > start_s:
-            # A worker that was lost takes its time out of the sum; what remains is not below zero work.
+            # The processes of a resumed run begin at none, and no work is below zero.
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
     if ticks:
         totals.held = at_drain or ticks[-1][1].held

@@ -100,11 +100,6 @@ def _answered_with_errors(whole: Tick) -> str:
     return f"; but {sum(bad.values()):,} of {whole.answered:,} heartbeats were answered with errors ({statuses})"
 
 
-def counts_decide(plan: Plan, lost: int) -> bool:
-    """Whether the verdict hangs on counts and lateness alone: no limit of the user's, and no loss whose reason would matter."""
-    return not plan.fail_if and not lost
-
-
 def interrupted(findings: Sequence[Finding]) -> str:
     """How and when the user ended the run before its plan did, the last of it; "" where nobody did, or it was resumed."""
     said = ended_by_user(findings)

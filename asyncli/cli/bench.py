@@ -11,7 +11,7 @@ from asyncli.cli.options import plan_path
 from asyncli.plan import Layer, read_plan_file
 
 
-@click.command(name="bench", no_args_is_help=True, context_settings={"max_content_width": 110})
+@click.command(name="bench", context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option("-c", "--connections", metavar="N", help="Connections at a time.  [default: 64]")
 @click.option("-n", "--requests", metavar="N", help="Requests in all: 10000, 100k, 1M.")

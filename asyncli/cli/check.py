@@ -9,7 +9,7 @@ import click
 from asyncli.cli.options import plan_from, plan_options
 
 
-@click.command(name="check", no_args_is_help=True, context_settings={"max_content_width": 110})
+@click.command(name="check", context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @plan_options()
 def command(urls: tuple[str, ...], **values: Any) -> int:

@@ -11,7 +11,7 @@ from asyncli.cli.places import printing, require_files, same_file, write_file
 from asyncli.errors import PlanError
 
 
-@click.command(name="compare", no_args_is_help=True)
+@click.command(name="compare")
 @click.argument("runs", nargs=-1, metavar="A.db B.db [C.db]...")
 @click.option("--json", "json_file", metavar="FILE", help="Write the comparison as JSON instead; '-' for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise.")

@@ -67,14 +67,12 @@ def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Laye
     if (file := values.get("plan_file")) is not None:
         layers.append(read_plan_file(plan_path(str(file))))
     flags = {key: value for key, value in values.items() if key in {*KEYS, "ramp"} and value is not None and value != ()}
-    if urls:
-        layers.append(Layer("URL", {"urls": list(urls)}))
-    plan = build_plan([*layers, Layer("--{key}", flags)])
-    if plan.fail_if:
-        from asyncli.report.summary import Summary
-        from asyncli.report.thresholds import require
+    # The URLs last: what a flag takes without its quotes lies among them, and the flag's own error says so.
+    plan = build_plan([*layers, Layer("--{key}", flags), *([Layer("URL", {"urls": list(urls)})] if urls else [])])
+    if plan.fail_if or plan.abort:
+        from asyncli.report.livelimits import require_limits
 
-        require(plan.fail_if, Summary)
+        require_limits(plan)
     return plan
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from asyncli.store.reader import Run
 
 
-@click.command(name="report", no_args_is_help=True)
+@click.command(name="report")
 @click.argument("run", metavar="RUN.db")
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON instead; '-' for standard output.")
 @click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise.")
@@ -38,6 +38,7 @@ def command(
     from asyncli.cli.places import printing, require_files, require_folder, write_file, write_folder
     from asyncli.report.analyses import analyse
     from asyncli.report.summary import summarise
+    from asyncli.store.claim import is_claimed
     from asyncli.store.reader import read_run
 
     path = Path(run)
@@ -57,6 +58,9 @@ def command(
 
         with printing():
             print_report(summary, Console(highlight=False), path)
+            if not read.complete:
+                goes_on = f"It goes on: a process writes it. 'asyncli watch {path}' looks on."
+                print(goes_on if is_claimed(path) else "No process writes it: it was killed, or came to no end.")
         return 0
     if json_file is not None:
         from asyncli.report.jsonout import to_json

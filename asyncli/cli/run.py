@@ -21,7 +21,8 @@ from asyncli.plan import Plan
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
-from asyncli.report.live import JsonView, LiveView, NullView, PlainView, plain_line
+from asyncli.report.live import JsonView, LiveView, NullView, PlainView, end_line, plain_line
+from asyncli.report.livelimits import unwatched
 from asyncli.report.livestate import Onlooker
 from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
@@ -97,20 +98,26 @@ def run_soak(
     if resume is None:
         require_free(path)
     require_files({"--json": json_file, "--html": html_file, "--junit": junit_file}, path)
-    # With the JSON, the page or the XML on standard output, everything for the eye goes to standard error.
+    # With the JSON, the page or the XML on standard output, everything else goes to standard error; and everything for the eye
+    # where a log for machines is there.
     piped = "-" in (json_file, html_file, junit_file)
-    console = Console(stderr=piped, highlight=False)
-    status, path, read = asyncio.run(_soak(plan, path, console, quiet, log_json, lab, aim, resume))
+    log = Console(stderr=piped, highlight=False)
+    console = Console(stderr=piped or log_json, highlight=False)
+    if not quiet and (late := unwatched(plan)):
+        print(f"asyncli: --abort: only the end tells of {' and '.join(late)}", file=sys.stderr)
+    status, path, read = asyncio.run(_soak(plan, path, console, log, quiet, log_json, lab, aim, resume))
     if read is None:
         return status
     run, analyses, summary = read
 
     def tell() -> None:
         with printing():
-            if quiet:
-                print(one_line(summary), file=sys.stderr if piped else sys.stdout)
-            else:
+            if log_json:
+                print(end_line(summary, path), file=log.file)
+            if not quiet:
                 print_report(summary, console, path)
+            elif not log_json:
+                print(one_line(summary), file=console.file)
 
     def keep() -> None:
         if json_file is not None:
@@ -149,6 +156,7 @@ async def _soak(
     plan: Plan,
     path: Path,
     console: Console,
+    log: Console,
     quiet: bool,
     log_json: bool,
     lab: LabServer | None,
@@ -168,7 +176,7 @@ async def _soak(
                 if not quiet:
                     with contextlib.suppress(*UNSEEN):
                         console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
-            with Screen(plan, console, quiet, log_json) as screen:
+            with Screen(plan, log, quiet, log_json) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.say_now)
                 soak = Soak(plan, path, watcher=screen, target=target, resume=resume)
                 screen.stop = soak.stop

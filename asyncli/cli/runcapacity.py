@@ -88,10 +88,18 @@ async def _search(
         asked = await _bounded(plan, start, most, within)
         _make(folder)
         whole = msgspec.structs.replace(plan, connections=asked.most)
-        search = CapacitySearch(whole, asked, folder, onlooker=onlooker, say=say)
-        say(f"from {format_count(min(start, asked.most))} to at most {format_count(asked.most)} connections" + _because(asked))
-        if hint:
-            say(f"warning: {hint}")
+        preface = [
+            f"from {format_count(min(start, asked.most))} to at most {format_count(asked.most)} connections" + _because(asked)
+        ]
+        preface += [f"warning: {hint}"] if hint else []
+
+        def say_after_preface(line: str) -> None:
+            # Nothing is said of a search that is refused before its first step.
+            while preface:
+                say(preface.pop(0))
+            say(line)
+
+        search = CapacitySearch(whole, asked, folder, onlooker=onlooker, say=say_after_preface)
         try:
             await search.run()
         finally:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -33,7 +33,7 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
 
     from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
     from asyncli.store.claim import is_claimed
-    from asyncli.store.follow import last_written_s
+    from asyncli.store.follow import last_written_s, size_bytes
     from asyncli.store.head import read_head
     from asyncli.store.reader import read_run
 
@@ -46,11 +46,10 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
             if error is not None:
                 raise error
             # One whose process stands still, or whose disk is full, goes on all the same.
-            size, changed_s = path.stat().st_size, 0.0 if is_claimed(path) else now - last_written_s(path)
+            size, changed_s = size_bytes(path), 0.0 if is_claimed(path) else now - last_written_s(path)
             run = read_head(path)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
-            whole = functools.partial(read_run, path)
-            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=whole))
+            runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=partial(read_run, path)))
         except StoreError as broken:
             unread.append(Unread(name, _located(path, str(broken))))
         except OSError as closed:
@@ -71,6 +70,8 @@ def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | N
 
     Hidden folders are left out, and links to folders, which could lead round in a circle.
     """
+    from asyncli.store.reader import is_sqlite
+
     try:
         entries = sorted(os.scandir(root), key=lambda entry: entry.name)
     except OSError as error:
@@ -83,20 +84,13 @@ def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | N
             if entry.is_dir(follow_symlinks=False):
                 folders += [] if entry.name.startswith(".") else [path]
             # Only regular files: to open a pipe would wait for its writer.
-            elif entry.is_file() and (entry.name.endswith(".db") or _is_sqlite(path)):
+            elif entry.is_file() and (entry.name.endswith(".db") or is_sqlite(path)):
                 yield path, None
         except OSError as error:
             if entry.name.endswith(".db"):
                 yield path, error
     for path in folders if recursive else ():
         yield from _candidates(path, recursive)
-
-
-def _is_sqlite(path: Path) -> bool:
-    from asyncli.store.reader import MAGIC
-
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
 
 
 def _located(path: Path, text: str) -> str:

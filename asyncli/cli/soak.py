@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from asyncli.store.resume import Interrupted
 
 
-@click.command(name="soak", no_args_is_help=True, context_settings={"max_content_width": 110})
+@click.command(name="soak", context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @plan_options()
 @click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]")
@@ -58,7 +58,8 @@ _ANEW = (*_SERVER, "force")
 def _resumed(run: str, urls: tuple[str, ...], values: dict[str, Any], out: str | None) -> tuple[Plan, Interrupted]:
     """The plan of the run that was cut off, and what is known of it."""
     named = {key: value for key, value in values.items() if value is not None and value != ()}
-    given = [f"--{key.replace('_', '-')}" for key in named if key not in _ANEW]
+    flags = {one.name: max(one.opts, key=len) for one in command.params}
+    given = [flags[key] for key in named if key not in _ANEW]
     given += ["--out"] * (out is not None) + ["the URL"] * bool(urls)
     if given:
         raise PlanError(f"--resume goes on with the plan in {run}; leave out {' and '.join(given)}")

@@ -271,6 +271,10 @@ class Host:
                 held, awaiting = link.last.held, link.last.awaiting
                 self._say(WorkerSilent(link.number, link.pid, held, awaiting, silent_s=now - link.heard))
         gathered = self._gathered
+        if gathered is None and self._links and all(link.silent for link in self._links.values()):
+            # Nobody speaks who would close a second: each is told all the same, without what they hold.
+            unheard = Tick(second=math.floor(now - self._t0 - PATIENCE_S))
+            gathered = unheard if unheard.second > self._sent_second else None
         if gathered is not None and (
             now >= self._t0 + gathered.second + PATIENCE_S or all(one.number in self._closed for one in self._links.values())
         ):

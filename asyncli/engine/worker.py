@@ -119,6 +119,8 @@ class Worker:
         if now < self._t0 + self._second:  # the timer was early
             self._loop.call_later(GRAIN_S, self._close_second)
             return
+        # It may be the first to be called after a standstill, and whether anything follows within the phase is not said.
+        self._table.stood_still(now - self._t0 - self._second)
         # A worker that stood still for seconds closes them all with one tick.
         self._second = max(self._second, int(now - self._t0))
         tick = self._table.take_tick(self._second)

@@ -17,7 +17,7 @@ from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, share, sources_wanted
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import Check
-from asyncli.units import format_bytes, format_count, instant_of
+from asyncli.units import format_bytes, format_count, format_duration, instant_of
 
 Verdict = Literal["ok", "short", "warn", "unknown"]
 
@@ -90,10 +90,11 @@ def _samples(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     if seconds >= _FEWEST_SAMPLES or plan.plateaus:
         return
     slower = max(1, math.ceil(_GOOD_RAMP_S / math.ceil(plan.connections / plan.batch) * 1000))
+    interval = format_duration(slower / 1000).replace(" ", "")
     yield Check(
         "ramp_samples", "samples of the ramp", "warn", math.floor(seconds), _FEWEST_SAMPLES, "samples",
         "memory is read once a second: what a connection costs will not be known",
-        f"--interval {slower}ms (a ramp of {_GOOD_RAMP_S:g} s)" if slower < 1000 else "more connections",
+        f"--interval {interval} (a ramp of {_GOOD_RAMP_S:g} s)" if slower < 1000 else "more connections",
     )  # fmt: skip
 
 

@@ -310,8 +310,8 @@ def _steps(found: Capacity) -> Iterable[RenderableType]:
 
 
 _COLUMNS = (
-    "opened: those in place of lost ones as well, so that opened less lost is held; held: at the step's end; p99: of the heartbeats' latency; late: of asyncli's own lateness; free: the least memory that this host had left; CPU: "
-    "cores that the server used at the end."
+    "opened: those in place of lost ones as well; held: at the step's end, opened less lost; p99: of the heartbeats' latency; "
+    "late: of asyncli's own lateness; free: the least memory that this host had left; CPU: cores that the server used at the end."
 )
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MARKS = {"ok": ("ok", "green"), "short": ("SHORT", "bold red"), "warn": ("warn", "yellow"), "unknown": ("?", "dim")}
+#: The severities of what was found beside the checks, in the words of the checks.
+_SEVERITIES = {"error": ("error", "bold red"), "warning": ("warn", "yellow"), "info": ("info", "dim")}
 _ROOMY = 130
 _ORDER = {"short": 0, "warn": 1, "ok": 2, "unknown": 3}
 
@@ -51,12 +53,18 @@ def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: 
             if check.remedy:
                 console.print(f"  remedy: {escape(check.remedy)}", soft_wrap=True)
     for finding in findings:
-        console.print(f"[yellow]{finding.severity}[/] {escape(finding.evidence)}", soft_wrap=True)
+        said, style = _SEVERITIES[finding.severity]
+        console.print(f"[{style}]{said}[/] {escape(finding.evidence)}", soft_wrap=True)
         if finding.remedy:
             console.print(f"  remedy: {escape(finding.remedy)}", soft_wrap=True)
     short = sum(check.verdict == "short" for check in checks)
     if short:
         console.print(f"[bold red]a soak would be refused: {short} short (--force goes on all the same)[/]")
+    elif unknown := next((one for one in findings if one.code == "server_processes_unknown"), None):
+        but = escape(unknown.evidence.partition(";")[0])
+        console.print(
+            f"[yellow]no limit of this host stands in the way; the server's own are not known: {but}[/]", soft_wrap=True
+        )
     else:
         console.print("[green]no limit stands in the way[/]")
 

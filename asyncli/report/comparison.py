@@ -23,12 +23,10 @@ from asyncli.analysis.compare import (
     measure,
     named,
 )
-from asyncli.analysis.verdict import counts_decide
 from asyncli.errors import PlanError, StoreError
 from asyncli.records import SCHEMA, Finding
-from asyncli.report.summary import summarise
+from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
-from asyncli.report.text import why as decided
 from asyncli.report.words import oneline, utf8
 from asyncli.store.reader import Run, read_run
 from asyncli.units import format_count, format_duration
@@ -87,10 +85,8 @@ def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[Measu
     if why is not None:
         raise StoreError(why)
     found = measure(name, str(path), run)
-    if not counts_decide(run.plan, sum(tick.lost for _, tick in run.ticks)):
-        # The report's own: by the limits of the run's plan, and by why connections were lost.
-        summary = summarise(run)
-        found.verdict, found.why = summary.verdict, decided(summary)
+    if hangs_on_all(run):
+        found.verdict, found.why = verdict_of_all(run)
         if run.complete:
             found.spoiled = found.why if found.verdict == "invalid" else ""
     return found

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli.analysis.cost import Cost, costs
-from asyncli.analysis.gaps import for_cost, outside
+from asyncli.analysis.gaps import for_cost, measured_s, outside
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.series import end_of_hold, phase
 from asyncli.analysis.totals import fold
-from asyncli.analysis.verdict import Verdict, counts_decide, judge
+from asyncli.analysis.verdict import Verdict, ended_by_user, judge
 from asyncli.records import SCHEMA
-from asyncli.report.summary import summarise
+from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import VERDICT_STYLE, ascii_only
 from asyncli.report.words import oneline, utf8, with_error
 from asyncli.store.reader import Run
@@ -29,7 +29,8 @@ _LIVE_S = 10.0
 
 class Listed(msgspec.Struct):
     """One run file. ``cost``: bytes of one more connection on the host in all, or where that is unknown in the server's
-    processes (``cost_of`` says which); None where neither is known. ``live``: it is being written. Times in seconds.
+    processes (``cost_of`` says which); None where neither is known. ``live``: it is being written. ``stopped``: by its user,
+    before its plan was done. ``hold_s``: held and measured, of ``planned_s`` (None: until stopped). Times in seconds.
     """
 
     file: str
@@ -42,7 +43,9 @@ class Listed(msgspec.Struct):
     verdict: Verdict
     complete: bool
     live: bool
+    stopped: bool
     hold_s: float
+    planned_s: float | None
     cost: Cost | None
     cost_of: str | None
     bytes: int
@@ -66,14 +69,15 @@ class Listing(msgspec.Struct):
 def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, whole: Callable[[], Run] | None = None) -> Listed:
     """The line of ``run``. ``changed_s``: how long ago its file was last written to; ``age_s``: how long ago it began.
 
-    ``whole``: reads all of it, where ``run`` is its head alone and the verdict hangs on more.
+    ``whole``: reads all of the run, where ``run`` is but its head and its verdict hangs on more.
     """
     totals = fold(run.ticks, run.phases, run.gaps)
     _, measured, _ = outside(run.gaps, run.phases, run.ticks, run.samples)
     limits = saturation(run.plan, totals, run.phases, measured, run.environment)
-    verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
-    if not counts_decide(run.plan, totals.whole.lost):
-        verdict = summarise(run if whole is None else whole()).verdict
+    if hangs_on_all(run):
+        verdict, _ = verdict_of_all(run if whole is None else whole())
+    else:
+        verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
     cost, of = None, None
     if totals.held or totals.peak:
         found = costs(run.plan, *for_cost(run.gaps, run.phases, run.ticks, run.samples), run.environment)
@@ -88,8 +92,9 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         file=file, id=run.id, started=run.started, age_s=max(0.0, age_s),
         server=str(server["label"]) if isinstance(server, dict) and server.get("label") else None,
         requested=run.plan.connections, held=totals.held, verdict=verdict, complete=run.complete,
-        live=not run.complete and changed_s < _LIVE_S,
-        hold_s=max(0.0, end_of_hold(run.phases, run.ticks, run.samples) - hold.start_s) if hold is not None else 0.0,
+        live=not run.complete and changed_s < _LIVE_S, stopped=bool(ended_by_user(run.findings)),
+        hold_s=measured_s(run.gaps, hold.start_s, end_of_hold(run.phases, run.ticks, run.samples)) if hold is not None else 0.0,
+        planned_s=run.plan.hold_s,
         cost=cost, cost_of=of, bytes=size,
     )  # fmt: skip
 
@@ -104,7 +109,15 @@ def to_json(listing: Listing) -> str:
 
 def state(run: Listed) -> str:
     """The verdict, or that there is none yet, or will never be."""
-    return run.verdict if run.complete else "going on" if run.live else "incomplete"
+    ended = f"{run.verdict}, stopped" if run.stopped else run.verdict
+    return ended if run.complete else "going on" if run.live else "incomplete"
+
+
+def _hold(run: Listed) -> str:
+    if run.hold_s < 1:
+        return "-"
+    lasted = format_duration(round(run.hold_s))
+    return f"{lasted} of {format_duration(run.planned_s)}" if run.stopped and run.planned_s is not None else lasted
 
 
 # Column -> how soon it goes where the terminal is narrow: the higher the sooner; 0 stays.
@@ -133,7 +146,7 @@ def print_listing(listing: Listing, console: Console) -> None:
         for name in shown:
             cell = cells[name] if len(cells[name]) <= widths[name] else "…" + cells[name][1 - widths[name] :]
             padded = f"{cell:>{widths[name]}}" if name in _RIGHT else f"{cell:<{widths[name]}}"
-            text.append(padded, style or (VERDICT_STYLE.get(cells["verdict"], "") if name == "verdict" else ""))
+            text.append(padded, style or (VERDICT_STYLE.get(cells["verdict"].partition(",")[0], "") if name == "verdict" else ""))
             text.append("  ")
         text.rstrip()
         _say(console, text)
@@ -166,7 +179,7 @@ def _cells(run: Listed) -> dict[str, str]:
         "age": _age(run.age_s),
         "server": oneline(run.server or "-"),
         "held": held if run.held == run.requested else f"{held}/{format_count(run.requested)}",
-        "hold": format_duration(round(run.hold_s)) if run.hold_s >= 1 else "-",
+        "hold": _hold(run),
         "verdict": state(run),
         "one more costs": cost,
         "size": format_bytes(run.bytes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -10,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from asyncli.analysis.verdict import exit_status
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding
 from asyncli.report.jsonout import finite
-from asyncli.report.livestate import FEWEST_FOR_COST, LiveFold, LiveState
+from asyncli.report.livestate import LiveFold, LiveState, Told
+from asyncli.report.summary import Summary
 from asyncli.report.terminal import SEVERITY_STYLE
+from asyncli.report.text import one_line
 from asyncli.report.words import bytes_each, cores, milliseconds, oneline, or_dash
 from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["JsonView", "LiveFold", "LiveState", "LiveView", "NullView", "PlainView"]
+__all__ = ["JsonView", "LiveFold", "LiveState", "LiveView", "NullView", "PlainView", "end_line"]
 
 # More often tires the eye, and the terminal.
 _SHORTEST_FRAME_S = 0.25
@@ -54,7 +58,10 @@ class _Log(NullView):
         self._next_s = 0.0
         self._findings = 0
 
-    def _fresh(self, state: LiveState) -> tuple[Finding, ...]:
+    def tell_findings(self, state: LiveState) -> None:
+        """The findings since the last call, and nothing of how it stands."""
+
+    def _fresh(self, state: LiveState) -> tuple[Told, ...]:
         """The findings since the last call, as far as the state still has them."""
         fresh = min(state.findings_seen - self._findings, len(state.findings))
         self._findings = state.findings_seen
@@ -68,9 +75,14 @@ class PlainView(_Log):
         self._console = console
         super().__init__()
 
+    def tell_findings(self, state: LiveState) -> None:
+        for told in self._fresh(state):
+            self._print(f"{format_clock(told.t_s)}  {told.finding.severity}: {oneline(told.finding.evidence)}")
+
     def update(self, state: LiveState) -> None:
-        for finding in self._fresh(state):
-            self._print(f"{format_clock(state.elapsed_s)}  {finding.severity}: {oneline(finding.evidence)}")
+        self.tell_findings(state)
+        if state.over:
+            return
         if state.phase != self._phase or state.elapsed_s >= self._next_s:
             self._phase = state.phase
             self._next_s = state.elapsed_s + _LINE_EVERY_S
@@ -81,36 +93,79 @@ class PlainView(_Log):
 
 
 class JsonView(_Log):
-    """The same log for machines: a JSON object a line, ``event`` being phase, finding or status."""
+    """The same log for machines: a JSON object a line; README.md says what ``event`` may be, and what it then has.
 
-    def __init__(self, plan: Plan, console: Console) -> None:
-        self._file = console.file
+    ``began_s``: when the run began (s since 1970), of one that is looked at later; None: its instants are those of the telling.
+    """
+
+    def __init__(self, plan: Plan, console: Console, began_s: float | None = None) -> None:
+        self._file, self._began_s = console.file, began_s
+        self._before = LiveState()
         super().__init__()
 
+    def tell_findings(self, state: LiveState) -> None:
+        for told in self._fresh(state):
+            self._say("finding", told.t_s, told.phase, msgspec.to_builtins(told.finding))
+
     def update(self, state: LiveState) -> None:
-        for finding in self._fresh(state):
-            self._say("finding", state, msgspec.to_builtins(finding))
+        self.tell_findings(state)
+        self._tell_changes(state)
+        if state.over:
+            return
         if state.phase != self._phase:
             self._phase = state.phase
-            self._say("phase", state, {})
+            self._say("phase", state.elapsed_s, state.phase, {})
         if state.elapsed_s >= self._next_s:
             self._next_s = state.elapsed_s + _LINE_EVERY_S
-            self._say("status", state, status(state))
+            self.say_now(state)
 
     def say_now(self, state: LiveState) -> None:
         """How it stands, for whoever asks between two lines."""
-        self._say("status", state, status(state))
+        self._say("status", state.elapsed_s, state.phase, status(state))
 
-    def _say(self, event: str, state: LiveState, more: dict[str, Any]) -> None:
-        time_now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        line = {"time": time_now, "t_s": state.elapsed_s, "event": event, "phase": state.phase, **more}
-        self._file.write(msgspec.json.encode(finite(line)).decode() + "\n")
+    def _tell_changes(self, state: LiveState) -> None:
+        """What was lost, what failed, and what happened to the server since the last look, which was at ``since_s``."""
+        before, self._before = self._before, state
+        since = {"since_s": before.elapsed_s}
+        for event, count, causes, old in (
+            ("lost", state.lost - before.lost, state.deaths, before.deaths),
+            ("failed", state.failed - before.failed, state.failures, before.failures),
+        ):
+            if count > 0:
+                more = {cause: new for cause, number in causes.items() if (new := number - old.get(cause, 0)) > 0}
+                self._say(event, state.elapsed_s, state.phase, {"count": count, "causes": more, **since})
+        ended, restarted = state.server_ended - before.server_ended, state.server_restarts > before.server_restarts
+        if ended > 0 or restarted:
+            what = {"ended": ended, "processes": state.server_processes, "counters_restarted": restarted}
+            self._say("server", state.elapsed_s, state.phase, {**what, **since})
+
+    def _say(self, event: str, t_s: float, phase: str | None, more: dict[str, Any]) -> None:
+        wall = None if self._began_s is None else self._began_s + t_s
+        self._file.write(json_line(event, t_s, phase, more, wall) + "\n")
         self._file.flush()
+
+
+def json_line(event: str, t_s: float, phase: str | None, more: dict[str, Any], wall_s: float | None = None) -> str:
+    """One line of the log for machines; ``wall_s``: when it was (s since 1970), None for now."""
+    utc = datetime.UTC
+    when = datetime.datetime.now(utc) if wall_s is None else datetime.datetime.fromtimestamp(wall_s, utc)
+    line = {"time": when.isoformat(timespec="milliseconds"), "t_s": round(t_s, 3), "event": event, "phase": phase, **more}
+    return msgspec.json.encode(finite(line)).decode()
+
+
+def end_line(summary: Summary, path: str | os.PathLike[str], wall_s: float | None = None) -> str:
+    """The last line of that log: the verdict, why, and the one line of $ASYNCLI_LINE."""
+    phase = summary.run.phases[-1].name if summary.run.phases else None
+    more = {
+        "verdict": summary.verdict, "status": exit_status(summary.verdict), "line": one_line(summary),
+        "complete": summary.run.complete, "stopped": summary.run.stopped, "run": oneline(os.fspath(path)),
+    }  # fmt: skip
+    return json_line("end", summary.run.duration_s, phase, more, wall_s)
 
 
 def status(state: LiveState) -> dict[str, Any]:
     """One look as plain data, without what a log says by itself."""
-    of_the_log = ("phase", "elapsed_s", "findings", "findings_seen", "phases_done")
+    of_the_log = ("phase", "elapsed_s", "findings", "findings_seen", "phases_done", "over")
     return {key: value for key, value in msgspec.to_builtins(state).items() if key not in of_the_log}
 
 
@@ -195,7 +250,7 @@ def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
         why = "; ".join(part for part in (_why("lost", state.deaths), _why("failed", state.failures)) if part)
         parts.append(_cut(Text.assemble(("why: ", "bold red"), why), width))
         room = 1
-    serious = [finding for finding in state.findings if finding.severity != "info"]
+    serious = [told.finding for told in state.findings if told.finding.severity != "info"]
     parts += [_finding(finding, width, plain) for finding in serious[-room:]]
     return Padding(Group(*parts), (0, 1))
 
@@ -312,10 +367,12 @@ def _cost(state: LiveState) -> list[Text]:
     from rich.text import Text
 
     whole = state.host_per_connection
-    if whole is None and state.host_bytes is not None and state.held >= FEWEST_FOR_COST:
-        return [Text("One more connection costs: not known yet, the rest of this host gave memory back", "dim"), Text()]
     if whole is None:
-        return [Text("One more connection costs: known once some hundreds are held", "dim"), Text()]
+        # Where hundreds are held, something else on the host gave memory back meanwhile; a negative price would only confuse.
+        return [
+            Text("One more connection costs: known once hundreds are held and the host is still", "dim"),
+            Text(),
+        ]
     first = Text.assemble("One more connection costs ", (bytes_each(whole), "bold cyan"), " on this host so far")
     if state.host_bytes is not None:
         first.append(f"  ({format_bytes(state.host_bytes)} in all)", "dim")

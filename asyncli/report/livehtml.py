@@ -56,7 +56,7 @@ def look(plan: Plan, state: LiveState) -> str:
     if state.host_per_connection is not None:
         each = bytes_each(state.host_per_connection)
         parts.append(f"<div>One more connection costs <b>{each}</b> on this host so far.</div>")
-    for finding in state.findings:
+    for finding in (told.finding for told in state.findings[-3:]):
         if finding.severity != "info":
             color = f" style='color: {_RED};'" if finding.severity == "error" else ""
             parts.append(f"<div><b{color}>{finding.severity}</b> {_text(finding.evidence)}</div>")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from asyncli.core.histogram import Histogram
+from asyncli.errors import PlanError
+from asyncli.plan import Plan
 from asyncli.records import Tick
-from asyncli.report.thresholds import Outcome, Threshold, judge
+from asyncli.report.summary import Summary
+from asyncli.report.thresholds import Outcome, Threshold, judge, parse, require
 
-_GROWING = ("connections.lost", "connections.failed", "heartbeats.failed", "heartbeats.latency_ms.max")
+_GROWING = (
+    "connections.opened", "connections.reopened", "connections.lost", "connections.failed", "heartbeats.sent",
+    "heartbeats.answered", "heartbeats.failed", "heartbeats.latency_ms.max", "heartbeats.lateness_ms.max", "ramp.lateness_ms.max",
+)  # fmt: skip
 _GROWING_PARTS = ("connections.deaths.", "connections.failures.", "heartbeats.by_status.")
 
 
@@ -15,6 +22,18 @@ def can_be_judged(one: Threshold) -> bool:
     """Whether crossing it is final: an upper bound on what never falls, and not a share of what grows as well."""
     grows = one.key in _GROWING or one.key.startswith(_GROWING_PARTS)
     return grows and one.comparison in (">", ">=") and one.whole in (None, "connections.requested")
+
+
+def require_limits(plan: Plan) -> None:
+    """Raise :class:`PlanError` for a limit of ``plan`` that is none, and where there is none that could end it early."""
+    require(plan.fail_if, Summary)
+    if plan.abort and not plan.fail_if:
+        raise PlanError("--abort: there is no limit that it could stop at; set one, for example --fail-if 'lost > 0.1%'")
+
+
+def unwatched(plan: Plan) -> list[str]:
+    """The limits of ``plan`` that no soak ends at early: only its end tells of them."""
+    return [text for text in plan.fail_if if not can_be_judged(parse(text, Summary))] if plan.abort else []
 
 
 class LiveLimits:
@@ -31,15 +50,21 @@ class LiveLimits:
             return None
         self._total.merge_counts(tick)
         total = self._total
-        greatest = total.latency_us.greatest
         document = {
             "connections": {
-                "requested": self._requested, "lost": total.lost, "failed": sum(total.failures.values()),
+                "requested": self._requested, "opened": total.opened, "reopened": total.reopened, "lost": total.lost,
+                "failed": sum(total.failures.values()),
                 "failures": total.failures, "deaths": {cause: deaths.count for cause, deaths in total.deaths.items()},
             },
             "heartbeats": {
-                "failed": total.beats_failed, "by_status": {str(status): count for status, count in total.by_status.items()},
-                "latency_ms": {"max": greatest / 1000 if greatest >= 0 else None},
+                "sent": total.sent, "answered": total.answered, "failed": total.beats_failed,
+                "by_status": {str(status): count for status, count in total.by_status.items()},
+                "latency_ms": {"max": _ms(total.latency_us)}, "lateness_ms": {"max": _ms(total.lateness_us)},
             },
+            "ramp": {"lateness_ms": {"max": _ms(total.ramp_lateness_us)}},
         }  # fmt: skip
         return next((one for one in judge(self._thresholds, document) if one.crossed), None)
+
+
+def _ms(histogram: Histogram) -> float | None:
+    return histogram.greatest / 1000 if histogram.greatest >= 0 else None

@@ -11,7 +11,7 @@ import msgspec
 
 from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan
-from asyncli.records import Finding, Phase, PhaseName, Sample, Tick
+from asyncli.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.report.livelimits import LiveLimits
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse
@@ -19,8 +19,16 @@ from asyncli.report.thresholds import parse
 # Latencies and rates are of these last seconds: long enough to stand still for the eye, short enough to show a change.
 RECENT_S = 10
 # Below this many connections the noise of a host's memory is larger than what they cost.
-FEWEST_FOR_COST = 200
-_FINDINGS_KEPT = 3
+_FEWEST_FOR_COST = 200
+_FINDINGS_KEPT = 8
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A finding, when it was made (s on the run's clock), and in which phase."""
+
+    t_s: float
+    phase: PhaseName | None
+    finding: Finding
 
 
 class LiveState(msgspec.Struct):
@@ -61,8 +69,13 @@ class LiveState(msgspec.Struct):
     server_cpu_share: float | None = None
     kernel_bytes: float | None = None
     host_bytes: float | None = None
-    #: Since the baseline, by connections held: what the report will find as slopes; None while too few are held, or the
-    #: memory is no more than it was. The kernel's is for all ends here.
+    #: Processes of the server now, how many of them have ended since our start (a reload ends all workers, a crash one), and how
+    #: often its counters began anew (a restart).
+    server_processes: int | None = None
+    server_ended: int = 0
+    server_restarts: int = 0
+    #: Since the baseline, by connections held: what the report will find as slopes. The kernel's is for all ends here. A price of
+    #: nothing or less is none, but the noise of what else gave memory back: not known.
     server_per_connection: float | None = None
     kernel_per_connection: float | None = None
     generator_per_connection: float | None = None
@@ -71,9 +84,11 @@ class LiveState(msgspec.Struct):
     generator_cpu_share: float | None = None
     longest_turn_s: float | None = None
     workers: int = 0
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Told, ...] = ()
     #: How many findings there have been in all.
     findings_seen: int = 0
+    #: Nothing more comes: its last phase has ended, or nobody writes it.
+    over: bool = False
 
 
 _MEMORY = {
@@ -99,7 +114,8 @@ class LiveFold:
         self._memory: dict[str, float] = {}
         self._cpu: dict[str, deque[tuple[float, float]]] = {"server": deque(), "generator": deque()}
         self._first: dict[str, float] = {}
-        self._findings: deque[Finding] = deque(maxlen=_FINDINGS_KEPT)
+        self._accepts: float | None = None
+        self._findings: deque[Told] = deque(maxlen=_FINDINGS_KEPT)
 
     def phase(self, phase: Phase) -> None:
         state = self._state
@@ -107,9 +123,10 @@ class LiveFold:
             if phase.name not in state.phases_done:
                 state.phases_done = (*state.phases_done, phase.name)
             self._now(phase.end_s)
+            state.over = phase.name == PHASES[-1]
             return
         self._phase = phase
-        state.phase = phase.name
+        state.phase, state.over = phase.name, False
         self._now(phase.start_s)
 
     def tick(self, t_s: float, tick: Tick) -> None:
@@ -137,6 +154,12 @@ class LiveFold:
                 # Since our start, and without our poller's own connection: only so can they be held against our counts.
                 first = self._first.setdefault(field, {"active": 1.0, "waiting": 0.0}.get(field, number))
                 setattr(state, field, max(0, round(number - first)))
+        if (accepts := values.get("status.accepts")) is not None:
+            state.server_restarts += self._accepts is not None and accepts < self._accepts
+            self._accepts = accepts
+        if (number := values.get("server.processes")) is not None:
+            state.server_processes = round(number)
+        state.server_ended = max(state.server_ended, round(values.get("server.ended", 0.0)))
         for name, metrics in _MEMORY.items():
             number = next((values[metric] for metric in metrics if metric in values), None)
             if number is not None:
@@ -158,13 +181,17 @@ class LiveFold:
             if grown["host"] is not None and listed is not None:
                 grown["host"] -= listed
             for name, more in grown.items():
-                # Something else may have given memory back meanwhile: a negative price would be none, wherever it is shown.
-                known = more is not None and more > 0 and state.held >= FEWEST_FOR_COST
+                known = state.held >= _FEWEST_FOR_COST and more is not None and more > 0
                 setattr(state, f"{name}_per_connection", more / state.held if known and more is not None else None)
 
-    def finding(self, finding: Finding) -> None:
-        self._findings.append(finding)
+    def finding(self, finding: Finding, t_s: float | None = None) -> None:
+        """``t_s``: when it was made; None: now."""
+        self._findings.append(Told(self._state.elapsed_s if t_s is None else t_s, self._state.phase, finding))
         self._state.findings_seen += 1
+
+    def end(self) -> None:
+        """Nobody writes the run any more."""
+        self._state.over = True
 
     def planned(self, plan: Plan) -> None:
         """The plan, in which the length of the hold has been reckoned by now."""
@@ -183,7 +210,7 @@ class LiveFold:
     def _progress(self) -> None:
         state, plan, phase = self._state, self._plan, self._phase
         state.progress = state.eta_s = None
-        if phase is None:
+        if phase is None or state.over:
             return
         lasts: dict[str, float | None] = {
             "baseline": plan.baseline_s, "ramp": self._ramp.end_s, "hold": plan.hold_s, "residue": plan.residue_s,

@@ -55,7 +55,8 @@ class GapSpan(msgspec.Struct):
 
 
 class RunPart(msgspec.Struct):
-    """``gaps``: where it was interrupted and resumed; nothing is fitted across them."""
+    """``gaps``: where it was interrupted and resumed; nothing is fitted across them. ``stopped``: by its user, before its plan
+    was done."""
 
     id: str
     started: str
@@ -63,6 +64,7 @@ class RunPart(msgspec.Struct):
     phases: list[PhaseSpan]
     verdict: Verdict
     complete: bool
+    stopped: bool
     gaps: list[GapSpan]
 
 
@@ -209,6 +211,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             phases=[PhaseSpan(one.name, one.start_s, one.end_s) for one in phases],
             verdict="untested",
             complete=run.complete,
+            stopped=bool(ended_by_user(run.findings)),
             gaps=[GapSpan(one.start_s, one.end_s) for one in run.gaps],
         ),
         plan=dict(plan_document(plan)),
@@ -284,6 +287,17 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         ]
     )
     return summary
+
+
+def hangs_on_all(run: Run) -> bool:
+    """Whether the verdict hangs on more than counts and asyncli's own lateness: on limits of any number, or on diagnoses."""
+    return bool(run.plan.fail_if) or any(one.code == SUSPENDED for one in run.findings)
+
+
+def verdict_of_all(run: Run) -> tuple[Verdict, str]:
+    """The verdict and its reason by all that the report of ``run`` knows: the only rule where :func:`hangs_on_all`."""
+    summary = summarise(run)
+    return summary.verdict, next(one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}")
 
 
 def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from asyncli.analysis import drift as drifting
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.forecast import Ceiling
+from asyncli.analysis.gaps import measured_s
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.records import Finding
-from asyncli.report.summary import Summary
+from asyncli.report.summary import PhaseSpan, RunPart, Summary
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
 from asyncli.report.words import (
     FIXED,
@@ -401,14 +402,21 @@ def _epilogue(summary: Summary, path: str) -> Iterable[RenderableType]:
     from rich.text import Text
 
     run = summary.run
-    spans = [
-        f"{one.name} {format_duration(one.end_s - one.start_s) if one.end_s is not None else 'not ended'}" for one in run.phases
-    ]
+    spans = [f"{one.name} {_lasted(run, one)}" for one in run.phases]
     yield Text(f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: {', '.join(spans)}.", "dim")
     yield Text(f"Verdict by the rule: {VERDICT_RULE}.", "dim")
     yield ""
     yield Text.assemble("Run file        ", (path, "bold"), overflow="fold")
     yield Text.assemble("Print it again  ", (f"asyncli report {shlex.quote(path)}", "bold"), overflow="fold")
+
+
+def _lasted(run: RunPart, one: PhaseSpan) -> str:
+    """How long a phase was; what of it was an interruption is no part of that."""
+    if one.end_s is None:
+        return "not ended"
+    measured = measured_s(run.gaps, one.start_s, one.end_s)
+    gap_s = one.end_s - one.start_s - measured
+    return format_duration(measured) + (f" (and {format_duration(gap_s)} of gap)" if gap_s > 0 else "")
 
 
 def _note(text: Text) -> RenderableType:

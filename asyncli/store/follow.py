@@ -10,6 +10,7 @@ import itertools
 import os
 import sqlite3
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,12 @@ class News(msgspec.Struct):
     #: At the first look all but the last seconds are one tick, with counts and without histograms.
     ticks: list[tuple[float, Tick]]
     samples: list[Sample]
-    findings: list[Finding]
+    #: With their instants.
+    findings: list[tuple[float, Finding]]
     #: The writer closed the file at the end of its run.
     complete: bool
+    #: When the run began (s since 1970).
+    began_s: float = 0.0
 
 
 class Follower:
@@ -99,10 +103,12 @@ class Follower:
         reader.measurable([t_s for t_s, _ in ticks])
         names = Finding.__struct_fields__
         findings = [
-            msgspec.convert(dict(zip(names, row, strict=True)), Finding)
-            for row in self._new(connection, "findings", "code, severity, evidence, remedy")
+            (t_s, msgspec.convert(dict(zip(names, row, strict=True)), Finding))
+            for t_s, *row in self._new(connection, "findings", "t_s, code, severity, evidence, remedy")
         ]
-        return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete)
+        reader.measurable([t_s for t_s, _ in findings])
+        began_s = datetime.fromisoformat(frame.started).timestamp()
+        return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete, began_s)
 
     def _catch_up(self, connection: sqlite3.Connection, frame: reader.Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
         """What is older than the last seconds, in short; what is left is news."""
@@ -194,6 +200,11 @@ def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> lis
 def last_written_s(path: Path) -> float:
     """When the run in ``path`` was last written to (s since 1970): a live one grows in its WAL. 0 where there is none."""
     return max((stamp[0] for one in (path, beside(path, "-wal")) if (stamp := _stamp(one)) is not None), default=0.0)
+
+
+def size_bytes(path: Path) -> int:
+    """How much disk the run in ``path`` takes: of one that is written, or was killed, most may be in its WAL."""
+    return sum(stamp[1] for one in (path, beside(path, "-wal")) if (stamp := _stamp(one)) is not None)
 
 
 def _stamp(path: Path) -> tuple[float, int, int] | None:

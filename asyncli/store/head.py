@@ -40,8 +40,8 @@ def read_head(path: str | os.PathLike[str]) -> Run:
 def _load(connection: sqlite3.Connection) -> Run:
     run = read_frame(connection)
     run.ticks = read_ticks(connection, _light)
-    run.findings = read_findings(connection)
     run.samples = _samples(connection, _until(run.phases))
+    run.findings = read_findings(connection)
     return run
 
 

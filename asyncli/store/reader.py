@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -15,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from asyncli.errors import PlanError, StoreError
+from asyncli.errors import NotBegunError, PlanError, StoreError
 from asyncli.plan import Plan, load_plan
 from asyncli.records import Check, Environment, Finding, Gap, Phase, Sample, Tick
 from asyncli.samples import Samples
@@ -27,8 +29,8 @@ T = TypeVar("T")
 _BUSY_S = 5.0
 # SQLite's machine is asked after so many instructions whether it may go on; what a file may take besides its own size.
 _ROUND, _SPARE = 100_000, 1_000_000
-#: The first bytes of every SQLite file (https://www.sqlite.org/fileformat.html, 1.2).
-MAGIC = b"SQLite format 3\0"
+# The first bytes of every SQLite file (https://www.sqlite.org/fileformat.html, 1.2).
+_MAGIC = b"SQLite format 3\0"
 
 
 # What comes of reading bytes that no writer wrote: SQLite's and msgspec's refusals, rows or keys that are missing, values of
@@ -100,22 +102,30 @@ def _no_collection() -> Iterator[None]:
 
 
 def _look(path: Path) -> None:
+    """Refuse what can be no run file, without opening it.
+
+    In the process that writes it (a notebook that looks into its own soak) closing any descriptor of the file would end SQLite's
+    locks on it (https://www.sqlite.org/howtocorrupt.html, 2.2), and the next stranger who closes it would take its WAL away.
+    """
     try:
-        if path.is_dir():
-            raise StoreError(f"{path}: is a folder; name the run file in it, for example {path / 'run.db'}")
-        if path.exists() and not path.is_file():
-            raise StoreError(f"{path}: is not a regular file; name a run file that asyncli wrote")
-        with path.open("rb") as file:
-            head = file.read(len(MAGIC))
+        status = path.stat()
     except FileNotFoundError:
-        raise StoreError(f"{path}: there is no such file; name a run file that asyncli wrote (see --out)") from None
+        raise NotBegunError(f"{path}: there is no such file; name a run file that asyncli wrote (see --out)") from None
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror}); see its permissions") from None
+        raise _unreadable(path, error.strerror) from None
+    if stat.S_ISDIR(status.st_mode):
+        raise StoreError(f"{path}: is a folder; name the run file in it, for example {path / 'run.db'}")
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{path}: is not a regular file; name a run file that asyncli wrote")
+    if not os.access(path, os.R_OK):
+        raise _unreadable(path, os.strerror(errno.EACCES))
     # A writer killed before its first commit leaves a file of no bytes: SQLite would call that an empty database.
-    if not head:
+    if not status.st_size:
         raise _empty(path)
-    if head != MAGIC:
-        raise StoreError(f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote")
+
+
+def _unreadable(path: Path, why: str | None) -> StoreError:
+    return StoreError(f"{path}: cannot be read ({why}); see its permissions")
 
 
 @contextlib.contextmanager
@@ -187,12 +197,21 @@ def _bound(path: Path, connection: sqlite3.Connection) -> None:
 def _wrong(path: Path, error: Exception) -> StoreError:
     if _code(error) == sqlite3.SQLITE_BUSY:
         return StoreError(f"{path}: another program keeps it locked; end its transaction and try again")
+    if _code(error) == sqlite3.SQLITE_NOTADB and not is_sqlite(path):
+        return StoreError(f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote")
     why = " ".join(str(error).split())[:200] or type(error).__name__
     return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save what is left of it")
 
 
+def is_sqlite(path: Path) -> bool:
+    """Whether it begins as every SQLite file does. Not for a file that this process writes: see :func:`_look`."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+    return False
+
+
 def _empty(path: Path, or_else: str = "") -> StoreError:
-    return StoreError(
+    return NotBegunError(
         f"{path}: is empty: the run in it has not begun, or was ended before it did{or_else}; name another run file"
     )
 
@@ -276,11 +295,9 @@ def read_ticks(connection: sqlite3.Connection, opened: Callable[[bytes], Tick]) 
 
 
 def read_findings(connection: sqlite3.Connection) -> list[Finding]:
-    """What was noted as it happened, in that order."""
-    return [
-        msgspec.convert(dict(zip(Finding.__struct_fields__, row, strict=True)), Finding)
-        for row in connection.execute("SELECT code, severity, evidence, remedy FROM findings ORDER BY rowid")
-    ]
+    """What was found while the run lasted, in order."""
+    rows = connection.execute("SELECT code, severity, evidence, remedy FROM findings ORDER BY rowid")
+    return [msgspec.convert(dict(zip(Finding.__struct_fields__, row, strict=True)), Finding) for row in rows]
 
 
 def _load(connection: sqlite3.Connection) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import msgspec
 
 from asyncli.errors import StoreError
 from asyncli.plan import Plan
-from asyncli.records import Environment, Gap, Phase, Tick
-from asyncli.store.reader import read_frame, read_with
+from asyncli.records import ABORTED, RESUMED, STOPPED, Environment, Gap, Phase, Tick
+from asyncli.store.reader import read_frame, read_with, words
 from asyncli.store.schema import RECORDED
 from asyncli.store.stored import open_tick
+from asyncli.units import format_instant, instant_of
 
 #: Counters that begin at 0 with our processes: one that goes on with a run adds what they had come to.
 OUR_COUNTERS = ("generator.cpu_s", "session.cpu_s")
@@ -55,6 +57,23 @@ class Interrupted(msgspec.Struct, frozen=True):
             return 0.0
         return max(0.0, self.last_s - self.hold.start_s - left_out_s(self.hold, self.gaps, self.last_s))
 
+    @property
+    def ends_s(self) -> float | None:
+        """When its hold is to end by the wall clock (s since 1970), which no interruption makes later; None where it does not."""
+        if self.plan.hold_until is None:
+            return None
+        if self.hold is None or self.plan.hold_s is None:
+            # Of a time of day the one is meant that was next when this was asked for.
+            return instant_of(self.plan.hold_until, self.started_wall_s)
+        # It was reckoned when the hold began. The run's own clock may be off by now, by a step of the wall clock meanwhile.
+        return self.hold_ends_s or self.started_wall_s + self.hold.start_s + self.plan.hold_s
+
+    def left_s(self, now_s: float) -> float | None:
+        """How long the hold is still to last at ``now_s`` (s since 1970); None: until it is stopped."""
+        if (ends_s := self.ends_s) is not None:
+            return max(0.0, ends_s - now_s)
+        return None if self.plan.hold_s is None else max(0.0, self.plan.hold_s - self.held_s)
+
 
 def left_out_s(hold: Phase, gaps: Sequence[Gap], until_s: float) -> float:
     """How much of the hold up to an instant was an interruption."""
@@ -65,15 +84,35 @@ def left_out_s(hold: Phase, gaps: Sequence[Gap], until_s: float) -> float:
 def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
     """The run in ``path``, if it can be gone on with.
 
-    Raises :class:`StoreError` (one line) as ``read_run`` does, and where the run has come to the end of its hold.
+    Raises :class:`StoreError` (one line) as ``read_run`` does, and where the run has come to the end of its hold, or that would
+    have come by now.
     """
-    return read_with(path, lambda connection: _read(Path(path), connection))
+    before = read_with(path, lambda connection: _read(Path(path), connection))
+    ends_s = before.ends_s
+    if before.left_s(time.time()) == 0 and (before.hold is not None or ends_s is not None):
+        when = "came to its end" if ends_s is None else f"was to end at {format_instant(ends_s)}, which has passed"
+        raise _nothing_left(Path(path), f"its hold {when}")
+    return before
+
+
+def _nothing_left(path: Path, why: str) -> StoreError:
+    return StoreError(f"{path}: {why}, so there is nothing to resume; 'asyncli report {path}' tells of it")
+
+
+def _why_it_ended(connection: sqlite3.Connection) -> str:
+    why = "its hold came to its end"
+    for code, evidence in connection.execute("SELECT code, evidence FROM findings ORDER BY rowid"):
+        if code in (STOPPED, ABORTED):
+            why = f"it was {words(evidence)}"
+        elif code == RESUMED:
+            why = "its hold came to its end"
+    return why
 
 
 def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     frame = read_frame(connection)
     if frame.complete or any(one.name in ("drain", "residue") for one in frame.phases):
-        raise StoreError(f"{path}: its hold came to its end, so there is nothing to resume; 'asyncli report {path}' tells of it")
+        raise _nothing_left(path, _why_it_ended(connection))
     (wall,) = connection.execute("SELECT value FROM meta WHERE key = 'started_wall_s'").fetchone()
     row = connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
     (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()

@@ -71,6 +71,10 @@ def said(capfd: pytest.CaptureFixture[str], *arguments: str) -> Done:
         ([URL, "-k", "0"], "--keepalive", "below 2 s"),
         ([URL, "-k", "-60"], "--keepalive", "not a duration"),
         ([URL, "--hold", "long"], "--hold", "not a duration"),
+        (["--hold", "until", "07:00", URL], "--hold", "write both in quotes, for example 'until 07:00'"),
+        ([URL, "--hold", "until"], "--hold", "write both in quotes"),
+        ([URL, "--abort"], "--abort", "there is no limit that it could stop at"),
+        ([], "URL", "no URL given"),
         ([URL, "--timeout", "0"], "--timeout", "zero"),
         ([URL, "--workers", "0"], "--workers", "not a number of processes"),
         ([URL, "--workers", "two"], "--workers", "not a number of processes"),
@@ -101,6 +105,14 @@ def test_a_plan_that_cannot_be_is_one_line(
     line = complaint(said(capfd, "soak", *quiet, *arguments))
     assert where in line
     assert what in line
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [("soak", "no URL"), ("check", "no URL"), ("capacity", "no URL"), ("bench", "no URL"), ("report", "'RUN.db'"), ("watch", "'RUN.db'"), ("compare", "name two")],
+)
+def test_what_is_missing_is_named(capfd: pytest.CaptureFixture[str], command: str, what: str) -> None:
+    assert what in complaint(said(capfd, command))
 
 
 @pytest.mark.parametrize("command", ["soak", "check"])

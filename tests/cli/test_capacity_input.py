@@ -31,6 +31,7 @@ URL = "http://127.0.0.1:1/"
         ([URL, "--most", "2", "--start", "1", "--out", "."], "--out: . exists already; name a new folder"),
         ([URL, "--json", "/proc/none/out.json"], "--json: /proc/none/out.json lies in a folder that does not exist"),
         ([URL, "-c", "5"], "No such option"),
+        ([URL, "--most", "2", "--start", "1", "--status-url", f"{URL}nope"], f"status page {URL}nope: cannot be read"),
     ],
 )
 def test_what_is_refused_is_refused_in_one_line(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 from recording import write_run
@@ -27,7 +28,7 @@ from asyncli.cli.runs import command as runs_command
 from asyncli.cli.soak import command as soak_command
 from asyncli.errors import AsyncliError, StoreError
 from asyncli.plan import plan_document
-from asyncli.records import Deaths, Phase
+from asyncli.records import STOPPED, Deaths, Finding, Phase, Sample
 from asyncli.report import comparison
 from asyncli.report.listing import listed
 from asyncli.report.summary import summarise
@@ -36,6 +37,8 @@ from asyncli.store.reader import Run, read_run
 from asyncli.store.writer import RunWriter
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "analysis"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
+from made_runs import dead
 from synthetic_run import a_run
 
 
@@ -206,6 +209,36 @@ def test_the_list_says_what_the_report_says(files: Path, tmp_path: Path) -> None
     assert set(verdicts) == {"passed", "failed", "invalid"}
 
 
+def test_list_report_and_comparison_have_one_verdict(files: Path, tmp_path: Path) -> None:
+    limited = a_run(5000, hold_s=30.0, seed=9)
+    limited.plan = msgspec.structs.replace(limited.plan, fail_if=("heartbeats.latency_ms.p99 > 0.001",))
+    write(limited, tmp_path / "limited.db")
+    slept = a_run(5000, hold_s=30.0, seed=10)
+    at = slept.phases[2].start_s + 10.0
+    slept.findings = [Finding("suspended", "warning", "this machine was suspended for 5 s")]
+    slept.samples.append(Sample(at, {"clock.suspended_s": 5.0}))
+    slept.samples.sort(key=lambda one: one.t_s)
+    next(tick for t_s, tick in slept.ticks if t_s >= at).deaths = {"closed_idle": dead(7, 60, 20, 3)}
+    write(slept, tmp_path / "slept.db")
+    cut = a_run(5000, hold_s=30.0, seed=11)
+    cut.plan = msgspec.structs.replace(cut.plan, hold_s=3600.0)
+    cut.findings = [Finding(STOPPED, "warning", "stopped by the user (Ctrl-C or a signal) 30 s into the hold of 1 h")]
+    write(cut, tmp_path / "stopped.db")
+    by_name = {run["file"]: run for run in listing(tmp_path)["runs"]}
+    measured = {Path(one.path).name: one for one in comparison.measure_files((path, None) for path in sorted(tmp_path.glob("*.db")))}
+    for path in sorted(tmp_path.glob("*.db")):
+        report = summarise(read_run(path))
+        assert by_name[path.name]["verdict"] == measured[path.name].verdict == report.verdict, path
+        assert measured[path.name].why == next(one.evidence for one in report.findings if one.code == f"verdict_{report.verdict}")
+        assert by_name[path.name]["stopped"] is report.run.stopped is (path.name == "stopped.db")
+    assert {name: run["verdict"] for name, run in by_name.items()} == {
+        "limited.db": "failed", "slept.db": "invalid", "stopped.db": "passed",
+    }  # fmt: skip
+    (line,) = (one for one in ran(runs_command, tmp_path)[1].splitlines() if one.startswith("stopped.db"))
+    assert "passed, stopped" in line
+    assert "30 s of 1 h" in line
+
+
 def test_what_a_list_calls_punctual_no_verdict_calls_late() -> None:
     assert 1000 * min(saturation.MOST_BEAT_LATENESS_MS, saturation.MOST_RAMP_LATENESS_MS) > PUNCTUAL_US
 
@@ -281,6 +314,7 @@ def test_a_run_that_is_being_written_goes_on(tmp_path: Path) -> None:
             os.utime(tmp_path / name, (old, old))
         (one,) = listing(tmp_path)["runs"]
         assert (one["complete"], one["live"]) == (False, True)
+        assert one["bytes"] == sum((tmp_path / name).stat().st_size for name in ("live.db", "live.db-wal")) > 4096
         assert "going on" in ran(runs_command, tmp_path)[1]
     finally:
         writer.close(False)

@@ -54,6 +54,7 @@ def test_abort_stops_at_the_first_limit_that_can_only_get_worse(tmp_path: Path) 
     limits = ["--fail-if", "heartbeats.latency_ms.max > 1us", "--fail-if", "run.duration_s > 1d", "--abort"]
     done = run(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "1h", *limits, "--out", "run.db", "--json", "out.json")
     assert done.status == 99
+    assert done.err == "asyncli: --abort: only the end tells of run.duration_s > 1d\n"
     found = json.loads((tmp_path / "out.json").read_text())
     aborted = next(one["evidence"] for one in found["findings"] if one["code"] == "aborted_by_limit")
     assert "because a limit was crossed: heartbeats.latency_ms.max > 1us: heartbeats.latency_ms.max is " in aborted

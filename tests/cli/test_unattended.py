@@ -12,15 +12,21 @@ from pathlib import Path
 import pytest
 from programs import SHORT, Program, run
 
+from asyncli.store.reader import read_run
+
 pytestmark = pytest.mark.nginx
 
 
 def test_a_log_of_json_lines_and_a_command_that_hears_the_verdict(tmp_path: Path) -> None:
     command = 'echo "$ASYNCLI_VERDICT $ASYNCLI_STATUS $ASYNCLI_LINE" > said; cat > summary.json; basename "$ASYNCLI_RUN" >> said'
     done = run(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1s", "--out", "run.db", "--log-json", "--on-finish", command)
-    assert (done.status, done.err) == (0, "")
-    lines = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
+    assert done.status == 0
+    lines = [json.loads(line) for line in done.out.splitlines()]
     assert {line["event"] for line in lines} >= {"phase", "status"}
+    # The report is for people, and stands beside what is for machines, which has the verdict.
+    assert re.search(r"^PASSED ", done.err, re.MULTILINE)
+    assert (lines[-1]["event"], lines[-1]["verdict"], lines[-1]["status"], lines[-1]["run"]) == ("end", "passed", 0, "run.db")
+    assert lines[-1]["line"].startswith("passed: 50 of 50 connections were held to the end")
     phases = [line["phase"] for line in lines if line["event"] == "phase"]
     assert phases[-3:] == ["hold", "drain", "residue"]
     assert all({"time", "t_s", "event", "phase"} <= line.keys() for line in lines)
@@ -55,7 +61,7 @@ def test_in_a_log_of_json_lines_the_answer_to_sigusr1_is_one(tmp_path: Path) -> 
         before = program.out.count('"event":"status"')
         program.signal(signal.SIGUSR1)
         program.until(lambda: program.out.count('"event":"status"') > before, "it answers")
-        assert all(json.loads(line) for line in program.out.splitlines()[1:])
+        assert all(json.loads(line) for line in program.out.splitlines())
         program.signal()
         assert program.wait().status == 0
 
@@ -72,11 +78,26 @@ def test_watch_looks_in_from_another_terminal(tmp_path: Path) -> None:
             assert program.wait().status == 0
             assert watch.wait().status == 0
             assert watch.out.endswith("it has ended: asyncli report run.db\n")
-    assert run(tmp_path, "watch", "run.db", "--once").out.endswith("; it has ended\n")
-    assert run(tmp_path, "watch", "run.db").out.endswith("\nit has ended: asyncli report run.db\n")
+    ended = "passed: 50 of 50 connections were held to the end, and none was lost"
+    done = run(tmp_path, "watch", "run.db", "--once")
+    assert (done.status, done.out.startswith(f"it has ended; {ended}")) == (0, True)
+    lines = run(tmp_path, "watch", "run.db").out.splitlines()
+    assert lines[-2].startswith(ended)
+    assert lines[-1] == "it has ended: asyncli report run.db"
+    # What was, at the instant at which it was, and nothing of how it stands: it does not stand any more.
+    assert " left" not in "\n".join(lines)
+    lines = [json.loads(line) for line in run(tmp_path, "watch", "run.db", "--log-json").out.splitlines()]
+    assert [line["verdict"] for line in lines if line["event"] == "end"] == ["passed"]
+    assert "status" not in {line["event"] for line in lines}
+    recorded = read_run(tmp_path / "run.db")
+    told = [line["t_s"] for line in lines if line["event"] == "finding"]
+    assert len(told) == len(recorded.findings) > 0
+    assert max(told) < recorded.phases[-1].end_s
+    done = run(tmp_path, "watch", "run.db", "--once", "--log-json")
+    assert json.loads(done.out)["line"] == lines[-1]["line"]
     done = run(tmp_path, "watch", "none.db")
     assert (done.status, done.out) == (2, "")
-    assert done.err == "asyncli: none.db: there is no such file; name a run file that asyncli wrote (see --out)\n"
+    assert done.err.splitlines()[-1] + "\n" == "asyncli: none.db: there is no such file; name a run file that asyncli wrote (see --out)\n"
 
 
 def test_watch_says_that_a_run_stands_still_and_that_it_was_killed(tmp_path: Path) -> None:
@@ -100,9 +121,26 @@ def test_watch_says_that_a_run_stands_still_and_that_it_was_killed(tmp_path: Pat
             assert done.status == 0
             assert {json.loads(line)["event"] for line in done.out.splitlines()} >= {"phase", "status"}
             assert why in done.err
-    line = run(tmp_path, "watch", "run.db", "--once").out
-    assert "held 50 of 50" in line
-    assert line.endswith(f"{why}\n")
+    done = run(tmp_path, "watch", "run.db", "--once")
+    assert "held 50 of 50" in done.out
+    assert done.out.endswith(f"{why}\n")
+    assert (done.status, " left" in done.out) == (1, False)
+    # Killed just now, and in a file for machines.
+    now = time.time()
+    for name in ("run.db", "run.db-wal"):
+        os.utime(tmp_path / name, (now, now))
+    done = run(tmp_path, "watch", "run.db", "--once", "--log-json")
+    assert (done.status, json.loads(done.out)["trouble"]) == (1, f"nothing new for 3 s, and {why}")
+
+
+def test_watch_waits_for_a_run_that_is_about_to_begin(tmp_path: Path) -> None:
+    with Program(tmp_path, "watch", "run.db", name="watch") as watch:
+        watch.until(lambda: "waiting for run.db, for up to 10 s" in watch.err, "it waits")
+        with Program(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
+            watch.until(lambda: "held 10 of 10" in watch.out, "it shows it")
+            program.signal()
+            assert program.wait().status == 0
+        assert watch.wait().status == 0
 
 
 def test_watch_of_a_run_file_that_is_moved(tmp_path: Path) -> None:

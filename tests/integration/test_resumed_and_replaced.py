@@ -243,8 +243,9 @@ def test_what_cannot_be_resumed_says_so_in_one_line(tmp_path: Path, nginx: LabNg
         assert program.wait().status == 0
     before = (tmp_path / "run.db").read_bytes()
     for arguments, words in (
-        (["run.db"], "its hold came to its end, so there is nothing to resume; 'asyncli report run.db' tells of it"),
+        (["run.db"], "of 10 min, so there is nothing to resume; 'asyncli report run.db' tells of it"),
         (["run.db", "-c", "5", "http://127.0.0.1/"], "leave out --connections and the URL"),
+        (["run.db", "--plan", "smoke"], "leave out --plan\n"),
         (["none.db"], "no such file"),
     ):
         done = run(tmp_path, "soak", "--resume", *arguments, name="refused")
@@ -254,7 +255,7 @@ def test_what_cannot_be_resumed_says_so_in_one_line(tmp_path: Path, nginx: LabNg
         assert words in done.err
     assert (tmp_path / "run.db").read_bytes() == before
     done = run(tmp_path, "--resume", "run.db", name="short")
-    assert "its hold came to its end" in done.err
+    assert "it was stopped by the user (Ctrl-C or a signal)" in done.err
 
 
 def test_a_lost_worker_is_replaced_and_its_connections_are_opened_again(tmp_path: Path, nginx: LabNginx) -> None:

@@ -62,12 +62,24 @@ def untested(folder: Path, port: int, cause: str, *arguments: str) -> dict[str, 
     assert list(connections["failures"]) == [cause]
     assert connections["failures"][cause] == connections["failed"] > 0
     assert f"failed_{cause}" in codes(summary)
+    # It says that it gave up, and shows no hold that never was.
+    assert re.search(r"gave up .* into the ramp.*: [\d,]+ attempts to connect had failed, and none had succeeded", " ".join(done.out.split()))
+    assert [one["name"] for one in summary["run"]["phases"]] == ["baseline", "ramp", "drain", "residue"]
     return summary
 
 
 def test_a_target_that_refuses_is_untested_without_the_hour_of_hold(tmp_path: Path) -> None:
     with closed_port() as port:
         untested(tmp_path, port, "refused", "-c", "1000")
+
+
+def test_check_does_not_say_that_all_is_well_where_nothing_listens(tmp_path: Path) -> None:
+    with closed_port() as port:
+        done = run(tmp_path, "check", f"http://127.0.0.1:{port}/", "-c", "10")
+    assert done.status == 0
+    says = f"no limit of this host stands in the way; the server's own are not known: nothing listens on port {port} in this network namespace"
+    assert done.out.splitlines()[-1] == says
+    assert "warning" not in done.out
 
 
 def test_without_reopen_a_refusal_is_final(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,8 @@ from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run
 
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
-from asyncli.report.live import LiveFold, LiveState, LiveView, NullView, PlainView, plain_line, screen
+from asyncli.report.live import JsonView, LiveFold, LiveState, LiveView, NullView, PlainView, plain_line, screen
+from asyncli.report.livestate import Told
 from asyncli.store.reader import Run
 
 
@@ -116,7 +118,8 @@ WORDS = (
 def test_the_screen_fits_and_every_word_is_whole(width: int, until_s: float) -> None:
     run = a_run(100_000)
     state = state_at(run, until_s)
-    state.findings = (Finding("a", "warning", "long words " * 30), Finding("b", "error", "short"))
+    findings = (Finding("a", "warning", "long words " * 30), Finding("b", "error", "short"))
+    state.findings = tuple(Told(1.0, "ramp", one) for one in findings)
     state.lost, state.deaths = 12_345_678, {"closed_idle": 12_345_000, "reset": 678}
     text = drawn(run.plan, state, width)
     lines = text.splitlines()
@@ -163,7 +166,7 @@ def test_a_terminal_that_knows_ascii_alone() -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     console = Console(file=file, width=80, height=24, force_terminal=True)
     state = state_at(a_run(20_000), 60.0)
-    state.findings = (Finding("x", "error", "é " * 90),)
+    state.findings = (Told(1.0, "hold", Finding("x", "error", "é " * 90)),)
     console.print(screen(a_run(20_000).plan, state, console))
     file.flush()
 
@@ -192,6 +195,50 @@ def test_plain_lines_every_ten_seconds_and_at_each_phase() -> None:
 def test_a_line_with_losses_names_the_causes() -> None:
     line = plain_line(LiveState(phase="hold", lost=3, deaths={"reset": 1, "closed_idle": 2}, failed=1, failures={"refused": 1}))
     assert "lost 3 (closed_idle 2, reset 1); failed 1 (refused 1)" in line
+
+
+def test_a_price_below_nothing_is_not_known_wherever_it_is_shown() -> None:
+    run = a_run(20_000)
+    for sample in run.samples:
+        if sample.t_s > run.phases[1].start_s and "host.used_bytes" in sample.values:
+            sample.values["host.used_bytes"] -= 1e9
+            sample.values["server.pss_bytes"] = 0.0
+    state = state_at(run, 30.0)
+    assert (state.held > 200, state.host_per_connection, state.server_per_connection) == (True, None, None)
+    assert "a connection on this host" not in plain_line(state)
+    assert "known once hundreds are held and the host is still" in drawn(run.plan, state, 80)
+
+
+def test_a_log_for_machines_has_a_line_for_each_thing_that_happened() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    fold = LiveFold(Plan(urls=("http://a/",)))
+    view = JsonView(Plan(urls=("http://a/",)), console, began_s=1_740_830_400.0)
+    told: list[tuple[float, Any]] = [
+        (0.0, Phase("hold", 0.0)),
+        (1.0, Tick(held=10, opened=10)), (1.1, Sample(1.1, {"server.processes": 3.0, "status.accepts": 70.0})),
+        (2.0, Tick(held=7, deaths={"reset": Deaths(count=2), "closed_idle": Deaths(count=1)})),
+        (3.0, Tick(held=7, failures={"refused": 4})),
+        (4.0, Sample(4.0, {"server.processes": 3.0, "server.ended": 2.0, "status.accepts": 80.0})),
+        (5.0, Sample(5.0, {"server.processes": 3.0, "server.ended": 2.0, "status.accepts": 1.0})),
+        (6.0, Tick(held=6, deaths={"reset": Deaths(count=1)})),
+    ]  # fmt: skip
+    for t_s, what in told:
+        fold.tick(t_s, what) if isinstance(what, Tick) else fold.phase(what) if isinstance(what, Phase) else fold.sample(what)
+        view.update(fold.state())
+    fold.finding(Finding("odd", "info", "something"), t_s=2.5)
+    fold.end()
+    view.update(fold.state())
+    lines = [json.loads(line) for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert [line for line in lines if line["event"] == "lost"] == [
+        {"time": "2025-03-01T12:00:02.000+00:00", "t_s": 2.0, "event": "lost", "phase": "hold", "count": 3, "causes": {"reset": 2, "closed_idle": 1}, "since_s": 1.1},
+        {"time": "2025-03-01T12:00:06.000+00:00", "t_s": 6.0, "event": "lost", "phase": "hold", "count": 1, "causes": {"reset": 1}, "since_s": 5.0},
+    ]
+    assert [(line["t_s"], line["count"], line["causes"]) for line in lines if line["event"] == "failed"] == [(3.0, 4, {"refused": 4})]
+    assert [(line["t_s"], line["ended"], line["processes"], line["counters_restarted"]) for line in lines if line["event"] == "server"] == [
+        (4.0, 2, 3, False), (5.0, 0, 3, True),
+    ]  # fmt: skip
+    # A finding has its own instant, whenever it is told; and of a run that is over nothing says how it stands.
+    assert (lines[-1]["event"], lines[-1]["t_s"], lines[-1]["time"]) == ("finding", 2.5, "2025-03-01T12:00:02.500+00:00")
 
 
 def test_the_null_view_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

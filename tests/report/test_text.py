@@ -11,7 +11,7 @@ from rich.console import Console
 from synthetic_run import a_run
 
 from asyncli.analysis.drift import RULE as DRIFT_RULE
-from asyncli.records import Deaths, Finding
+from asyncli.records import Deaths, Finding, Gap
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.text import answer, one_line, print_report, room
 from asyncli.store.reader import Run
@@ -42,6 +42,14 @@ def test_the_verdict_and_the_answer_come_first() -> None:
         r"of its two ends, 1[23]\d B ± \d+ in asyncli, [34]\d\d B ± \d+ left over\."
     )
     assert re.fullmatch(pattern, said), said
+
+
+def test_an_interruption_is_no_part_of_the_hold() -> None:
+    run = a_run(20_000, hold_s=120.0)
+    hold = run.phases[2]
+    assert "hold 2 min, drain" in flat(printed(run))
+    run.gaps = [Gap(hold.start_s + 30.0, hold.start_s + 45.0)]
+    assert "hold 1 min 45 s (and 15 s of gap), drain" in flat(printed(run))
 
 
 def test_every_part_is_there() -> None:

@@ -118,16 +118,20 @@ def test_every_key_of_the_contract_can_be_named() -> None:
     [
         ("lost > 2", 2), ("lost > 0.2%", 2), ("connections.deaths.reset >= 1", 0), ("heartbeats.failed > 0", 1),
         ("heartbeats.latency_ms.max > 5ms", 2), ("connections.failures.refused > 0", 2), ("heartbeats.by_status.502 > 0", None),
+        ("connections.opened > 15", 1), ("heartbeats.sent > 20", 2), ("heartbeats.lateness_ms.max > 1ms", 1),
+        ("ramp.lateness_ms.max > 1ms", 0),
         # What may still get better is judged at the end alone.
         ("held < 1", None), ("heartbeats.latency_ms.p99 > 1us", None), ("heartbeats.failed > 0.001%", None), ("lost < 5", None),
     ],
 )  # fmt: skip
 def test_while_it_runs_what_can_only_get_worse_is_judged(text: str, when: int | None) -> None:
     ticks = [
-        Tick(sent=10, deaths={"reset": Deaths(1)}),
-        Tick(sent=10, beats_failed=1, deaths={"reset": Deaths(1)}),
+        Tick(opened=10, sent=10, deaths={"reset": Deaths(1)}),
+        Tick(opened=10, sent=10, beats_failed=1, deaths={"reset": Deaths(1)}),
         Tick(sent=10, deaths={"reset": Deaths(1)}, failures={"refused": 1}),
     ]
+    ticks[0].ramp_lateness_us.add(2000)
+    ticks[1].lateness_us.add(2000)
     ticks[2].latency_us.add(6000)
     live = LiveLimits([parse(text, Summary)], 1000)
     outcomes = [live.crossed(tick) for tick in ticks]

@@ -44,7 +44,7 @@ def looked(news: News) -> LiveState:
 def whole(path: Path) -> LiveState:
     """What a look that reads all would say."""
     run = read_run(path)
-    return looked(News(run.plan, run.phases, run.ticks, list(run.samples), run.findings, run.complete))
+    return looked(News(run.plan, run.phases, run.ticks, list(run.samples), [(0.0, one) for one in run.findings], run.complete))
 
 
 def test_the_first_look_says_what_all_of_it_says_and_opens_only_the_seconds_in_which_something_was(
@@ -94,6 +94,7 @@ def test_what_comes_is_told_once(tmp_path: Path) -> None:
     writer.sample(Sample(2.0, {"status.active": 21.0}))
     writer.finding(2.0, Finding("odd", "info", "something"))
     later = _when(follower, lambda one: bool(one.findings))
+    assert [(t_s, one.code) for t_s, one in later.findings] == [(2.0, "odd")]
     assert ([t_s for t_s, _ in later.ticks], len(later.samples), later.phases) == ([2.0], 1, [Phase("ramp", 0.0, 2.0)])
     assert follower.news().ticks == []
     # Deleted, it comes back with its writer; nothing of it is told again.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from asyncli.records import Finding, Phase, Tick
 from asyncli.store.reader import read_run
 from asyncli.store.resume import Interrupted, read_interrupted
 from asyncli.store.writer import RunWriter
+from asyncli.units import format_instant
 
 
 @pytest.fixture
@@ -28,6 +30,59 @@ def cut_off(tmp_path: Path) -> Path:
 
 def resume(before: Interrupted) -> RunWriter:
     return RunWriter.resume(before.path, {}, recorded=before.recorded, anew=True)
+
+
+def held(path: Path, *, ends_s: float | None = None, findings: tuple[Finding, ...] = (), drained: bool = False, **plan: object) -> Path:
+    """A run that was killed 3 s into its hold, or drained then."""
+    environment = {} if ends_s is None else {"hold_ends_s": ends_s}
+    document = plan_document(Plan(urls=("http://127.0.0.1/",), **plan))  # type: ignore[arg-type]
+    writer = RunWriter.create(path, run_id="r", started_wall_s=time.time() - 10, plan_document=document, environment=environment)
+    writer.phase(Phase("hold", 1.0))
+    writer.tick(4.0, Tick(second=3, held=10, opened=10))
+    for finding in findings:
+        writer.finding(4.0, finding)
+    if drained:
+        writer.phase(Phase("drain", 4.0))
+    writer.close(False)
+    return path
+
+
+def test_a_hold_that_would_have_ended_by_now_is_not_resumed(tmp_path: Path) -> None:
+    ended_s = time.time() - 3600
+    path = held(tmp_path / "past.db", ends_s=ended_s, hold_s=60.0, hold_until="07:00")
+    with pytest.raises(StoreError) as caught:
+        read_interrupted(path)
+    assert str(caught.value) == (
+        f"{path}: its hold was to end at {format_instant(ended_s)}, which has passed, so there is nothing to resume; "
+        f"'asyncli report {path}' tells of it"
+    )
+    with pytest.raises(StoreError, match="its hold came to its end, so there is nothing to resume"):
+        read_interrupted(held(tmp_path / "done.db", hold_s=2.0))
+    now_s = time.time()
+    assert read_interrupted(held(tmp_path / "on.db", ends_s=now_s + 100, hold_s=60.0, hold_until="07:00")).left_s(now_s) == pytest.approx(100)
+    assert read_interrupted(held(tmp_path / "more.db", hold_s=60.0)).left_s(now_s) == pytest.approx(57)
+    assert read_interrupted(held(tmp_path / "ever.db", hold_s=None)).left_s(now_s) is None
+
+
+def test_a_hold_by_the_wall_clock_that_never_began_does_not_mean_tomorrow(tmp_path: Path) -> None:
+    began_s = time.time() - 7200
+    plan = plan_document(Plan(urls=("http://127.0.0.1/",), hold_s=None, hold_until=time.strftime("%H:%M", time.localtime(began_s + 3600))))
+    writer = RunWriter.create(tmp_path / "run.db", run_id="r", started_wall_s=began_s, plan_document=plan, environment={})
+    writer.phase(Phase("ramp", 0.0))
+    writer.close(False)
+    with pytest.raises(StoreError, match=r"its hold was to end at .*, which has passed"):
+        read_interrupted(writer.path)
+
+
+def test_a_hold_that_was_cut_short_is_not_said_to_have_come_to_its_end(tmp_path: Path) -> None:
+    stopped = Finding("stopped_by_user", "warning", "stopped by the user (Ctrl-C or a signal) 3 s into the hold of 1 min")
+    path = held(tmp_path / "run.db", findings=(stopped,), drained=True)
+    with pytest.raises(StoreError) as caught:
+        read_interrupted(path)
+    assert f"it was {stopped.evidence}, so there is nothing to resume" in str(caught.value)
+    resumed = Finding("resumed", "warning", "the run was cut off")
+    with pytest.raises(StoreError, match="its hold came to its end"):
+        read_interrupted(held(tmp_path / "again.db", findings=(stopped, resumed), drained=True))
 
 
 def test_of_those_that_resume_it_at_once_one_does(cut_off: Path) -> None:

@@ -506,6 +506,17 @@ def test_a_reader_in_our_own_process_leaves_no_index_behind(tmp_path: Path, monk
     assert [path.name for path in place.parent.iterdir()] == ["run.db"]
 
 
+def test_a_reader_in_our_own_process_leaves_the_writers_locks_alone(tmp_path: Path) -> None:
+    """Or the next stranger who closes the file would be the last one, and take its WAL away."""
+    writer = create(tmp_path / "run.db")
+    fill(writer)
+    wait_for(lambda: read_run(tmp_path / "run.db").findings)
+    script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) FROM ticks').fetchone(); c.close()"
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "run.db")], check=True, timeout=60)
+    assert (tmp_path / "run.db-wal").exists()
+    writer.close(True)
+
+
 def _ticks(path: Path) -> list[Any]:
     try:
         return list(read_run(path).ticks)
