@@ -220,7 +220,7 @@ def test_attempts_that_fail_in_the_hold_say_when_and_that_the_loss_came_first() 
     ticks[19][1].deaths["reset"] = Deaths(count=9)
     (finding,) = deaths.failures(fold(ticks, phases), ticks)
     assert finding.evidence.endswith("to 0:00:23, as lost connections were to be replaced")
-    assert finding.remedy.startswith("see the lost_* findings")
+    assert finding.remedy.startswith("see the findings on lost connections")
     # Some failed in the ramp: those were to replace nothing.
     ticks[4][1].failures["refused"] = 1
     (finding,) = deaths.failures(fold(ticks, phases), ticks)
