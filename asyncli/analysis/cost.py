@@ -21,7 +21,7 @@ from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_duration
 
-__all__ = ["CALLED", "CONFIDENCE", "SETTLED", "Cost", "Costs", "Fit", "Residue", "costs"]
+__all__ = ["CALLED", "CONFIDENCE", "SETTLED", "SURE", "Cost", "Costs", "Fit", "Residue", "costs"]
 
 # Forty points tell noise that is fresh in each from noise that wanders better than twenty do. A ramp of two minutes fills each
 # with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than six.
@@ -39,6 +39,8 @@ _PLATEAUS_THAT_SPARE_ONE = 5
 _RAMP_THAT_FITS_S = 20.0
 # The first seconds of the hold show what the last connections cost; later ones would mix in growth over time.
 _INTO_HOLD_S = 5.0
+# In so many of them the server's own count, which may come seldom, says whether others use it too. A list of runs reads as far.
+OTHERS_INTO_HOLD_S = 15.0
 # Sampled less often than this, a metric cannot be laid on another's instants by a line between its neighbours.
 _WIDEST_GAP_S = 30.0
 # Connections of other clients that tell: more than these many, or this share of ours.
@@ -53,6 +55,9 @@ _GAP_SHARE = 0.2
 _MOVES_TOO_LITTLE = 0.01
 # How many deviations of its own noise a metric at rest must have moved by: one false alarm in some eighty rests, were it normal.
 _MOVES_BEYOND = 2.5
+
+#: A slope whose interval is wider than this share of it, on either side, is no number to go by.
+SURE = 0.5
 
 #: The parts of a cost in words.
 CALLED = {
@@ -481,7 +486,9 @@ def _server_count(samples: Sequence[Sample], held: Series, phases: Sequence[Phas
     bound = max(_OTHERS, _OTHERS_SHARE * most)
     before = active.between(-math.inf, start)
     hold = phase(phases, "hold")
-    during = active.between(hold.start_s, hold.end_s if hold.end_s is not None else math.inf) if hold else Series()
+    # Not later: what the server then counts beyond ours may be what we lost, and was not there in the ramp that is fitted.
+    end = min(hold.start_s + OTHERS_INTO_HOLD_S, hold.end_s if hold.end_s is not None else math.inf) if hold else 0.0
+    during = active.between(hold.start_s, end) if hold else Series()
     strangers = [value - 1 for value in before.values]
     excess = [value - 1 - (held.at(t_s) or 0.0) for t_s, value in zip(during.t_s, during.values, strict=True)]
     if not any(part and statistics.median(part) > bound for part in (strangers, excess)):

@@ -32,9 +32,9 @@ _FAILURES: dict[str, tuple[str, str]] = {
 
 # The same of attempts in the hold alone, which are to replace what was lost: the loss came first, and says more.
 _REPLACING = {
-    "refused": "see the lost_* findings for why they were lost: nobody listened there meanwhile",
+    "refused": "see the findings on lost connections: nobody listened there meanwhile",
     "unreachable": "see routes, links and firewalls between here and the server at that time",
-    "connect_timeout": "see the lost_* findings for why they were lost: whoever should accept them did not answer meanwhile",
+    "connect_timeout": "see the findings on lost connections: whoever should accept them did not answer meanwhile",
 }
 
 

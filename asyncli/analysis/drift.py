@@ -248,7 +248,7 @@ def drifts(
     end = hold.end_s if hold.end_s is not None else end_of_hold(phases, ticks, samples)
     length = max(0.0, end - hold.start_s)
     start = hold.start_s + min(plan.keepalive_s, _SETTLING_SHARE * length)
-    look = _Look(start, end, held_over_time(ticks, phases), first_connect(phases, ticks), ticks)
+    look = _Look(start, end, held_over_time(ticks, phases), first_connect(phases, ticks), ticks, plan.keepalive_s)
 
     found: dict[MetricName, Drift] = {}
     starts_anew = _restarts(samples)
@@ -285,7 +285,10 @@ def drifting(samples: Sequence[Sample], name: MetricName) -> Series:
 class _Look:
     """One metric after another over the same stretch of the hold."""
 
-    def __init__(self, start_s: float, end_s: float, held: Series, first_connect_s: float, ticks: Ticks) -> None:
+    def __init__(
+        self, start_s: float, end_s: float, held: Series, first_connect_s: float, ticks: Ticks, settling_s: float = 0.0
+    ) -> None:
+        self._settling_s = settling_s
         self._start, self._end, self._held, self._before = start_s, end_s, held, first_connect_s
         self._answered = Series([t_s for t_s, _ in ticks], [float(tick.answered) for _, tick in ticks])
 
@@ -296,6 +299,9 @@ class _Look:
         """
         edges = [self._start, *(cut for cut in cuts if self._start < cut < self._end), self._end]
         start, end = max(pairwise(edges), key=lambda stretch: stretch[1] - stretch[0])
+        if start > self._start:
+            # A server that is started anew settles anew, as it does at the hold's beginning.
+            start += min(self._settling_s, _SETTLING_SHARE * (end - start))
         bin_s = _bin_s(metric.between(start, end).t_s, end - start)
         times, values, held = self.medians(metric, start, end, bin_s)
         result = Drift(
@@ -328,12 +334,14 @@ class _Look:
             low, high = min(low, 0.0), max(high, 0.0)
             result.ci95 = (low, high)
         hours = (end - start) / 3600
-        result.within_bytes_per_hour = max(abs(low), abs(high), _PAGE / hours)
+        certain = result.p_value < 1 - CONFIDENCE and (low > 0 or high < 0)
+        # What is granted by pages may have moved by one more or less than it was seen to.
+        low, high = min(low, rate - _PAGE / hours), max(high, rate + _PAGE / hours)
+        result.ci95, result.within_bytes_per_hour = (low, high), max(abs(low), abs(high))
         # A share of the metric over an hour, or over a hold that is shorter, as a rate per hour.
         share_of_level = level / min(1.0, hours)
-        certain = result.p_value < 1 - CONFIDENCE and (low > 0 or high < 0)
         if certain and abs(rate) >= max(MEANINGLESS_SHARE * share_of_level, _PAGE / hours):
-            result.verdict = "grows" if low > 0 else "shrinks"
+            result.verdict = "grows" if rate > 0 else "shrinks"
         elif result.within_bytes_per_hour <= FLAT_SHARE * share_of_level:
             result.verdict = "flat"
         answered = sum(self._answered.between(math.nextafter(start, math.inf), end).values)
@@ -421,6 +429,9 @@ def in_words(drift: Drift) -> str:
     within = drift.within_bytes_per_hour
     if drift.verdict == "flat" and within is not None:
         flat = f"flat within {format_bytes(within)} an hour"
+        if drift.minutes < FEWEST_POINTS:
+            # A rate by the hour from less than that of it: who reads it should know from how little.
+            flat += f", by {format_duration(round((drift.to_s or 0.0) - (drift.from_s or 0.0)))}"
         if drift.bytes_per_hour and drift.p_value is not None and drift.p_value < 1 - CONFIDENCE:
             # Certain, and still no reason to do anything.
             way = "up" if drift.bytes_per_hour > 0 else "down"

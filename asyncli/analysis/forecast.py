@@ -15,7 +15,7 @@ from ipaddress import ip_address
 
 import msgspec
 
-from asyncli.analysis.cost import Costs, server_memory
+from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, series, within
 from asyncli.plan import Plan
 from asyncli.records import Check, Environment, Finding, Phase, Sample
@@ -32,8 +32,6 @@ _WORKER_DESCRIPTORS = 32
 _DEVIATIONS = 6.0
 # Limits beyond this are none: file-max on a fresh host is 2**63 - 1.
 _NO_LIMIT = 2**60
-# A slope whose interval is wider than this share of it, on either side, is no ground to divide by.
-_SURE = 0.5
 # An interval narrower than this share of its number leaves it three digits; a forecast has no more.
 _THREE_DIGITS = 0.1
 # A line that was measured to N says little of what happens at more than this many times N.
@@ -219,18 +217,17 @@ def _server_alone(costs: Costs, before: Sequence[Sample], ends: int, room: float
     how += f", {left_over:,.0f} of what is left over)" if left_over else ")"
     if most:
         how += f"; the interval reaches from {most:,.0f} B of what is left over, the most that it may be, to none of it"
-    return _by_memory("server_memory", room, own + left_over, (own - half, own + half + most), how, sure=half <= _SURE * own)
+    return _by_memory("server_memory", room, own + left_over, (own - half, own + half + most), how)
 
 
-def _by_memory(name: str, room: float, slope: float, ci95: tuple[float, float], how: str, *, sure: bool | None = None) -> Ceiling:
+def _by_memory(name: str, room: float, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
     """``room`` by ``slope``. The interval is the slope's, turned over: Fieller's, where the numerator has no error.
 
-    No number where the slope is not ``sure``: its interval reaches zero, or is wider than half of it on either side.
+    No number where the interval reaches zero, or is wider than half of the slope on either side.
     """
     low, high = ci95
-    sure = high - low <= 2 * _SURE * slope if sure is None else sure
-    if slope <= 0 or low <= 0 or not sure:
-        why = "does not lie above zero" if low <= 0 else f"is wider than ± {_SURE:.0%} of it"
+    if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
+        why = "does not lie above zero" if low <= 0 else f"is wider than ± {SURE:.0%} of it"
         return Ceiling(name, None, None, f"{how}: the interval of that, {low:,.0f} to {high:,.0f} B, {why}")
     return Ceiling(name, math.floor(room / slope), (math.floor(room / high), math.floor(room / low)), how)
 

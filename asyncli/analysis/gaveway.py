@@ -38,6 +38,8 @@ _OUR_LATENESS = 0.5
 _STRETCH_S, _SHORTEST_STRETCH_S = 10.0, 2.0
 # A group or a process is full from this share of its limit on: a reading comes once a second, and is too low by then.
 _FULL_GROUP, _FULL_DESCRIPTORS = 0.97, 0.95
+# The connections of those who read the page may be among a server's sessions.
+_POLLERS = 4.0
 # So many segments sent again, and this share of what was sent, are more than chance.
 _RETRANSMITTED, _RETRANSMITTED_SHARE = 20, 0.01
 # A server that counts so much less than we sent, by share and by number, never saw the rest.
@@ -229,6 +231,21 @@ def _slots(seen: Seen) -> Iterator[GaveWay]:
         yield GaveWay("server", "slots", evidence, "raise its limit on connections (nginx: worker_connections)")
 
 
+def _places(seen: Seen) -> Iterator[GaveWay]:
+    """What a status page tells of a server's own limit: HAProxy's sessions, Apache's processes or threads."""
+    stop = end_of_hold(seen.phases, seen.ticks, seen.samples)
+    limit, most = seen.metric("status.limit").last(), max(seen.metric("status.active").values, default=0.0)
+    if limit is not None and most >= _FULL_GROUP * limit - _POLLERS:
+        evidence = f"{seen.server} had {format_count(most)} sessions open, and its status page (slim) says that it may have "
+        evidence += format_count(limit)
+        yield GaveWay("server", "slots", evidence, "raise maxconn in haproxy.cfg, of the frontend and global")
+    busy, idle = seen.metric("status.busy").last(until_s=stop), seen.metric("status.idle").last(until_s=stop)
+    if busy and idle == 0:
+        evidence = f"all {format_count(busy)} workers of {seen.server} were busy to the end, and none was idle"
+        remedy = "raise MaxRequestWorkers and ServerLimit (of processes or threads), or take the event MPM"
+        yield GaveWay("server", "slots", evidence, remedy)
+
+
 def _server_descriptors(seen: Seen) -> Iterator[GaveWay]:
     """A process that has none left: its accept() fails, and who connects waits in the listen queue."""
     used, limit = seen.metric("server.descriptors"), seen.metric("server.descriptors_limit")
@@ -354,7 +371,7 @@ def _never_answered(seen: Seen) -> Iterator[GaveWay]:
         f"{format_count(first)} {were} open at our end and never answered at all, as one that waits in the listen queue is, "
         f"while {seen.server} served {format_count(served)}{busy}"
     )
-    remedy = "it serves no more at a time: give it more processes, threads or slots"
+    remedy = "it serves no more at a time: give it more processes, threads or slots (Apache: MaxRequestWorkers; HAProxy: maxconn)"
     yield GaveWay("server", "never_accepted", evidence, remedy, certain=False)
 
 
@@ -381,7 +398,7 @@ def _slow(seen: Seen) -> Iterator[GaveWay]:
 
 
 _MECHANISMS = (
-    _host_memory, _starved, _server_memory, _slots, _server_descriptors, _both_busy, _late, _likely_slots, _server_ended,
+    _host_memory, _starved, _server_memory, _slots, _places, _server_descriptors, _both_busy, _late, _likely_slots, _server_ended,
     _server_cpu, _network, _queue, _refused, _never_answered, _errors, _lost, _slow,
 )  # fmt: skip
 

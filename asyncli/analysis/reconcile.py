@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.core.ramp import Ramp
@@ -109,21 +110,31 @@ class CountsOverTime(msgspec.Struct):
 
 
 def reconcile(
-    totals: Totals, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], plan: Plan | None = None
+    totals: Totals,
+    phases: Sequence[Phase],
+    ticks: Ticks,
+    samples: Sequence[Sample],
+    plan: Plan | None = None,
+    diagnoses: Sequence[Diagnosis] = (),
 ) -> tuple[Reconciliation, list[Finding]]:
     """The counts, and a finding for each pair that disagrees or did for a while, or for why nothing is known.
 
     The deltas run from the first page (our poller's connection is in it already) to the last of the run: in the
     residue, where nothing is in flight. In a run without one the pairs may differ by what was in flight then. Without
-    ``plan``, what was asked is not compared.
+    ``plan``, what was asked is not compared. ``diagnoses``: of what was lost, which may be what the server still counts.
     """
     result = Reconciliation(client_held=totals.held)
     start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
     client, pages = _Client(ticks, phases, plan), _Pages(samples)
+    context = _Context(
+        lost=totals.whole.lost, failed=sum(totals.whole.failures.values()), addresses=_addresses(plan),
+        killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
+    )  # fmt: skip
+    if len(pages) and pages.t_s[0] <= start and not math.isnan(pages.active[0]):
+        context.already = round(float(pages.active[0]))
     if plan is not None:
         result.divergences += client.behind_asked(start, stop)
     whole = totals.whole
-    context = _Context(lost=whole.lost, failed=sum(whole.failures.values()), addresses=_addresses(plan))
     if not math.isfinite(start):
         return result, [_unknown("nothing was connected", "see the other findings for why")]
     if not len(pages) or pages.t_s[0] > start:
@@ -189,7 +200,13 @@ def reconcile(
     if requests is not None and "requests" in apart:
         disagreements.append(_requests_differ(answers, requests, since.get("requests", ""), context))
     result.agrees = not disagreements
-    return result, [*disagreements, *_in_flight_then(every), *restarted, *_parted(result.divergences, context)]
+    ended = _ended(phases)
+    return result, [
+        *disagreements,
+        *_in_flight_then(every, anew=bool(pages.restarts), ended=ended),
+        *restarted,
+        *_parted(result.divergences, context),
+    ]
 
 
 def counts_over_time(
@@ -477,7 +494,9 @@ def _churn(ticks: Ticks, stop_s: float) -> int:
 # Saying it.
 
 _STRANGER = "someone else uses this server: run against a server that only we use"
-_LATE = "it still counts connections that were lost or given up: see the lost_* and failed_* findings"
+_LATE = "it still counts connections that were lost or given up"
+# So many more or less, or such a share, are our poller's, or came and went while a worker was replaced.
+_A_FEW, _A_FEW_SHARE = 5, 0.01
 _NOT_TOLD = (
     "believe the client's count; Apache's tells requests with ExtendedStatus On, and connections up to date in prefork, or in "
     "event with one process"
@@ -511,6 +530,29 @@ class _Context(msgspec.Struct):
     others: bool = False
     #: Opened, and silent before the first answer: the handshake's last packet may have been lost.
     silent: int = 0
+    #: Lost with workers of the server that were killed; and what it counted, our poller apart, before our first connect.
+    killed: int = 0
+    already: int = 0
+
+    def stale(self, excess: int) -> str:
+        """What it counts beyond ours, in words, where what is known explains that; else ""."""
+        enough = max(_A_FEW, round(_A_FEW_SHARE * excess))
+        killed = f"{self.killed:,} that went with a worker of it that was killed"
+        already = f"{self.already:,} that it counted before our first connect, lost ones of an earlier run or others'"
+        for known, words in (
+            (self.killed, killed), (self.already, already), (self.killed + self.already, f"{killed}, and {already}"),
+        ):  # fmt: skip
+            if known and abs(known - excess) <= enough:
+                return f"it still counts {words}; nginx takes off what a killed worker held only when all of it is started anew"
+        return ""
+
+    def beyond(self, excess: int) -> str:
+        """Why it may count ``excess`` connections more than we hold."""
+        if stale := self.stale(excess):
+            return stale
+        if self.others:
+            return _STRANGER
+        return f"{_LATE}: see what is said of those" if self.lost or self.failed else _LATE
 
     def behind(self, severity: Severity, remedy: str) -> tuple[Severity, str]:
         """Where the server counts less than we do."""
@@ -530,8 +572,13 @@ def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is not known"}[agrees]
 
 
-def _in_flight_then(every: Sequence[_Apart]) -> list[Finding]:
-    """How far those that agree differ all the same, and how far they may."""
+def _ended(phases: Sequence[Phase]) -> bool:
+    """Whether hold and drain came to their end."""
+    return all(one is not None and one.end_s is not None for one in (phase(phases, "hold"), phase(phases, "drain")))
+
+
+def _in_flight_then(every: Sequence[_Apart], *, anew: bool, ended: bool) -> list[Finding]:
+    """How far those that agree differ all the same, and how far they may. ``anew``: the server's counters began anew."""
     said = []
     for one in every:
         if one.by and one.agrees:
@@ -541,6 +588,10 @@ def _in_flight_then(every: Sequence[_Apart]) -> list[Finding]:
     if not said:
         return []
     remedy = "a hold and a drain that come to their end leave nothing in flight"
+    if ended:
+        remedy = "none needed: what was cut off or given up on the way may be counted by one side alone"
+    if anew:
+        remedy = "what a server counts after its last page goes with it: one that is not started anew leaves no such difference"
     return [Finding("reconcile_in_flight", "info", f"counts differ by no more than was in flight: {'; '.join(said)}", remedy)]
 
 
@@ -578,7 +629,7 @@ def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Findin
         others = f"; and {_many(len(times) - 1)} more" if len(times) > 1 else ""
         behind = widest.most < 0
         severity: Severity = "warning" if behind and pair not in ("asked", "requests") else "info"
-        remedy = _REMEDY_BEHIND[pair] if behind else _LATE if pair == "held" and not context.others else _STRANGER
+        remedy = _REMEDY_BEHIND[pair] if behind else context.beyond(widest.most) if pair == "held" else _STRANGER
         if behind and pair in ("held", "accepts", "requests"):
             severity, remedy = context.behind(severity, remedy)
         found.append(Finding(f"parted_{pair}", severity, in_words(widest) + others, remedy))
@@ -610,7 +661,7 @@ def _unknown(why: str, remedy: str) -> Finding:
 def _held_differ(held: int, active: int, since: str, context: _Context) -> Finding:
     evidence = f"the client holds {held:,} connections, the server {active:,}{since}"
     if active > held:
-        return Finding("reconcile_held", "warning", evidence, _STRANGER if context.others else _LATE)
+        return Finding("reconcile_held", "warning", evidence, context.beyond(active - held))
     remedy = (
         "the server let connections go, or never took them from its listen queue: see its error log for 'too many open "
         "files' and 'reusing connections', and middle boxes for silent drops"

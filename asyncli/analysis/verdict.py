@@ -9,7 +9,7 @@ import msgspec
 
 from asyncli.analysis.totals import Totals
 from asyncli.plan import Plan
-from asyncli.records import CUT, RESUMED, STOPPED, Finding
+from asyncli.records import CUT, RESUMED, STOPPED, Finding, Tick
 from asyncli.units import format_many
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
@@ -87,7 +87,17 @@ def judge(
     # It had its replacement, so all are held; but who reads this line alone should know.
     failed = sum(whole.failures.values())
     retried = f"; {format_many(failed, 'attempt')} to connect failed on the way" if failed else ""
-    return Judgement("passed", f"{held:,} of {asked:,} connections were held to the end, and {lost}{retried}{by_hand}")
+    said = f"{held:,} of {asked:,} connections were held to the end, and {lost}{retried}{by_hand}"
+    return Judgement("passed", said + _answered_with_errors(whole))
+
+
+def _answered_with_errors(whole: Tick) -> str:
+    """What a verdict on connections says of the work they did: "" where no answer was an error."""
+    bad = {status: count for status, count in whole.by_status.items() if status >= 400}
+    if not bad:
+        return ""
+    statuses = ", ".join(str(status) for status in sorted(bad))
+    return f"; but {sum(bad.values()):,} of {whole.answered:,} heartbeats were answered with errors ({statuses})"
 
 
 def interrupted(findings: Sequence[Finding]) -> str:

@@ -68,7 +68,11 @@ def _apache(text: str) -> StatusPage | None:
     if not {"BusyWorkers", "IdleWorkers", "Scoreboard"} <= said.keys():
         return None
     board = said["Scoreboard"]
-    found: dict[str, float | None] = {"requests": _number(said, "Total Accesses")}
+    found: dict[str, float | None] = {
+        "requests": _number(said, "Total Accesses"),
+        "busy": _number(said, "BusyWorkers"),
+        "idle": _number(said, "IdleWorkers"),
+    }
     connections = _number(said, "ConnsTotal")
     if connections is None and said.get("ServerMPM") != "event":
         found |= {
@@ -111,6 +115,7 @@ def _haproxy(text: str) -> StatusPage | None:
         "accepts": total("conn_tot", "stot"),
         "handled": total("stot"),
         "requests": total("req_tot"),
+        "limit": total("slim") or None,
     }
     return StatusPage("haproxy", _known(found), with_us=not others)
 

@@ -245,7 +245,7 @@ def _reuseport(config: NginxConfig, listen: Listen, workers: int, plan: Plan) ->
         what,
         "warn",
         detail="off: one worker may take most connections and run out of slots while others idle",
-        remedy=f"listen {listen.port} reuseport in nginx.conf, and a restart (a reload does not do it in all versions)",
+        remedy=f"listen {listen.place or listen.port} reuseport in nginx.conf, and a restart (a reload may not do it)",
     )
 
 
@@ -261,7 +261,9 @@ def _backlog(listen: Listen, workers: int, plan: Plan, host: Host) -> Check:
     detail += f"; {format_count(plan.asked_per_s)} connects/s x {STALL_S:g} s in which nginx may not accept"
     enough = have >= need
     wanted = 2 ** math.ceil(math.log2(max(512.0, need)))
-    remedy = f"listen {listen.port} backlog={wanted} in nginx.conf and sysctl -w net.core.somaxconn={wanted}"
+    remedy = f"listen {listen.place or listen.port} backlog={wanted} in nginx.conf"
+    if host.somaxconn is None or host.somaxconn < wanted:
+        remedy += f" and sysctl -w net.core.somaxconn={wanted}"
     remedy = "" if enough else remedy
     return Check("nginx_backlog", what, "ok" if enough else "warn", have, need, "connections", detail, remedy)
 

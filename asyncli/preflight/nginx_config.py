@@ -37,6 +37,8 @@ class Listen(msgspec.Struct, frozen=True, kw_only=True):
     backlog: int | None = None
     reuseport: bool = False
     default: bool = False
+    #: As the configuration names it: "127.0.0.1:8080", "8080".
+    place: str = ""
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
@@ -300,6 +302,7 @@ def _listen(args: list[str]) -> Listen | None:
         backlog=backlog,
         reuseport="reuseport" in options,
         default="default_server" in options or "default" in options,
+        place=place,
     )
 
 

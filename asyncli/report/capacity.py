@@ -283,12 +283,13 @@ def _steps(found: Capacity) -> Iterable[RenderableType]:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
     table.add_column(Text("Steps", "bold not dim"), justify="right", no_wrap=True)
-    for column in ("held", "lost", "failed", "p99", "late", "free", "CPU"):
+    for column in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU"):
         table.add_column(Text(column), justify="right", no_wrap=True)
     table.add_column(Text(""), no_wrap=True)
     for one in found.steps:
         table.add_row(
             Text(format_count(one.asked), "bold"),
+            format_count(one.opened),
             format_count(one.held),
             Text(format_count(one.lost), "red" if one.lost else ""),
             Text(format_count(one.failed), "red" if one.failed else ""),
@@ -309,8 +310,8 @@ def _steps(found: Capacity) -> Iterable[RenderableType]:
 
 
 _COLUMNS = (
-    "p99: of the heartbeats' latency; late: of asyncli's own lateness; free: the least memory that this host had left; CPU: "
-    "cores that the server used at the end."
+    "opened: those in place of lost ones as well; held: at the step's end, opened less lost; p99: of the heartbeats' latency; "
+    "late: of asyncli's own lateness; free: the least memory that this host had left; CPU: cores that the server used at the end."
 )
 
 

@@ -542,7 +542,7 @@ def cost_parts(costs: Costs, *, ends: int = 2, server: str = "server", style: St
         sheet.text(
             left,
             top - 18,
-            "what was measured apart; the host as a whole moved too much to tell",
+            ("" if style.narrow else "what was measured apart; ") + "the host as a whole moved too much to tell",
             "soft",
             size=11 if not style.narrow else 10.5,
         )
@@ -598,7 +598,10 @@ def _bracket(sheet: _Sheet, left: float, right: float, total: Cost, scale: float
     sheet.line([right, right], [y - 5, y + 5], "ink", 1.6)
     sheet.text(left, y - 15, f"{each(total.bytes_per_connection)} in all", bold=True, size=13)
     after = left + wide(f"{each(total.bytes_per_connection)} in all", 14.5) + 10
-    sheet.text(after, y - 15, f"95 %: {each(low, sign=False)} to {each(high)}", "soft", size=11)
+    words = f"95 %: {each(low, sign=False)} to {each(high)}"
+    if after + wide(words, 11) > sheet.style.width:
+        words = f"± {each(total.half_width)}"
+    sheet.text(after, y - 15, words, "soft", size=11)
 
 
 # What comes first, what moves, what died, what differs.

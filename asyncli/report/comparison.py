@@ -87,6 +87,8 @@ def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[Measu
     found = measure(name, str(path), run)
     if hangs_on_all(run):
         found.verdict, found.why = verdict_of_all(run)
+        if run.complete:
+            found.spoiled = found.why if found.verdict == "invalid" else ""
     return found
 
 

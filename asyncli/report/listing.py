@@ -16,7 +16,7 @@ from asyncli.analysis.verdict import Verdict, ended_by_user, judge
 from asyncli.records import SCHEMA
 from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import VERDICT_STYLE, ascii_only
-from asyncli.report.words import bytes_each, half_of, oneline, utf8
+from asyncli.report.words import oneline, utf8, with_error
 from asyncli.store.reader import Run
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -172,10 +172,7 @@ def _say(console: Console, text: Any) -> None:
 
 def _cells(run: Listed) -> dict[str, str]:
     held = format_count(run.held)
-    cost = "-" if run.cost is None else bytes_each(run.cost.bytes_per_connection)
-    if run.cost is not None:
-        cost += f" ± {half_of(run.cost.bytes_per_connection, run.cost.half_width)}"
-        cost += " (server)" if run.cost_of == "server_user" else ""
+    cost = "-" if run.cost is None else with_error(run.cost) + (" (server)" if run.cost_of == "server_user" else "")
     return {
         "run file": oneline(run.file),
         "started (UTC)": run.started.replace("T", " ").removesuffix("Z")[:16],

@@ -186,6 +186,9 @@ def _headline(summary: Summary) -> str:
     lasted_s = 0.0 if hold is None or hold.end_s is None else hold.end_s - hold.start_s
     # A hold that was not reached still has its milliseconds.
     lasted = f", held for {format_duration(lasted_s)}" if lasted_s >= _A_HOLD_S else ""
+    # Held for so long is what was not lost meanwhile.
+    if lasted and summary.connections.lost:
+        lasted = f" after {format_duration(lasted_s)}, {format_count(summary.connections.lost)} lost on the way"
     ended = ", stopped by the user" if interrupted(summary.findings) else ""
     return f"{format_count(held)} connections on {label}{lasted}{ended}"
 

@@ -47,7 +47,12 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
         Picture(
             "parts",
             "What one connection is made of",
-            "Memory in bytes; the heavy part of the line over the bar is the total's 95 % interval.",
+            "Memory in bytes"
+            + (
+                "; the heavy part of the line over the bar is the total's 95 % interval."
+                if charts.known_total(analyses.costs)
+                else "."
+            ),
             lambda style: charts.cost_parts(analyses.costs, ends=ends, server=server, style=style),
             lambda: _parts_alt(analyses, ends, server),
         ),

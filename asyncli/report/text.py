@@ -27,13 +27,13 @@ from asyncli.report.words import (
     bytes_each,
     ceiling,
     cost_rows,
-    half_of,
     interval,
     kept_less,
     milliseconds,
     oneline,
     or_dash,
     spent,
+    with_error,
 )
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -59,13 +59,12 @@ def print_report(summary: Summary, console: Console, path: str | os.PathLike[str
 def one_line(summary: Summary) -> str:
     """Verdict and answer in one line."""
     line = f"{summary.verdict}: {why(summary)}"
-    total = summary.cost.host_total
+    total, server = summary.cost.host_total, summary.cost.server_user
     if total is not None and total.ci95[0] > 0:
-        line += f"; one more costs {bytes_each(total.bytes_per_connection)} on this host, +- {bytes_each(total.half_width)}"
-    elif summary.cost.server_user is not None:
-        server = summary.cost.server_user
-        line += f"; one more costs {bytes_each(server.bytes_per_connection)} in {server_name(summary)}"
-    return oneline(line)
+        line += f"; one more costs {with_error(total)} on this host"
+    elif server is not None and server.ci95[0] > 0:
+        line += f"; one more costs {with_error(server)} in {server_name(summary)}"
+    return oneline(line.replace("±", "+-"))
 
 
 def why(summary: Summary) -> str:
@@ -90,7 +89,7 @@ def answer(summary: Summary) -> str:
     cost, both = summary.cost, summary.environment.get("local") is True
     ends = "for each of its two ends" if both else "for this end of it"
     parts = [
-        f"{bytes_each(one.bytes_per_connection)} {where}"
+        f"{with_error(one)} {where}"
         for one, where in (
             (cost.server_user, f"in {server_name(summary)}"),
             (cost.kernel, f"in the kernel {ends}"),
@@ -106,8 +105,7 @@ def answer(summary: Summary) -> str:
         unknown = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
         return f"One more connection costs {', '.join(parts)}; {unknown}."
     if total is not None:
-        each = total.bytes_per_connection
-        whole = f"One more connection costs {bytes_each(each)} on this host ± {half_of(each, total.half_width)}"
+        whole = f"One more connection costs {with_error(total)} on this host"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
     if parts:
         return f"One more connection costs {', '.join(parts)}; this host's total is not known."
@@ -120,6 +118,9 @@ def answer(summary: Summary) -> str:
 def room(summary: Summary) -> str:
     """The other half of the answer, how many would fit and what gives out first; "" where nothing is known of it."""
     found, sentences = summary.forecast, []
+    if not summary.connections.held:
+        # Of a server that held none at the end, what else would give out is idle talk.
+        return ""
     here, alone = found.memory, found.server_memory
     if here is not None and here.connections is not None:
         sentences.append(f"This host has memory for about {about(here)} like these, both ends on it")
@@ -226,7 +227,7 @@ def _room(summary: Summary) -> Iterable[RenderableType]:
     ceilings = [one for one in found.ceilings if one.connections is not None]
     if found.server_memory is not None and found.server_memory.connections is not None:
         ceilings.append(found.server_memory)
-    if not ceilings:
+    if not ceilings or not summary.connections.opened:
         return
     table = _table("Room for connections", "at most", "95 % interval", width=44)
     for one in sorted(ceilings, key=lambda one: one.connections or 0.0):

@@ -34,6 +34,7 @@ _BYTES = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib":
 _MEANT = ("bytes_per_connection", "bytes_per_hour", "connections")
 #: What a percentage is of, by the first word of the key.
 _WHOLES = {"connections": "connections.requested", "heartbeats": "heartbeats.sent", "requests": "requests.total"}
+_OF = {"connections.requested": "asked for", "heartbeats.sent": "sent", "requests.total": "sent"}
 # Not numbers of the run: what it was asked to do, where, and words.
 _APART = ("schema", "plan", "environment", "findings", "diagnoses")
 # Parts of counts by what happened.
@@ -55,11 +56,17 @@ class Threshold(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """``value`` of the key (None: unknown), and whether the limit was ``crossed`` (None: it cannot be said)."""
+    """``value`` of the key (None: unknown), and whether the limit was ``crossed`` (None: it cannot be said).
+
+    ``ci95``: the value's interval, where it has one: what keeps the limit while a part of that crosses it cannot be said to keep
+    it. ``whole``: what a percentage is of.
+    """
 
     threshold: Threshold
     value: float | None
     crossed: bool | None
+    ci95: tuple[float, float] | None = None
+    whole: float | None = None
 
     @property
     def words(self) -> str:
@@ -70,7 +77,17 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def amount(self) -> str:
         """The value, for a reader."""
-        return "unknown" if self.value is None else _shown(self.threshold.key, self.value)
+        if self.value is None:
+            return "unknown"
+        key, amount = self.threshold.key, _shown(self.threshold.key, self.value)
+        if self.ci95 is not None:
+            low, high = (_shown(key, end) for end in self.ci95)
+            amount += f" (95 % interval {low} to {high})"
+        if self.whole:
+            percent = self.value / self.whole * 100
+            share = f"{percent:,.3g}" if percent < 1000 else f"{percent:,.0f}"
+            amount += f", {share} % of the {format_count(self.whole)} {_OF[self.threshold.whole or '']}"
+        return amount
 
 
 def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
@@ -108,11 +125,15 @@ def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[
     for one in thresholds:
         value = _value(document, one.key)
         bound: float | None = one.bound
+        whole = None
         if one.whole is not None:
             whole = _value(document, one.whole)
             bound = None if whole is None else one.bound * whole
+        ci95 = _interval(document, one.key)
         crossed = None if value is None or bound is None else _COMPARE[one.comparison](value, bound)
-        outcomes.append(Outcome(one, value, crossed))
+        if crossed is False and ci95 is not None and bound is not None and one.comparison not in ("==", "!="):
+            crossed = None if any(_COMPARE[one.comparison](end, bound) for end in ci95) else False
+        outcomes.append(Outcome(one, value, crossed, ci95, whole))
     return outcomes
 
 
@@ -177,6 +198,16 @@ def _walk(of: Any, where: str) -> Iterator[str]:
             yield from _walk(arguments[1], f"{where}.{name}")
     elif of in (int, float, bool):
         yield where
+
+
+def _interval(document: Mapping[str, Any], key: str) -> tuple[float, float] | None:
+    """The 95 % interval that stands beside the number ``key``; None where it has none."""
+    of: Any = document
+    *path, leaf = key.split(".")
+    for name in path:
+        of = of.get(name) if isinstance(of, Mapping) else None
+    ends = of.get("ci95") if leaf in _MEANT and isinstance(of, Mapping) else None
+    return (float(ends[0]), float(ends[1])) if ends else None
 
 
 def _value(document: Mapping[str, Any], key: str) -> float | None:

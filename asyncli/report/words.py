@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from asyncli.analysis.cost import Cost
+from asyncli.analysis.cost import SURE, Cost
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -110,6 +110,18 @@ def half_of(value: float, half: float) -> str:
     if abs(value) >= _WHOLE_BYTES:
         return format_bytes(half)
     return f"{half:,.0f}" if half >= 1 else f"{half:,.1f}"
+
+
+def with_error(cost: Cost) -> str:
+    """What one more costs, never without its error: ``"528 B ± 1"``; of what is not known to half of it, or may be nothing, only
+    where it lies: ``"between 552 and 21,957 B"``, ``"not known (between -106 and 564 B)"``."""
+    (low, high), each = cost.ci95, cost.bytes_per_connection
+    if low > 0 and cost.half_width <= SURE * each:
+        return f"{bytes_each(each)} ± {half_of(each, cost.half_width)}"
+    ends = [interval(low, high).replace(" to ", " and ") + " B"]
+    if max(abs(low), abs(high)) >= _WHOLE_BYTES:
+        ends = [f"{bytes_each(low)} and {bytes_each(high)}"]
+    return f"between {ends[0]}" if low > 0 else f"not known (between {ends[0]})"
 
 
 def interval(low: float, high: float) -> str:

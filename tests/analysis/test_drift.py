@@ -251,8 +251,9 @@ def test_shrinking_is_said_and_is_no_finding() -> None:
 
 def test_a_constant_is_not_known_better_than_to_a_page() -> None:
     drift = Soak(hold_s=900.0, server__pss_bytes=lambda t: 100 * MB).server()
-    assert (drift.verdict, drift.bytes_per_hour, drift.ci95) == ("flat", 0.0, (0.0, 0.0))
-    assert drift.within_bytes_per_hour == pytest.approx(4096 / (840 / 3600))
+    assert (drift.verdict, drift.bytes_per_hour) == ("flat", 0.0)
+    a_page = 4096 / (840 / 3600)
+    assert (drift.ci95, drift.within_bytes_per_hour) == (pytest.approx((-a_page, a_page)), pytest.approx(a_page))
 
 
 def test_certain_but_meaningless_growth_is_flat() -> None:
@@ -383,7 +384,7 @@ def test_a_server_that_was_started_anew_is_judged_by_its_longest_life() -> None:
     soak = Soak(server__pss_bytes=lambda t: (100 if t < 500 else 60) * MB, status__accepts=lambda t: 200.0 if t < 500 else 101.0)
     drift = soak.server()
     assert drift.verdict == "flat"
-    assert drift.from_s == pytest.approx(soak.start + 500, abs=1.5)
+    assert drift.from_s == pytest.approx(soak.start + 560, abs=1.5)  # less the minute in which it settles
 
 
 def test_a_restart_that_no_page_shows_is_seen_by_the_processes_that_ended() -> None:
@@ -397,7 +398,7 @@ def test_a_restart_that_no_page_shows_is_seen_by_the_processes_that_ended() -> N
 
     restarted, of_two = soak(3.0), soak(1.0)
     assert restarted.server().verdict == "grows"
-    assert restarted.server().from_s == pytest.approx(restarted.start + 500, abs=1.5)
+    assert restarted.server().from_s == pytest.approx(restarted.start + 560, abs=1.5)
     # One worker of two that is replaced is no restart.
     assert of_two.server().from_s == pytest.approx(of_two.start + 60)
 

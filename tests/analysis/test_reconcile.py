@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import synthetic_run
 
+from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.reconcile import (
     CountsOverTime,
     Divergence,
@@ -121,6 +122,26 @@ def test_one_connection_too_many_or_too_few_is_seen() -> None:
         shift(run, "status.active", by)
         result, codes = reconciled(run)
         assert (result.agrees, codes) == (False, [code])
+
+
+def test_what_a_killed_worker_held_and_what_was_counted_before_are_no_strangers() -> None:
+    killed = Diagnosis("closed_idle", "worker_crash", 788, "", "", True, 50.0, 51.0)
+    run = a_run(20_000)
+    shift(run, "status.active", 789.0, since_s=50.0)
+    for metric in ("status.accepts", "status.handled"):  # our poller's, while the workers were replaced
+        shift(run, metric, 80.0, since_s=50.0)
+
+    def said(of: Run, *diagnoses: Diagnosis) -> str:
+        found = reconcile(fold(of.ticks, of.phases), of.phases, of.ticks, of.samples, of.plan, diagnoses)[1]
+        return next(one.remedy for one in found if one.code == "reconcile_held")
+
+    assert said(run).startswith("someone else uses this server")
+    assert said(run, killed).startswith("it still counts 788 that went with a worker of it that was killed; ")
+    run = a_run(20_000)
+    shift(run, "status.active", 500.0, since_s=0.0)
+    assert said(run).startswith("it still counts 500 that it counted before our first connect")
+    shift(run, "status.active", 788.0, since_s=50.0)
+    assert "788 that went with a worker of it that was killed, and 500 that it counted before" in said(run, killed)
 
 
 def test_a_server_that_counts_more_has_a_stranger_only_if_it_accepted_more() -> None:

@@ -55,6 +55,14 @@ def test_verdicts(of: Totals, options: dict[str, Any], verdict: str) -> None:
     assert judgement.why
 
 
+def test_who_passed_with_answers_that_were_errors_says_so_in_the_one_line() -> None:
+    of = totals(100, 100)
+    of.whole.answered, of.whole.by_status = 97, {200: 7, 404: 30, 503: 60}
+    judgement = judge(PLAN, of, saturated=False, complete=True)
+    assert judgement.verdict == "passed"
+    assert judgement.why.endswith("none was lost; but 90 of 97 heartbeats were answered with errors (404, 503)")
+
+
 def test_who_passed_after_failed_attempts_says_so_in_the_one_line() -> None:
     why = judge(PLAN, totals(100, 100, None, {"refused": 39, "connect_timeout": 1}), saturated=False, complete=True).why
     assert why == "100 of 100 connections were held to the end, and none was lost; 40 attempts to connect failed on the way"
@@ -212,7 +220,7 @@ def test_attempts_that_fail_in_the_hold_say_when_and_that_the_loss_came_first() 
     ticks[19][1].deaths["reset"] = Deaths(count=9)
     (finding,) = deaths.failures(fold(ticks, phases), ticks)
     assert finding.evidence.endswith("to 0:00:23, as lost connections were to be replaced")
-    assert finding.remedy.startswith("see the lost_* findings")
+    assert finding.remedy.startswith("see the findings on lost connections")
     # Some failed in the ramp: those were to replace nothing.
     ticks[4][1].failures["refused"] = 1
     (finding,) = deaths.failures(fold(ticks, phases), ticks)

@@ -76,16 +76,16 @@ def test_more_columns_are_let_through() -> None:
 
 def test_busy_processes_of_prefork_are_connections_and_no_accepts_are_made_up() -> None:
     page = parse_page(PREFORK)
-    assert page == ("server-status", {"status.active": 4, "status.reading": 0, "status.writing": 1, "status.waiting": 3}, True)
+    assert page == ("server-status", {"status.active": 4, "status.reading": 0, "status.writing": 1, "status.waiting": 3, "status.busy": 4, "status.idle": 9}, True)
 
 
 def test_event_tells_connections_and_not_threads() -> None:
-    assert parse_page(EVENT).values == {"status.active": 4, "status.waiting": 4}
+    assert parse_page(EVENT).values == {"status.active": 4, "status.waiting": 4, "status.busy": 1, "status.idle": 255}
 
 
 @pytest.mark.parametrize("change", [("Processes: 1", "Processes: 2"), ("ConnsTotal: 4", "ConnsTotal: 0")])
 def test_connections_of_event_that_may_be_out_of_date_are_not_told(change: tuple[str, str]) -> None:
-    assert parse_page(EVENT.replace(*change)).values == {}
+    assert parse_page(EVENT.replace(*change)).values.keys() == {"status.busy", "status.idle"}
 
 
 @pytest.mark.parametrize("page", [PREFORK, EVENT])
@@ -95,7 +95,7 @@ def test_apache_with_extended_status_tells_requests(page: str) -> None:
 
 
 def test_haproxy_s_frontends_are_summed_without_the_one_of_the_page() -> None:
-    counts = {"status.active": 3, "status.accepts": 5, "status.handled": 3, "status.requests": 6}
+    counts = {"status.active": 3, "status.accepts": 5, "status.handled": 3, "status.requests": 6, "status.limit": 58}
     assert parse_page(HAPROXY) == ("haproxy", counts, False)
     twice = parse_page(HAPROXY + _LAB.replace("lab", "other") + _LAB.replace("FRONTEND", "BACKEND"))
     assert twice.values == {name: 2 * count for name, count in counts.items()}
@@ -108,7 +108,7 @@ def test_a_lone_frontend_that_serves_the_page_too_counts_us() -> None:
 
 def test_a_column_that_a_version_lacks_is_absent() -> None:
     page = parse_page(HAPROXY.replace("req_tot", "else").replace("conn_tot", "other"))
-    assert page.values == {"status.active": 3, "status.accepts": 3, "status.handled": 3}
+    assert page.values == {"status.active": 3, "status.accepts": 3, "status.handled": 3, "status.limit": 58}
 
 
 @pytest.mark.parametrize("page", [NGINX, PREFORK, EVENT, HAPROXY])
@@ -143,7 +143,7 @@ def test_what_no_server_writes_is_refused_at_once(text: str) -> None:
 
 
 def test_a_count_that_no_server_has_is_not_told() -> None:
-    assert parse_page(PREFORK.replace("BusyWorkers: 4", "BusyWorkers: " + "9" * 400)).values.keys() == {"status.reading", "status.writing", "status.waiting"}
+    assert parse_page(PREFORK.replace("BusyWorkers: 4", "BusyWorkers: " + "9" * 400)).values.keys() == {"status.reading", "status.writing", "status.waiting", "status.idle"}
 
 
 def test_a_row_may_leave_out_a_column_that_is_named_twice() -> None:

@@ -301,6 +301,7 @@ def test_an_nginx_that_fits(tmp_path: Path) -> None:
         ("reuseport", "", "", "8080 backlog=4096", {}, "warn", "listen 8080 reuseport"),
         ("reuseport", "", "", "8080 backlog=4096", {"connections": 10_000}, "ok", "off"),
         ("backlog", "", "", "8080", {}, "warn", "listen 8080 backlog=1024"),
+        ("backlog", "", "", "127.0.0.1:8080", {}, "warn", "listen 127.0.0.1:8080 backlog=1024"),
         ("backlog", "", "", "8080 reuseport", {}, "ok", "6 listeners"),
     ],
 )

@@ -52,7 +52,7 @@ def alike() -> Comparison:
 
 
 def printed(comparison: Comparison, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console = Console(file=io.StringIO(), width=width, highlight=False, force_terminal=True, color_system=None)
     print_comparison(comparison, console)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= width

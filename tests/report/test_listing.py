@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import json
 
+import msgspec
 import pytest
 from rich.console import Console
 from synthetic_run import a_run
 
+from asyncli.core.histogram import Histogram
 from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
+from asyncli.report.summary import summarise
 
 
 def one(file: str = "run.db", **changes: float) -> Listed:
@@ -97,3 +100,21 @@ def test_what_stands_behind_the_sign_has_a_unit_where_that_is_not_bytes() -> Non
     assert dear.cost is not None
     dear.cost.bytes_per_connection, dear.cost.ci95 = 2.0e6, (2.0e6 - 3733, 2.0e6 + 3733)
     assert "2.0 MB ± 3,733 B" in printed(Listing("x", [dear], []), 140)[1]
+
+
+def test_the_verdict_is_the_reports_own() -> None:
+    run = a_run(20_000, hold_s=30.0)
+    run.plan = msgspec.structs.replace(run.plan, fail_if=("heartbeats.latency_ms.p99 > 0.001ms",))
+    head = msgspec.structs.replace(run, ticks=[(t_s, msgspec.structs.replace(tick, latency_us=Histogram())) for t_s, tick in run.ticks])
+    assert summarise(run).verdict == "failed"
+    assert listed(head, "a.db", 1, changed_s=1e6, age_s=1.0, whole=lambda: run).verdict == "failed"
+
+
+def test_what_a_server_counts_later_does_not_change_the_cost_that_the_ramp_told() -> None:
+    run = a_run(20_000, hold_s=60.0)
+    before = listed(run, "a.db", 1, changed_s=1e6, age_s=1.0).cost
+    hold = next(one for one in run.phases if one.name == "hold")
+    for sample in run.samples:
+        if sample.t_s > hold.start_s + 16.0:
+            sample.values["status.active"] += 5_000.0
+    assert listed(run, "a.db", 1, changed_s=1e6, age_s=1.0).cost == before

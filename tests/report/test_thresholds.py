@@ -146,3 +146,21 @@ def test_any_text_is_a_limit_or_refused_in_words(text: str) -> None:
         assert str(error)
     else:
         assert isinstance(outcome, Outcome)
+
+
+@pytest.mark.parametrize(
+    ("ci95", "is_crossed"), [((-0.9e6, 0.9e6), False), ((-1.4e6, 1.4e6), None), ((1.1e6, 1.4e6), None), (None, False)]
+)
+def test_what_its_interval_lets_be_beyond_a_limit_cannot_be_said_to_keep_it(
+    ci95: tuple[float, float] | None, is_crossed: bool | None
+) -> None:
+    document = {"drift": {"server_user": {"bytes_per_hour": 0.0, "ci95": ci95}}}
+    (outcome,) = judge([parse("drift.server_user > 1MB", Summary)], document)
+    assert outcome.crossed is is_crossed
+    assert ("95 % interval" in outcome.words) == (ci95 is not None)
+
+
+def test_a_percentage_is_told_as_one() -> None:
+    document = {"connections": {"requested": 1500, "lost": 2288}}
+    (outcome,) = judge([parse("lost > 0.1%", Summary)], document)
+    assert outcome.words == "lost > 0.1%: connections.lost is 2,288, 153 % of the 1,500 asked for"
