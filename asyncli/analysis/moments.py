@@ -281,10 +281,11 @@ def _extent(instants: Sequence[float], counts: Sequence[int], peak: int, taken: 
         high += 1
     # A moment falls on either side of a second's border: one or two beyond it, with nobody before or after them, are its own.
     least_s = instants[high] - instants[low] + 1.0
-    if least_s < _BURST_S and low > 0 and low - 1 not in taken and _is_fringe(instants, low, low - 1, low - 2):
+    room_s = max(_BURST_S, _BURST_S - 1.0 + sum(counts[low : high + 1]) / _CLOSES_PER_S)
+    if least_s < room_s and low > 0 and low - 1 not in taken and _is_fringe(instants, low, low - 1, low - 2):
         return low - 1, high
     if (
-        least_s < _BURST_S
+        least_s < room_s
         and high + 1 < len(instants)
         and high + 1 not in taken
         and _is_fringe(instants, high, high + 1, high + 2)

@@ -557,6 +557,15 @@ def test_one_beyond_a_second_s_border_belongs_to_its_moment(second: int) -> None
     assert by_code(Scene().die(1, "reset", [second - 5]).die(HELD - 1, "reset", [60])) == {"box_reset": HELD - 1, "too_few": 1}
 
 
+def test_the_first_few_of_a_great_burst_belong_to_it() -> None:
+    """100,000 take an nginx that reloads some seconds to close: in the first one may be less than a tenth of the fullest."""
+    scene = Scene(seconds=300, connections=100_000).says(keepalive_timeout=3600)
+    for second, dead in enumerate((3_840, 18_363, 14_635, 43_395, 19_767), 60):
+        scene.die(dead, "closed_idle", [second])
+    one = only(scene.sampled(range(65, 301), status_connects=2.0))
+    assert (one.code, one.count, one.certain) == ("reload", 100_000, True)
+
+
 def test_moments_that_come_all_the_time_are_none() -> None:
     scene = Scene(seconds=1000).die(6000, "closed_idle", range(10, 990, 10))
     assert only(scene).code == "unexplained"
