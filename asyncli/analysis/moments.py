@@ -284,12 +284,7 @@ def _extent(instants: Sequence[float], counts: Sequence[int], peak: int, taken: 
     room_s = max(_BURST_S, _BURST_S - 1.0 + sum(counts[low : high + 1]) / _CLOSES_PER_S)
     if least_s < room_s and low > 0 and low - 1 not in taken and _is_fringe(instants, low, low - 1, low - 2):
         return low - 1, high
-    if (
-        least_s < room_s
-        and high + 1 < len(instants)
-        and high + 1 not in taken
-        and _is_fringe(instants, high, high + 1, high + 2)
-    ):
+    if least_s < room_s and high + 1 < len(instants) and high + 1 not in taken and _is_fringe(instants, high, high + 1, high + 2):
         return low, high + 1
     return low, high
 
