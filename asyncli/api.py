@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli.analysis import compare as comparing
+from asyncli.analysis.sides import Sides, sides
 from asyncli.analysis.verdict import Verdict
 from asyncli.errors import HostError, PlanError
 from asyncli.notebook import LogWatcher, NotebookWatcher, kernel_shell, show_figures
@@ -121,11 +122,11 @@ class Recorded:
     def cost(self) -> CostView:
         """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
         name, held = server_name(self.summary), self.summary.connections.held
-        return CostView(self.analyses.costs, answer(self.summary), server=name, local=self._local, held=held)
+        return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held)
 
     def drift(self) -> DriftView:
         """Whether memory grew over the hold: bytes an hour with 95 % intervals, and a verdict by a stated rule."""
-        return DriftView(self.analyses.drifts, server_name(self.summary))
+        return DriftView(self.analyses.drifts, server_name(self.summary), self._sides.host)
 
     def deaths(self) -> DeathView:
         """Who closed established connections, when and why."""
@@ -156,8 +157,8 @@ class Recorded:
         return {one.name: one for one in pictures(self.records, self.summary, self.analyses)}
 
     @property
-    def _local(self) -> bool:
-        return self.environment.get("local") is True
+    def _sides(self) -> Sides:
+        return sides(self.environment)
 
 
 def _told(findings: Iterable[Finding]) -> str:
@@ -391,6 +392,7 @@ async def soak(
     out: str | os.PathLike[str] | None = None,
     *,
     progress: bool | None = None,
+    cluster: Any = None,
     **settings: Any,
 ) -> Recorded:
     """Soak in the running loop, and give what was recorded: ``run = await asyncli.soak(plan)`` in a notebook's cell.
@@ -398,6 +400,8 @@ async def soak(
     ``aim``: a :class:`Plan`; or URLs, or a lab server that runs, with the plan's keys as ``settings``
     (``connections="10k", hold="30s"``). ``out``: a new file, by default ``asyncli-<time>.db`` here. ``progress``: show it
     while it runs; None does so in a notebook, True also elsewhere (a line every ten seconds on standard error).
+
+    ``cluster``: open the connections from the hosts of a Dask cluster: its client, or its address (docs/cluster.md).
 
     Cancelling ends it at once, and the file is whole up to there. Raises :class:`~asyncli.errors.AsyncliError`, in one
     line, for what stands in the way: a plan that cannot be, a preflight that refuses, a file that exists.
@@ -426,7 +430,12 @@ async def soak(
         watcher = NotebookWatcher(plan)
     else:
         watcher = LogWatcher(plan) if progress else Onlooker(plan)
-    run = Soak(plan, path, watcher=watcher, target=target)
+    fleet = None
+    if cluster is not None:
+        from asyncli.cluster.link import Cluster
+
+        fleet = Cluster.of(cluster)
+    run = Soak(plan, path, watcher=watcher, target=target, cluster=fleet)
     watcher.stop = run.stop
     try:
         await run.run()

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from asyncli.agent.link import Link
 from asyncli.analysis.capacity import RULE, Bracket, Foretold, Search, bracket, foretold, next_count, verdict
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaveway import GaveWay, memory_floor
+from asyncli.analysis.sides import of_ours
 from asyncli.collect.kernel import read_counters
 from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status import StatusReader
@@ -113,6 +115,7 @@ class CapacitySearch:
         self._gone = ""
         self._broken = ""
         self._memory: int | None = None
+        self._own = "host.available_bytes"
         self._began = datetime.datetime.now(datetime.UTC)
         self._zero = time.monotonic()
 
@@ -194,6 +197,8 @@ class CapacitySearch:
         limits, _ = await look_around(plan)
         self._memory = limits.memory_total
         spread, checks, _ = await look_at(plan)
+        watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
+        self._own = of_ours("host.available_bytes", watched)
         if not self.plan.force:
             refuse([one for one in checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
         return spread.local
@@ -205,7 +210,7 @@ class CapacitySearch:
         path = self.folder / f"{number:02}-{count}.db"
         self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")
         with self._onlooker(plan) as onlooker:
-            guard = _Guard(onlooker, self._memory)
+            guard = _Guard(onlooker, self._memory, self._own)
             self._soak = soak = Soak(plan, path, watcher=guard)
             onlooker.stop = guard.stop = soak.stop
             if self._stopping:
@@ -233,12 +238,13 @@ def _lasts(plan: Plan) -> str:
 class _Guard:
     """Passes on what happens, and ends the step where this host's own memory runs out: the kernel would end somebody.
 
-    ``total``: bytes of memory that this host has; None where that is not known, and then nothing is guarded.
+    ``total``: bytes of memory that this host has; None where that is not known, and then nothing is guarded. ``own``: the metric
+    of what is available on it.
     """
 
-    def __init__(self, onlooker: Onlooker, total: int | None) -> None:
+    def __init__(self, onlooker: Onlooker, total: int | None, own: str = "host.available_bytes") -> None:
         self.stop: Callable[[str], None] = lambda _: None
-        self._to, self._total = onlooker, total
+        self._to, self._total, self._own = onlooker, total, own
         self._before: float | None = None
         self._driven = False
 
@@ -255,9 +261,12 @@ class _Guard:
     def planned(self, plan: Plan) -> None:
         self._to.planned(plan)
 
+    def resumed(self, so_far: Tick) -> None:
+        self._to.resumed(so_far)
+
     def sample(self, sample: Sample) -> None:
         self._to.sample(sample)
-        free = sample.values.get("host.available_bytes")
+        free = sample.values.get(self._own)
         if free is None or self._total is None:
             return
         if not self._driven:
@@ -269,13 +278,16 @@ class _Guard:
 class _Rest:
     """The server as it was before the first step, and waiting until it is so again.
 
-    By its own count of connections, where it has a status page; else by the TCP sockets of this host, until they are as few as
-    before or become no fewer: other programs have some too.
+    By its own count of connections, where it has a status page, which an agent may read; else by the TCP sockets of its host,
+    until they are as few as before or become no fewer: other programs have some too.
     """
 
     def __init__(self, plan: Plan, *, local: bool) -> None:
-        self._ports = {target.port for target in plan.targets} if local else set()
+        # Where an agent samples, the listener may be in another network namespace of this host.
+        self._ports = {target.port for target in plan.targets} if local and plan.agent is None else set()
         self._local = local
+        self._link = None if plan.agent is None else Link(plan)
+        self._counts = plan.status_url is not None
         self._status = None if plan.status_url is None else StatusReader(plan.status_url)
         self._before = 0.0
 
@@ -306,7 +318,7 @@ class _Rest:
             listens, still = self.listens(), await self._open()
             if still is not None and still < fewest:
                 fewest, fell = still, time.monotonic()
-            settled = self._status is None and time.monotonic() - fell >= _SETTLED_S
+            settled = not self._counts and time.monotonic() - fell >= _SETTLED_S
             if listens and still is not None and (still <= most or settled):
                 return ""
             if time.monotonic() >= latest:
@@ -316,11 +328,19 @@ class _Rest:
                 if still is None:
                     return f"the server's status page does not answer, {waited}"
                 return f"the server counts {format_count(still - self._before)} connections more than at the start, {waited}"
-            await asyncio.sleep(_LOOK_S)
+            # An agent samples once a second.
+            await asyncio.sleep(_LOOK_S if self._link is None else 1.0)
         return ""
 
     async def _open(self) -> float | None:
         """Connections of the server by its own count, else the TCP sockets of this host; None while its page does not answer."""
+        if self._link is not None:
+            try:
+                latest = (await self._link.hello(measure=False)).latest
+            except PeerError:
+                return None
+            self._counts = "status.active" in latest
+            return latest.get("status.active", latest.get("kernel.tcp_alloc", 0.0))
         if self._status is not None:
             try:
                 return (await self._status.read()).get("status.active", 0.0)
@@ -331,5 +351,7 @@ class _Rest:
         return (await asyncio.to_thread(read_counters)).values.get("kernel.tcp_alloc", 0.0)
 
     async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
         if self._status is not None:
             await self._status.close()

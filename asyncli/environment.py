@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,17 @@ def given_up(destination: Destination) -> Finding:
 
 def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> Environment:
     """The facts as plain data for JSON. Unreadable ones are None."""
+    return {
+        **read_host(limits, root),
+        "local": spread.local,
+        "workers": spread.workers,
+        "sources": max(1, len(spread.sources)),
+        "destinations": [show(destination) for destination in spread.destinations],
+    }
+
+
+def read_host(limits: Limits, root: Path = Path("/")) -> Environment:
+    """What of them is true of this host whatever the plan."""
     sysctls = {name: _read(root / "proc/sys" / name.replace(".", "/")) for name in SYSCTLS}
     cpuinfo = (_read(root / "proc/cpuinfo") or "").splitlines()
     model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), None)
@@ -58,15 +70,43 @@ def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> 
         "python": platform.python_version(),
         "asyncli": __version__,
         "host": platform.node(),
+        "network": network(root),
         "cpus": limits.cpus or os.cpu_count(),
         "memory_bytes": limits.memory_total,
         "limits": known,
         "sysctls": sysctls,
-        "local": spread.local,
-        "workers": spread.workers,
-        "sources": max(1, len(spread.sources)),
-        "destinations": [show(destination) for destination in spread.destinations],
     }
+
+
+def boot_id(root: Path = Path("/")) -> str | None:
+    """Which boot of which machine: containers and namespaces of one host share it."""
+    return _read(root / "proc/sys/kernel/random/boot_id")
+
+
+def network(root: Path = Path("/")) -> str | None:
+    """Tells one network namespace of a host from another within a boot: each has ports and TCP counters of its own."""
+    return _link(root / "proc/self/ns/net")
+
+
+def clock_at(zero_s: float, root: Path = Path("/")) -> dict[str, Any]:
+    """What tells the instant ``zero_s`` of time.monotonic() to others: the run's zero, in a run file's ``clock``.
+
+    ``wall_s``: Unix time then. ``monotonic_s``: on the clock of all processes with this ``boot_id`` and ``time_ns``
+    (random(4); time_namespaces(7): a namespace may shift it). Unreadable ones are None.
+    """
+    return {
+        "wall_s": time.time() - (time.monotonic() - zero_s),
+        "monotonic_s": zero_s,
+        "boot_id": boot_id(root),
+        "time_ns": _link(root / "proc/self/ns/time"),
+    }
+
+
+def _link(path: Path) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> str | None:

@@ -47,6 +47,16 @@ class PeerError(AsyncliError):
     guilty: ClassVar[str] = "server"
 
 
+class HeldError(AsyncliError):
+    """Another session holds what is asked for: an agent, or a client host."""
+
+
+class ClusterError(AsyncliError):
+    """The Dask cluster that was named is not there, or cannot do what is asked of it."""
+
+    guilty: ClassVar[str] = "cluster"
+
+
 class EngineError(AsyncliError):
     """A process of ours died or spoke nonsense: a bug of asyncli, or a kill from outside."""
 

@@ -27,6 +27,8 @@ from asyncli.units import LONGEST_S, instant_of, parse_count, parse_duration, pa
 # A connection beats after 1 to keepalive/2 seconds, so below 2 s the interval would be empty.
 SHORTEST_KEEPALIVE_S = 2.0
 MOST_CONNECTIONS = 10_000_000
+#: Where an agent listens, where nothing else is said.
+AGENT_PORT = 9165
 # Less than a clock can tell apart, and connections a second would not be a number.
 SHORTEST_INTERVAL_S = 1e-6
 # A plan file is some lines; what is more is another file, or a device without end. And Python's reader of TOML takes seconds for
@@ -70,6 +72,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     server_pid: int | None = None
     server_pidfile: str | None = None
     server_name: str | None = None
+    #: ``http://host:9165`` of the agent on the server's host, which reads all that in place of us.
+    agent: str | None = None
+    #: A file with its token (never the token itself), and one with the authority of its certificate.
+    agent_token_file: str | None = None
+    agent_ca: str | None = None
     method: str = "HEAD"
     headers: tuple[str, ...] = ()
     first_beat: Literal["now", "sleep"] = "now"
@@ -144,6 +151,23 @@ def _is_address(text: str) -> bool:
 
 def _url(value: object) -> str:
     return parse_url(value).url
+
+
+def _agent(value: object) -> str:
+    """Where an agent is: ``http://host[:port]``, or https."""
+    scheme, colon, rest = value.partition("://") if isinstance(value, str) else ("", "", "")
+    if not colon:
+        raise ValueError(f"{shown(value)} is not the address of an agent; write http://HOST:{AGENT_PORT}")
+    secure = scheme.lower() == "https"
+    try:
+        target = parse_url(f"http://{rest}" if secure else value)
+    except ValueError as error:
+        raise ValueError(f"{error} (of an agent: http://HOST:{AGENT_PORT})") from None
+    if target.path != "/":
+        raise ValueError(f"{shown(value)} has a path; write http://HOST:{AGENT_PORT}")
+    authority = urlsplit(target.url).netloc
+    port = "" if re.search(r":[0-9]+\Z", authority) else f":{AGENT_PORT}"
+    return f"{'https' if secure else 'http'}://{authority.rstrip(':')}{port}"
 
 
 def _url_list(value: object) -> tuple[str, ...]:
@@ -310,6 +334,9 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "server_pid": ("server_pid", _whole(1, 2**22, "a process id")),
     "server_pidfile": ("server_pidfile", _text),
     "server_name": ("server_name", _text),
+    "agent": ("agent", _agent),
+    "agent_token_file": ("agent_token_file", _text),
+    "agent_ca": ("agent_ca", _text),
     "method": ("method", _method),
     "header": ("headers", _strings(_header)),
     "first_beat": ("first_beat", _first_beat),
@@ -402,6 +429,13 @@ def read_layers(
     if len(named) > 1:
         where = " and ".join(located[field] for field in named)
         raise PlanError(f"{where}: name the server once, not {len(named)} times; leave all but one out")
+    if fields.get("agent") is not None and (twice := [one for one in ("status_url", *named) if fields.get(one) is not None]):
+        where = " and ".join(located[field] for field in twice)
+        what = "the agent reads the server's status page and processes"
+        raise PlanError(f"{located['agent']} and {where}: {what}; give the latter to 'asyncli agent'")
+    alone = [field for field in ("agent_token_file", "agent_ca") if fields.get(field) is not None and fields.get("agent") is None]
+    if alone:
+        raise PlanError(f"{located[alone[0]]}: there is no agent; write --agent http://HOST:{AGENT_PORT}")
     fields.setdefault("seed", secrets.randbits(48))
     return fields, located
 

@@ -1,11 +1,13 @@
 """What is measured, as data: ticks from the generator, samples from the collector, findings from the checks.
 
-These types cross every border (worker -> host -> session -> run file -> report) and hold no behaviour beyond merging.
+These types cross every border (worker -> host -> session -> run file -> report) and hold no behaviour beyond adding up.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+import math
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -34,8 +36,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 #: Codes of the findings of a run that its user ended before its plan did: drained after the first signal, or cut off at once.
 STOPPED, CUT = "stopped_by_user", "cut_off"
-#: ... of one that was cut off, and gone on with.
-RESUMED = "resumed"
+#: ... of one that was cut off, and gone on with; and what it says of connections that it held then.
+RESUMED, WITH_US = "resumed", "were lost with asyncli's own processes"
+#: ... of one of whose client hosts one is gone, with what it held; its name stands first, before " has ".
+HOST_LOST = "host_lost"
 #: ... and of one that a limit of its user's ended.
 ABORTED = "aborted_by_limit"
 #: Nothing had ever connected, so its ramp was ended.
@@ -55,6 +59,24 @@ class Gap(msgspec.Struct):
 
     start_s: float
     end_s: float | None = None
+
+
+class Span(Protocol):
+    """What begins (s) and may have ended."""
+
+    @property
+    def start_s(self) -> float: ...
+    @property
+    def end_s(self) -> float | None: ...
+
+
+def left_out_s(gaps: Iterable[Span], start_s: float, until_s: float) -> float:
+    """How much of what lasted from ``start_s`` to ``until_s`` (s) was an interruption."""
+    return sum(
+        min(until_s, math.inf if one.end_s is None else one.end_s) - one.start_s
+        for one in gaps
+        if start_s <= one.start_s < until_s
+    )
 
 
 class Deaths(msgspec.Struct, array_like=True):
@@ -270,7 +292,11 @@ METRICS: dict[str, str] = {
     "host.slab_bytes": "Slab of meminfo",
     "host.pagetable_bytes": "PageTables of meminfo",
     "host.cpu_busy_s": "CPU seconds of the host that were not idle, all cores",
+    "agent.uss_bytes": "private memory of the agent that samples the server's host",
+    "agent.cpu_s": "user and system time of that agent",
+    "client.": "the same of asyncli's own host, where an agent samples the server's: client.host..., client.tcp...",
     "clock.suspended_s": "seconds that this machine was suspended; a value each time that it woke",
+    "silent.": "seconds that this client host of a cluster had said nothing; a value each time that it spoke again",
     "tcp.": "a TCP extension counter since boot: ListenOverflows, ListenDrops, TCPTimeWaitOverflow, RetransSegs...",
     "probe.": "seconds that one round of this probe took",
 }
@@ -293,6 +319,12 @@ class Check(msgspec.Struct, frozen=True):
     detail: str = ""
     remedy: str = ""
 
+
+#: The family of METRICS that says how long a client host was silent.
+SILENT = "silent."
+
+#: Checks of the server's host, where that is another one, have codes that begin so.
+FAR = "far_"
 
 #: Free-form facts about where a run took place; see the contract's ``environment``.
 Environment = dict[str, Any]

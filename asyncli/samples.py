@@ -98,3 +98,10 @@ class Samples(Sequence[Sample]):
                     values[place][name] = value
             self._rows = rows
         return self._rows
+
+
+def metrics_of(samples: Sequence[Sample]) -> tuple[str, ...]:
+    """The metrics that were ever read, in the order in which they first were."""
+    return (
+        samples.metrics if isinstance(samples, Samples) else tuple(dict.fromkeys(name for one in samples for name in one.values))
+    )

@@ -11,8 +11,9 @@ import contextlib
 import datetime
 import time
 import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -20,18 +21,51 @@ from asyncli import preflight
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
-from asyncli.engine.shard import Failed, Shard, Ticked, Up, WorkerBack, WorkerLost, WorkerReplaced, WorkerSilent, build_shard
+from asyncli.engine.shard import (
+    Failed,
+    Measured,
+    Shard,
+    Ticked,
+    Told,
+    Up,
+    WorkerBack,
+    WorkerLost,
+    WorkerReplaced,
+    WorkerSilent,
+    build_shard,
+)  # fmt: skip
 from asyncli.engine.spread import Destination, Spread
-from asyncli.environment import given_up, look_around, read_environment
+from asyncli.environment import clock_at, given_up, look_around, read_environment
+from asyncli.errors import HeldError
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
-from asyncli.records import ABORTED, CUT, GAVE_UP, RESUMED, STOPPED, Check, Deaths, Finding, Gap, Phase, PhaseName, Sample, Tick
+from asyncli.records import (
+    ABORTED,
+    CUT,
+    GAVE_UP,
+    RESUMED,
+    STOPPED,
+    WITH_US,
+    Check,
+    Deaths,
+    Finding,
+    Gap,
+    Phase,
+    PhaseName,
+    Sample,
+    Tick,
+)
 from asyncli.store.resume import HOLD_ENDS, Interrupted
 from asyncli.store.writer import RunWriter
 from asyncli.units import format_clock, format_duration, format_instant, instant_of
 
-# The ramp's first batch is due this long after the workers hear of it: time for the word to reach sixty processes.
-_LEAD_S = 0.1
+if TYPE_CHECKING:
+    from asyncli.agent.collector import AgentCollector
+
+    Observer = Collector | AgentCollector
+
+T = TypeVar("T")
+
 # A ramp may end late by its connects' deadlines and their retries; past this the hold begins with what there is.
 _RAMP_SLACK_S = 10.0
 # When this many attempts have failed and none has succeeded, nobody is listening, and the ramp need not go on.
@@ -40,11 +74,13 @@ _FAILURES_THAT_SETTLE_IT = 100
 _SILENT_TURNS = 20
 # From the drain on the run ends of itself; and whoever asked for a hold without end stops it there by plan.
 _STOPPABLE = ("baseline", "ramp", "hold")
-_GO_ON = "'asyncli soak --resume {}' goes on with the run"
+_GO_ON = "'asyncli soak --resume {}{}' goes on with the run"
 _SEE_WHY = "find out what stopped or ended them: a bug, if it repeats"
 _AS_FAR = "the numbers are right as far as they go; run again for the rest"
 # Closing 100,000 connections takes a few seconds; a drain that takes longer than this per connection is stuck.
 _DRAIN_S_PER_CONNECTION = 1 / 2000
+# What a session held that was killed, an agent or hosts of a cluster, is let go within 15 s; its run may be resumed before that.
+_LET_GO_S = 25.0
 
 
 class Watcher(Protocol):
@@ -57,6 +93,11 @@ class Watcher(Protocol):
     def planned(self, plan: Plan) -> None:
         """The plan, in which something has been reckoned by now: how long a hold by the wall clock is."""
 
+    def resumed(self, so_far: Tick) -> None:
+        """The run is gone on with: the counts that it has by now. While it opens again what it held, until it is ``planned``,
+        the end of its hold is not known.
+        """
+
 
 class NoWatcher:
     """Nobody looks on."""
@@ -66,6 +107,39 @@ class NoWatcher:
     def sample(self, sample: Sample) -> None: ...
     def finding(self, finding: Finding) -> None: ...
     def planned(self, plan: Plan) -> None: ...
+    def resumed(self, so_far: Tick) -> None: ...
+
+
+class Fleet(Protocol):
+    """Whoever opens the connections on other hosts: :class:`asyncli.cluster.link.Cluster`."""
+
+    flags: str
+    checks: list[Check]
+
+    async def muster(self, plan: Plan) -> tuple[Limits, Spread]: ...
+    def watched_by_agent(self, boot: str | None) -> None: ...
+    @property
+    def findings(self) -> list[Finding]: ...
+    @property
+    def leave_out(self) -> tuple[str, ...]: ...
+    def environment(self, hosts: list[dict[str, Any]]) -> dict[str, Any]: ...
+    def generator(self, shard: Shard) -> FleetGenerator: ...
+    async def close(self) -> None: ...
+
+
+class FleetGenerator(Protocol):
+    """A :class:`Generator` whose processes are on other hosts."""
+
+    lead_s: float
+    drain_s: float
+    pids: list[int]
+
+    async def start(self) -> None: ...
+    def begin(self, t0: float) -> None: ...
+    def drain(self) -> None: ...
+    def messages(self) -> AsyncIterator[Up]: ...
+    def document(self) -> list[dict[str, Any]]: ...
+    async def close(self) -> None: ...
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -78,7 +152,8 @@ class Target(msgspec.Struct, frozen=True):
 class Soak:
     """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once.
 
-    ``resume``: go on with the run that ``out`` has the beginning of.
+    ``resume``: go on with the run that ``out`` has the beginning of. ``cluster``: the hosts that open the connections; None:
+    this one.
     """
 
     def __init__(
@@ -89,14 +164,17 @@ class Soak:
         watcher: Watcher | None = None,
         target: Target | None = None,
         resume: Interrupted | None = None,
+        cluster: Fleet | None = None,
     ) -> None:
         self.plan, self.out = plan, out
+        self._cluster = cluster
         self._watcher = watcher or NoWatcher()
         self._target = target
         self._resume = resume
         #: The hold in which a resumed run goes on; None where all begins with the baseline.
         self._held_before = resume.hold if resume is not None else None
         self._gap: Gap | None = None
+        self._resumed_s = 0.0
         #: What of the hold was not measured (s).
         self._left_out_s = 0.0
         self._begun_wall_s = time.time() if resume is None else resume.started_wall_s
@@ -120,7 +198,7 @@ class Soak:
         self._early: list[Finding] = []
         self._phase: Phase | None = None
         self._writer: RunWriter | None = None
-        self._generator: Generator | None = None
+        self._generator: Generator | FleetGenerator | None = None
         self.started = False
         #: What the run file lacks, in one line, once the run is over.
         self.trouble: str | None = None
@@ -138,15 +216,22 @@ class Soak:
         elif stoppable and not planned:
             evidence = f"stopped by the user (Ctrl-C or a signal) {self._where()}"
             again = self._held_before is not None and not holds
-            remedy = _GO_ON.format(self._file) if again else "let the run come to its end, or ask for a shorter one"
+            remedy = self._go_on if again else "let the run come to its end, or ask for a shorter one"
             self._found(Finding(STOPPED, "warning", evidence, remedy))
         self._stopped.set()
 
     async def run(self) -> Path:
         """Do all of it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
-        limits, spread = await look_around(self.plan)
+        try:
+            return await self._run()
+        finally:
+            if self._cluster is not None:
+                await self._cluster.close()
+
+    async def _run(self) -> Path:
+        limits, spread = await self._when_free(self._look_around)
         self._destinations = spread.destinations
-        collector = Collector(
+        collector = observer(
             self.plan,
             clock=self._clock,
             generator_pids=lambda: self._generator.pids if self._generator else [],
@@ -155,8 +240,11 @@ class Soak:
             local=spread.local,
         )
         try:
-            await collector.open()
-            checks = await asyncio.to_thread(_examine, self._plan_from_here(), spread, collector)
+            await self._when_free(collector.open)
+            if self._cluster is not None:
+                _say_who_watches(self._cluster, collector)
+            spread = msgspec.structs.replace(spread, local=collector.local)
+            checks = await asyncio.to_thread(_examine, self._plan_from_here(), spread, collector, self._cluster)
             if not self.plan.force:
                 preflight.refuse(checks)
             self._open_run_file(limits, spread, collector, checks)
@@ -169,23 +257,48 @@ class Soak:
                 self._found(Finding(CUT, "warning", evidence, _AS_FAR))
                 raise
             finally:
+                collector.end()
+                if self._writer is not None and collector.agent is not None:
+                    self._writer.environment({"agent": collector.agent})
                 await self._close(completed)
         finally:
             await collector.close()
         return self.out
 
-    async def _measure(self, spread: Spread, collector: Collector) -> None:
+    async def _look_around(self) -> tuple[Limits, Spread]:
+        return await (look_around(self.plan) if self._cluster is None else self._cluster.muster(self.plan))
+
+    async def _when_free(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What ``ask`` gives; of a run that is resumed, once what its killed session still holds is let go."""
+        until_s = time.monotonic() + (0.0 if self._resume is None else _LET_GO_S)
+        told = False
+        while True:
+            try:
+                return await ask()
+            except HeldError as error:
+                if time.monotonic() >= until_s or self._stopped.is_set():
+                    raise
+                if not told:
+                    evidence = f"waits, for {_LET_GO_S:.0f} s at most, for what a session that was killed may still hold: {error}"
+                    self._watcher.finding(Finding("waiting", "info", evidence))
+                    told = True
+                await _for_at_most(1.0, self._stopped)
+
+    async def _measure(self, spread: Spread, collector: Observer) -> None:
         """Start the generator and those who watch it, go through the phases, and end them all, whatever happens."""
         shard = build_shard(self.plan, spread)
         if self._held_before is not None:
             shard = msgspec.structs.replace(shard, again=True, ramp=shard.ramp.without_rests())
-        generator = self._generator = Generator(shard)
+        generator = self._generator = Generator(shard) if self._cluster is None else self._cluster.generator(shard)
         tasks: list[asyncio.Task[None]] = []
         try:
             await generator.start()
+            self._record_fleet()
             tasks.append(asyncio.create_task(self._listen(generator), name="the reader of ticks"))
             if self._resume is None:
                 self._zero = time.monotonic()
+                if self._writer is not None:
+                    self._writer.environment({"clock": clock_at(self._zero)})
             self.started = True
             if self._held_before is None:
                 self._close_gap()
@@ -202,7 +315,7 @@ class Soak:
             await generator.close()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _phases(self, shard: Shard, collector: Collector, generator: Generator) -> None:
+    async def _phases(self, shard: Shard, collector: Observer, generator: Generator | FleetGenerator) -> None:
         """Baseline (entered already), ramp, hold, drain, residue; of a run that is resumed in its hold, from there on."""
         plan = self.plan
         await collector.sample_now()
@@ -215,7 +328,7 @@ class Soak:
             await self._wait(plan.baseline_s)
             await collector.sample_now()
 
-            self._t0 = time.monotonic() + _LEAD_S
+            self._t0 = time.monotonic() + generator.lead_s
             self._enter("ramp", at_s=self._t0 - self._zero)
             generator.begin(self._t0)
             await self._wait_for_ramp(shard)
@@ -233,7 +346,7 @@ class Soak:
 
         self._enter("drain")
         generator.drain()
-        await self._wait_for_drain(shard)
+        await self._wait_for_drain(shard, generator.drain_s)
 
         self._enter("residue")
         await collector.sample_now()
@@ -265,20 +378,26 @@ class Soak:
             end = f"the hold ends at {format_instant(now_s + hold_s)}, {format_duration(round(hold_s))} after its begin"
             self._found(Finding("hold_until", "info", end))
 
-    async def _fill_again(self, shard: Shard, generator: Generator, hold: Phase) -> None:
+    async def _fill_again(self, shard: Shard, generator: Generator | FleetGenerator, hold: Phase) -> None:
         """Hold again what the run held when it was interrupted; until then its gap lasts."""
-        self._tell_end(hold)
+        if self.plan.hold_until is not None:
+            # That end stands, however long this takes.
+            self._tell_end(hold)
         self._report_phase(Phase("hold", hold.start_s))
-        self._t0 = time.monotonic() + _LEAD_S
+        self._t0 = time.monotonic() + generator.lead_s
         generator.begin(self._t0)
         await self._wait_for_ramp(shard)
         if self._nobody_home():
             evidence = (
                 f"nothing answered where the run held its connections: {self._failures:,} connects failed, and none succeeded"
             )
-            self._fail("nobody_home", evidence, f"see that the server runs; then {_GO_ON.format(self._file)}")
+            self._fail("nobody_home", evidence, f"see that the server runs; then {self._go_on}")
         if self._failed or self._stopped.is_set():
             return
+        if self._gap is not None:
+            off_s, opened_s = self._resumed_s - self._gap.start_s, self._clock() - self._resumed_s
+            parts = f"{format_duration(round(off_s))} off, and {format_duration(round(opened_s))} to open them again"
+            self._found(Finding("held_again", "info", f"{self._last.held:,} connections are held again: {parts}"))
         self._close_gap()
         self._tell_end(hold)
         if self._resume is not None and self.plan.hold_until is None:
@@ -286,8 +405,9 @@ class Soak:
 
     def _tell_end(self, hold: Phase) -> None:
         """Whoever looks on reckons the end from the hold's begin."""
-        if (left_s := self._hold_left_s()) is not None:
-            self._watcher.planned(msgspec.structs.replace(self.plan, hold_s=self._clock() + left_s - hold.start_s))
+        left_s = self._hold_left_s()
+        hold_s = None if left_s is None else self._clock() + left_s - hold.start_s
+        self._watcher.planned(msgspec.structs.replace(self.plan, hold_s=hold_s))
 
     def _hold_left_s(self) -> float | None:
         """How long the hold is still to last; None: until it is stopped."""
@@ -311,25 +431,28 @@ class Soak:
 
     # -- before the first connect
 
-    def _open_run_file(self, limits: Limits, spread: Spread, collector: Collector, checks: list[Check]) -> None:
+    def _open_run_file(self, limits: Limits, spread: Spread, collector: Observer, checks: list[Check]) -> None:
         if self._resume is not None:
             self._open_again(self._resume)
         else:
             self._open_new(limits, spread, collector)
         assert self._writer is not None
         self._writer.checks(checks)
-        for finding in [*self._early, *preflight.checks_to_findings(checks)]:
+        of_the_fleet = [] if self._cluster is None else self._cluster.findings
+        for finding in [*self._early, *of_the_fleet, *preflight.checks_to_findings(checks)]:
             self._found(finding)
         self._early.clear()
 
-    def _open_new(self, limits: Limits, spread: Spread, collector: Collector) -> None:
+    def _open_new(self, limits: Limits, spread: Spread, collector: Observer) -> None:
         wall = datetime.datetime.now(datetime.UTC)
         server = collector.server
         environment = read_environment(limits, spread)
         environment["server"] = {
             **server.document(self._target.label if self._target else None),
-            "config_hash": _config_hash(server.config_path),
+            "config_hash": server.config_hash,
         }
+        if collector.agent is not None:
+            environment["agent"] = collector.agent
         environment["wall_start"] = wall.isoformat()
         self._writer = RunWriter.create(
             self.out,
@@ -338,6 +461,11 @@ class Soak:
             plan_document=plan_document(self.plan),
             environment=environment,
         )
+
+    def _record_fleet(self) -> None:
+        """Its hosts, their shares and clocks, which are known once it stands."""
+        if self._cluster is not None and self._writer is not None and not isinstance(self._generator, Generator | None):
+            self._writer.environment(self._cluster.environment(self._generator.document()))
 
     def _open_again(self, before: Interrupted) -> None:
         """Go on in the file of an interrupted run: what it held is lost, by our doing, and the gap in it begins."""
@@ -349,9 +477,15 @@ class Soak:
         open_gap = before.gaps[-1] if before.gaps and before.gaps[-1].end_s is None else None
         self._gap = open_gap or Gap(before.last_s)
         writer.gap(self._gap)
+        so_far = Tick()
+        so_far.merge_counts(before.so_far)
         if before.held:
-            writer.tick(before.last_s + 0.001, _lost_with_us(before.held, before.awaiting))
-        self._found(_resumed(before, self._clock()))
+            lost = _lost_with_us(before.held, before.awaiting)
+            writer.tick(before.last_s + 0.001, lost)
+            so_far.merge_counts(lost)
+        self._watcher.resumed(so_far)
+        self._resumed_s = self._clock()
+        self._found(_resumed(before, self._resumed_s))
 
     def _close_gap(self) -> None:
         if self._gap is not None and self._writer is not None:
@@ -392,10 +526,12 @@ class Soak:
         if not self._failed:
             self._failed = True
             ends = self._phase is not None and self._phase.name not in _STOPPABLE
-            self._found(
-                Finding(code, "error", evidence, remedy or (_SEE_WHY if ends else f"{_GO_ON.format(self._file)}; {_SEE_WHY}"))
-            )
+            self._found(Finding(code, "error", evidence, remedy or (_SEE_WHY if ends else f"{self._go_on}; {_SEE_WHY}")))
             self._ticked.set()
+
+    @property
+    def _go_on(self) -> str:
+        return _GO_ON.format(self._file, "" if self._cluster is None else f" {self._cluster.flags}")
 
     @property
     def _file(self) -> Path:
@@ -410,9 +546,9 @@ class Soak:
                 return
             await self._next_tick()
 
-    async def _wait_for_drain(self, shard: Shard) -> None:
+    async def _wait_for_drain(self, shard: Shard, generators_s: float) -> None:
         plan = self.plan
-        patience = max(plan.timeout_s, plan.connect_timeout_s) + plan.connections * _DRAIN_S_PER_CONNECTION + 10.0
+        patience = max(plan.timeout_s, plan.connect_timeout_s, generators_s) + plan.connections * _DRAIN_S_PER_CONNECTION + 10.0
         latest = time.monotonic() + patience
         while not self._failed and self._last.drained < shard.workers and time.monotonic() < latest:
             await self._next_tick()
@@ -426,7 +562,7 @@ class Soak:
 
     # -- what comes in
 
-    async def _listen(self, generator: Generator) -> None:
+    async def _listen(self, generator: Generator | FleetGenerator) -> None:
         async for message in generator.messages():
             self._hear(message)
 
@@ -451,31 +587,35 @@ class Soak:
                 self._found(
                     Finding(
                         "worker_silent", "error",
-                        f"worker {worker} (pid {pid}) of the generator has said nothing for {message.silent_s:.0f} s: the "
+                        f"{_who(message)} has said nothing for {message.silent_s:.0f} s: the "
                         f"{held:,} connections that it held are counted as not held until it speaks again",
                         f"if something stopped it, kill -CONT {pid}; else leave more CPU to asyncli",
                     )
                 )  # fmt: skip
-            case WorkerBack(worker=worker, pid=pid):
+            case WorkerBack(worker=worker):
                 self._silent_workers.pop(worker, None)
-                evidence = f"worker {worker} (pid {pid}) of the generator speaks again, after {message.silent_s:.1f} s"
+                evidence = f"{_who(message)} speaks again, after {message.silent_s:.1f} s"
                 self._found(Finding("worker_back", "info", evidence))
             case WorkerLost():
                 self._silent_workers.pop(message.worker, None)
                 self._found(
                     Finding(
                         "worker_lost", "error",
-                        f"worker {message.worker} (pid {message.pid}) of the generator {message.how} while it held "
+                        f"{_who(message)} {message.how} while it held "
                         f"{message.held:,} connections: they are the generator's loss, not the server's",
                         "find out who ended it (the kernel's log names an out-of-memory kill), then run again",
                     )
                 )  # fmt: skip
-            case WorkerReplaced(worker=worker, pid=pid):
-                then = ""
+            case WorkerReplaced(worker=worker, pid=pid, host=host):
+                where, then = f" on {host}" if host else "", ""
                 if self._t0:
                     again = "its connections again as fast as the ramp" if self.plan.reopen else "none of its connections again"
                     then = f", which opens {again}"
-                self._found(Finding("worker_replaced", "info", f"worker {worker} has another process (pid {pid}){then}"))
+                self._found(Finding("worker_replaced", "info", f"worker {worker}{where} has another process (pid {pid}){then}"))
+            case Measured(values=values):
+                self._sample(Sample(self._clock(), values))
+            case Told(finding=finding):
+                self._found(finding)
             case Failed():
                 last = self._last
                 held = last.held + sum(one.held for one in self._left_out)
@@ -493,6 +633,12 @@ class Soak:
         self._found(given_up(self._destinations[number]))
 
     def _sampled(self, sample: Sample) -> None:
+        if self._cluster is not None:
+            left_out = self._cluster.leave_out
+            sample = Sample(sample.t_s, {name: value for name, value in sample.values.items() if not name.startswith(left_out)})
+        self._sample(sample)
+
+    def _sample(self, sample: Sample) -> None:
         if self._resume is not None:
             for name, before in self._resume.counted.items():
                 if name in sample.values:
@@ -558,6 +704,11 @@ async def _for_at_most(seconds: float, event: asyncio.Event) -> None:
             await event.wait()
 
 
+def _who(message: WorkerSilent | WorkerBack | WorkerLost) -> str:
+    where = f" on {message.host}" if message.host else ""
+    return f"worker {message.worker} (pid {message.pid}) of the generator{where}"
+
+
 def _lost_with_us(held: int, awaiting: int, second: int = 0) -> Tick:
     """What was held by the last tick of processes of ours that ended: their loss, not the server's."""
     return Tick(second=second, beats_failed=awaiting, deaths={"generator_lost": Deaths(count=held)})
@@ -566,13 +717,15 @@ def _lost_with_us(held: int, awaiting: int, second: int = 0) -> Tick:
 def _resumed(before: Interrupted, now_s: float) -> Finding:
     """What a run that goes on says of its interruption."""
     where = f"in its {before.phases[-1].name}" if before.phases else "before its baseline"
-    lost = f"; the {before.held:,} connections that it held were lost with asyncli's own processes" if before.held else ""
+    lost = f"; the {before.held:,} connections that it held {WITH_US}" if before.held else ""
     then = "it holds on" if before.hold is not None else "it begins again with the baseline"
     after = format_duration(round(now_s - before.last_s))
     evidence = (
         f"the run was cut off {where}, at {format_clock(before.last_s)}, and resumed {after} later{lost}; {then}, and nothing is "
         "fitted across the gap, nor are the server's counters compared over it"
     )
+    if before.ended_by:
+        return Finding(RESUMED, "warning", evidence, f"see what it said then, and before that: {before.ended_by}")
     return Finding(RESUMED, "warning", evidence, "see what ended it then: the kernel's log, the journal, a reboot")
 
 
@@ -586,14 +739,39 @@ def free_name(what: str = "asyncli", suffix: str = ".db") -> Path:
     return path
 
 
-async def look_at(plan: Plan) -> tuple[Spread, list[Check], list[Finding]]:
+def observer(
+    plan: Plan,
+    *,
+    clock: Callable[[], float],
+    generator_pids: Callable[[], Sequence[int]],
+    on_sample: Callable[[Sample], None],
+    on_finding: Callable[[Finding], None],
+    local: bool,
+) -> Observer:
+    """Who samples: a collector, or with an agent on the server's host that and one for what is here."""
+    if plan.agent is None:
+        return Collector(
+            plan, clock=clock, generator_pids=generator_pids, on_sample=on_sample, on_finding=on_finding, local=local
+        )
+    from asyncli.agent.collector import AgentCollector
+
+    return AgentCollector(plan, clock=clock, generator_pids=generator_pids, on_sample=on_sample, on_finding=on_finding)
+
+
+async def look_at(plan: Plan, cluster: Fleet | None = None) -> tuple[Spread, list[Check], list[Finding]]:
     """What ``asyncli check`` shows: how the plan would be spread, every limit against it, and what was odd on the way.
 
     Sends nothing to the target.
     """
     findings: list[Finding] = []
-    _, spread = await look_around(plan)
-    collector = Collector(
+    if cluster is None:
+        _, spread = await look_around(plan)
+    else:
+        try:
+            _, spread = await cluster.muster(plan)
+        finally:
+            await cluster.close()
+    collector = observer(
         plan,
         clock=time.monotonic,
         generator_pids=list,
@@ -602,24 +780,27 @@ async def look_at(plan: Plan) -> tuple[Spread, list[Check], list[Finding]]:
         local=spread.local,
     )
     try:
-        await collector.open()
-        return spread, await asyncio.to_thread(_examine, plan, spread, collector), findings
+        # Another session may hold an agent meanwhile: looking takes nothing from it.
+        await collector.open(hold=False)
+        if cluster is not None:
+            _say_who_watches(cluster, collector)
+            findings += cluster.findings
+        spread = msgspec.structs.replace(spread, local=collector.local)
+        return spread, await asyncio.to_thread(_examine, plan, spread, collector, cluster), findings
     finally:
         await collector.close()
 
 
-def _examine(plan: Plan, spread: Spread, collector: Collector) -> list[Check]:
+def _say_who_watches(fleet: Fleet, collector: Observer) -> None:
+    if not isinstance(collector, Collector):
+        fleet.watched_by_agent(collector.boot)
+
+
+def _examine(plan: Plan, spread: Spread, collector: Observer, fleet: Fleet | None = None) -> list[Check]:
+    hosts = None if fleet is None else fleet.checks
+    if not isinstance(collector, Collector):
+        return collector.examine(plan, spread, hosts=hosts)
     server = collector.server
-    return preflight.examine(plan, spread, server_pid=server.pid, server_exe=server.exe, server_config=server.config_path)
-
-
-def _config_hash(path: str | None) -> str | None:
-    """A fingerprint of the server's configuration file, so that two runs can be told apart; None where unreadable."""
-    import hashlib
-
-    if path is None:
-        return None
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
-    except OSError:
-        return None
+    return preflight.examine(
+        plan, spread, server_pid=server.pid, server_exe=server.exe, server_config=server.config_path, hosts=hosts
+    )

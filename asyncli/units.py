@@ -130,14 +130,14 @@ def parse_pace(value: object) -> tuple[int, float]:
 
 
 def format_count(number: float) -> str:
-    """``100000`` -> ``"100,000"``."""
-    return f"{number:,.0f}"
+    """``100000`` -> ``"100,000"``; what rounds to nothing is ``"0"``, of either sign."""
+    return f"{number:z,.0f}"
 
 
 def format_bytes(number: float) -> str:
     """Bytes for reading, decimal: ``94600000`` -> ``"94.6 MB"``; below 10 kB whole bytes, ``"1,234 B"``."""
     if abs(number) < 10_000:
-        return f"{number:,.0f} B"
+        return f"{number:z,.0f} B"
     for unit, factor in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
         if abs(number) < 1000 * factor:
             return f"{number / factor:.{1 if abs(number) < 100 * factor else 0}f} {unit}"
@@ -154,7 +154,7 @@ def format_duration(seconds: float) -> str:
     """Seconds for reading: ``"250 ms"``, ``"12.5 s"``, ``"3 min 20 s"``, ``"8 h 5 min"``."""
     if seconds < 0:
         return "-" + format_duration(-seconds)
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 60:
         return f"{seconds:.3g} s"

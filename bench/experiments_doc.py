@@ -16,11 +16,11 @@ from asyncli.report.experiment import amount, cell, heading, server_labels
 from asyncli.units import format_duration
 
 # Of the tables after the first one, those without which the claims say little.
-ALSO = ("The most that each would hold",)
+ALSO = ("The most that each would hold", "What one connection takes", "The clients, and both as one run")
 HEAD = """# The classic comparisons, run again
 
-Four write-ups about connections are often quoted, and a fifth is missing: what a held connection costs in each server. Each is one
-command of asyncli on real servers, in rounds that take turns; here stand its first table with the source's figures below ours, and
+Five write-ups about connections are often quoted, of which the last one, of two clients, is asyncli's origin, and two were missing:
+what a held connection costs in each server, and what becomes of a fleet that loses a host. Each is one command of asyncli on real servers, in rounds that take turns; here stand its first table with the source's figures below ours, and
 what holds still of what the source claims. The page of each (`report.html`) has all tables and pictures. Figures are medians of the
 rounds, with the least and the most in brackets; they are of one machine, with client and server on it, and the source's of another:
 compare ratios, not figures.
@@ -56,9 +56,10 @@ def section(path: str) -> list[str]:
         sys.exit(f"{path}: nothing of it can be concluded from")
     rounds = len({one["round"] for one in record.rounds})
     facts = record.environment
+    title, question = experiment.said(record.plan)
     lines = [
-        f"## {record.title}", "", f"    {command_of(experiment, record.plan, record.quick)}", "", record.question, "",
-        f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} rounds, "
+        f"## {title}", "", f"    {command_of(experiment, record.plan, record.quick)}", "", question, "",
+        f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} round{'s' if rounds > 1 else ''}, "
         f"{format_duration(record.duration_s)}. Source: {record.source}.", "",
     ]  # fmt: skip
     for one in [found.tables[0], *(one for one in found.tables[1:] if one.title.startswith(ALSO))]:

@@ -18,7 +18,7 @@ SOAK: dict[str, Any] = {
     "plan": {
         "urls": None, "connections": None, "keepalive_s": None, "batch": None, "interval_s": None, "hold_s": None, "hold_until": None, "baseline_s": None, "residue_s": None,
         "plateaus": None, "plateau_s": None, "workers": None, "sources": None, "timeout_s": None, "connect_timeout_s": None, "status_url": None,
-        "server_pid": None, "server_pidfile": None, "server_name": None, "method": None, "headers": None, "first_beat": None, "reopen": None, "fail_if": None, "abort": None,
+        "server_pid": None, "server_pidfile": None, "server_name": None, "agent": None, "agent_token_file": None, "agent_ca": None, "method": None, "headers": None, "first_beat": None, "reopen": None, "fail_if": None, "abort": None,
         "seed": None, "force": None,
     },
     "connections": {

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -49,16 +49,19 @@ class Done(NamedTuple):
 
 
 class Program:
-    """``asyncli ARGUMENTS`` running in ``folder``, its output in files there, every process of it findable by a mark."""
+    """``asyncli ARGUMENTS`` running in ``folder``, its output in files there, every process of it findable by a mark.
 
-    def __init__(self, folder: Path, *arguments: str | Path, name: str = "program") -> None:
+    ``before``: words before it, of a program that becomes it.
+    """
+
+    def __init__(self, folder: Path, *arguments: str | Path, name: str = "program", before: Sequence[str] = ()) -> None:
         self.mark = uuid.uuid4().hex
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         # Its temporary files in the test's own folder: what a killed lab leaves there waits for no later run to clear it.
         environment = {**os.environ, _MARK: self.mark, "COLUMNS": "100", "TMPDIR": str(folder)}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._popen = subprocess.Popen(
-                [*ASYNCLI, *map(str, arguments)], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
+                [*before, *ASYNCLI, *map(str, arguments)], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
             )
         self.pid = self._popen.pid
 
@@ -128,9 +131,9 @@ class Program:
         until(lambda: not self.processes(), "every process of it is gone")
 
 
-def run(folder: Path, *arguments: str | Path, name: str = "program") -> Done:
+def run(folder: Path, *arguments: str | Path, name: str = "program", before: Sequence[str] = ()) -> Done:
     """Run ``asyncli ARGUMENTS`` to its end; nothing of it may stay."""
-    with Program(folder, *arguments, name=name) as program:
+    with Program(folder, *arguments, name=name, before=before) as program:
         done = program.wait()
         program.until_gone()
         return done
@@ -142,12 +145,30 @@ def report(folder: Path, path: str | Path) -> dict[str, Any]:
     return summary
 
 
+def require_whole(status: int, summary: dict[str, Any]) -> None:
+    """A soak ended well; beside other tests it may have been late, which makes it invalid and its counts no less exact."""
+    late = any(code.startswith("generator_saturated_") for code in codes(summary))
+    assert status == (4 if late else 0)
+
+
 def recorded(path: Path) -> Run | None:
     """The run file as it is now; None while there is none."""
     try:
         return read_run(path)
     except StoreError:
         return None
+
+
+def held(folder: Path, name: str = "run.db") -> int:
+    """The connections of that run by its last second on record; 0 before the first."""
+    run = recorded(folder / name)
+    return run.ticks[-1][1].held if run is not None and run.ticks else 0
+
+
+def told(folder: Path, name: str = "run.db") -> set[str]:
+    """Codes of that run's findings on record by now."""
+    run = recorded(folder / name)
+    return set() if run is None else {finding.code for finding in run.findings}
 
 
 def codes(summary: dict[str, Any]) -> set[str]:

@@ -22,6 +22,7 @@ from namespaces import SERVER, Cable, inside
 from programs import SHORT, Program, recorded, report, run, until
 
 from asyncli.analysis.diagnosis import Diagnosis, diagnose
+from asyncli.analysis.mortality import befell
 from asyncli.analysis.totals import fold
 from asyncli.lab.child import group_alive
 from asyncli.lab.nginx import LabNginx
@@ -274,8 +275,12 @@ class Told:
             counts[one.cause] = counts.get(one.cause, 0) + one.count
             assert one.remedy
         assert counts == self.connections["deaths"]
-        of_the_lost = {code for code in self.findings if code.startswith("lost_")}
-        assert {f"lost_{cause}" for cause in counts} == of_the_lost
+        # Each cause has its finding, or is told with what the same incident did to more.
+        said = {code: evidence for code, evidence in self.findings.items() if code.startswith("lost_")}
+        assert said.keys() <= {f"lost_{cause}" for cause in counts}
+        for one in self.diagnoses:
+            with_others = any(befell(one.cause, one.count) in evidence for evidence in said.values())
+            assert f"lost_{one.cause}" in said or with_others, one
         # The server is ours alone.
         assert [code for code, remedy in self.remedies.items() if remedy.startswith("someone else uses this server")] == []
         self._counts_are_exact()

@@ -104,6 +104,11 @@ class Skew:
         self._numbers[1] += round(seconds * 1e9)
         self._write()
 
+    def ahead(self, seconds: float) -> None:
+        """The machine was booted so much earlier; before anything is started."""
+        self._numbers[0] += round(seconds * 1e9)
+        self._write()
+
     def suspend(self, pids: Callable[[], Iterable[int]], until: Callable[[], None]) -> float:
         """Stop these processes until ``until`` returns, and let them think that no time has passed; how long it was (s)."""
         stopped = list(pids())

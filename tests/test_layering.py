@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchplan": {"errors", "plan", "records", "units"},
     "engine": {"asyncli", "benchplan", "core", "plan", "records", "errors"},
     "engine.spread": set(),
+    "agent": {"asyncli", "errors", "units", "plan", "records", "collect", "engine.spread", "environment", "preflight"},
     "collect": {"errors", "units", "plan", "records"},
     "preflight": {"errors", "units", "plan", "records", "engine.spread"},
     "store": {"core.histogram", "errors", "units", "plan", "records", "samples"},
@@ -39,26 +40,42 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.server_models": {
         "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
     },
+    "experiments.two_clients": {
+        "errors", "records", "units", "experiments", "analysis.company", "analysis.cost", "analysis.joint", "analysis.reconcile", "analysis.series", "analysis.totals",
+        "lab", "merge", "store.reader",
+    },
+    "experiments.client_lost": {
+        "errors", "units", "experiments", "analysis.reconcile", "analysis.series", "analysis.totals", "lab", "merge",
+    },
+    "experiments.cabled": {"errors", "records", "collect.kernel", "experiments", "lab"},
     "experiments.judging": {"experiments.record"},
     "experiments.models_compared": {"experiments.judging", "experiments.record", "lab.models"},
     "experiments.cputime": {"collect.processes", "collect.procfs"},
     "experiments.bytes_client": {"engine.spread"},
     "experiments.record": {"records"},
     "environment": {"asyncli", "plan", "records", "engine.resolve", "engine.spread", "preflight.limits"},
+    "cluster": {
+        "asyncli", "errors", "units", "plan", "records", "collect.probes", "collect.processes", "engine.fleet", "engine.generator", "engine.resolve", "engine.shard", "engine.spread",
+        "environment", "preflight",
+    },
     "lab": {"asyncli", "errors"},
-    "session": {"units", "plan", "records", "engine", "collect", "preflight", "store.resume", "store.writer", "environment"},
+    "session": {"errors", "units", "plan", "records", "agent.collector", "engine", "collect", "preflight", "store.resume", "store.writer", "environment"},
     "capacity": {
-        "errors", "units", "plan", "records", "collect.kernel", "collect.procfs", "collect.status", "preflight", "environment", "session",
-        "store.reader", "analysis.capacity", "analysis.forecast", "analysis.gaveway", "report",
+        "errors", "units", "plan", "records", "agent.link", "collect.kernel", "collect.procfs", "collect.status", "preflight", "environment", "session",
+        "store.reader", "analysis.capacity", "analysis.forecast", "analysis.gaveway", "analysis.sides", "report",
+    },
+    "merge": {
+        "core.ramp", "errors", "plan", "records", "samples", "preflight.nginx", "store.claim", "store.reader", "store.whole", "store.writer", "analysis.forecast", "analysis.joint", "analysis.saturation",
+        "analysis.series", "analysis.totals",
     },
     "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
-        "asyncli", "errors", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
-        "store.claim", "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments",
+        "asyncli", "agent", "cluster.link", "errors", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
+        "store.claim", "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments", "merge",
     },
     # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},
-    "api": {"errors", "units", "plan", "records", "session", "lab", "notebook", "store.reader", "analysis", "report"},
+    "api": {"cluster.link", "errors", "units", "plan", "records", "session", "lab", "notebook", "store.reader", "analysis", "report"},
     # The package itself: what it exports, when it is asked for.
     "": {"plan", "session", "api"},
     "__main__": {"cli"},
@@ -152,6 +169,13 @@ def test_the_host_process_is_light(statement: str) -> None:
     # It is forked once for each worker: what it loads is paid for sixty times.
     heavy = {"numpy", "scipy", "aiohttp", "click", "rich", "psutil", "sqlite3", "crossplane", "matplotlib"}
     assert loaded_by(statement) & heavy == set()
+
+
+def test_only_the_cluster_knows_dask() -> None:
+    """Without the extra everything else works, and with it nothing else pays for it."""
+    known = {module for module, tree in modules() if any(name.split(".")[0] in ("dask", "distributed") for name in imported(tree))}
+    assert known == {"cluster.link", "cluster.actor"}
+    assert loaded_by("import asyncli.cli.run, asyncli.cli.soak, asyncli.api, asyncli.session") & {"dask", "distributed"} == set()
 
 
 def test_importing_the_package_loads_nothing_of_it() -> None:

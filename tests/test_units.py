@@ -75,7 +75,7 @@ def test_any_text_is_a_number_or_a_value_error(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0 B"), (9_640, "9,640 B"), (12_345, "12.3 kB"), (94_600_000, "94.6 MB"), (1.5e9, "1.5 GB"), (-2e6, "-2.0 MB")],
+    [(0, "0 B"), (9_640, "9,640 B"), (12_345, "12.3 kB"), (94_600_000, "94.6 MB"), (1.5e9, "1.5 GB"), (-2e6, "-2.0 MB"), (-0.3, "0 B")],
 )
 def test_bytes_for_reading(number: float, text: str) -> None:
     assert format_bytes(number) == text
@@ -83,7 +83,7 @@ def test_bytes_for_reading(number: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.25, "250 ms"), (12.5, "12.5 s"), (200, "3 min 20 s"), (29100, "8 h 5 min"), (3600, "1 h"), (59.9999, "60 s")],
+    [(0.25, "250 ms"), (12.5, "12.5 s"), (200, "3 min 20 s"), (29100, "8 h 5 min"), (3600, "1 h"), (59.9999, "60 s"), (0.9998, "1 s")],
 )
 def test_durations_for_reading(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

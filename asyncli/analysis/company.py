@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from asyncli.analysis.series import Ticks, end_of_hold, first_connect, series
+from asyncli.analysis.sides import sides
 from asyncli.analysis.totals import Totals
 from asyncli.records import Environment, Finding, Phase, Sample
 
@@ -28,13 +29,14 @@ def company(
     before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - _STALE_S))
     if before is None or after is None or not math.isfinite(start):
         return []
-    ours = totals.held * (2 if environment.get("local") is True else 1)
+    where = sides(environment)
+    ours = totals.held * where.ends
     others = round(after - before) - ours
     if abs(others) <= _FEW + _SHARE * ours:
         return []
     did = "opened" if others > 0 else "closed"
     evidence = (
-        f"while our connections took {ours:,} sockets on this host, others {did} {abs(others):,}: what is said here of the "
-        "kernel, of this host in all and of what is left over counts those too"
+        f"while our connections took {ours:,} sockets on {where.host}, others {did} {abs(others):,}: what is said here of the "
+        f"kernel, of {where.host} in all and of what is left over counts those too"
     )
-    return [Finding("host_shared", "warning", evidence, "run again while nothing else on this host opens connections")]
+    return [Finding("host_shared", "warning", evidence, f"run again while nothing else on {where.host} opens connections")]

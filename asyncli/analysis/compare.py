@@ -35,6 +35,7 @@ from asyncli.analysis.drift import SOURCES, drifts
 from asyncli.analysis.gaps import for_cost, for_drift, outside
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.series import Ticks, end_of_hold, phase, series
+from asyncli.analysis.sides import sides
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, bounds, summed
@@ -321,7 +322,7 @@ def measure(name: str, path: str, run: Records) -> Measured:
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(plan, environment), said=said, late_ms=_late_ms(lateness),
-        kinds=_kinds(samples, both_ends=environment.get("local") is True),
+        kinds=_kinds(samples, with_server=sides(environment).server),
         findings=[*company(totals, phases, ticks, samples, environment), *_bursts(name, ticks)],
     )  # fmt: skip
 
@@ -347,10 +348,10 @@ def _costs(said: dict[str, Said], found: Costs) -> None:
         said["fixed.server_user"] = Estimate(server.fixed_bytes, low, high, max(1, server.points - 2))
 
 
-def _kinds(samples: Sequence[Sample], *, both_ends: bool) -> dict[str, str]:
+def _kinds(samples: Sequence[Sample], *, with_server: bool) -> dict[str, str]:
     """PSS shares out what processes share, RSS counts it in each, USS in none: one less another is no difference of servers."""
-    # What is left over is less the server's memory where that is on this host.
-    keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if both_ends else [])]
+    # What is left over is less the server's memory where that is on the host that was sampled.
+    keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if with_server else [])]
     source = next((name for name in SOURCES["server_user"] if len(series(samples, name))), "")
     return dict.fromkeys(keys, server_memory(samples)[1]) | {"drift.server_user": source[len("server.") : -len("_bytes")].upper()}
 

@@ -17,6 +17,7 @@ import msgspec
 
 from asyncli.analysis.regression import CONFIDENCE, Line, Point, regress
 from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, phase, series, within
+from asyncli.analysis.sides import Sides, of_ours, sides
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_duration
@@ -147,6 +148,7 @@ class Costs(msgspec.Struct):
 
     ``kernel_queued``: pages of queued TCP buffers per socket end. They are no part of ``kernel`` (objects) and of no sum
     here: a reading of one instant, of what happened to be in flight. ``fits``: by the same names, for pictures.
+    ``client_total``: of asyncli's own host in all, where the others are of the server's host elsewhere; in no sum with them.
     """
 
     server_user: Cost | None = None
@@ -155,6 +157,7 @@ class Costs(msgspec.Struct):
     generator_user: Cost | None = None
     host_total: Cost | None = None
     residual: Cost | None = None
+    client_total: Cost | None = None
     findings: list[Finding] = msgspec.field(default_factory=list)
     fits: dict[str, Fit] = msgspec.field(default_factory=dict)
     residue: Residue = msgspec.field(default_factory=Residue)
@@ -321,14 +324,14 @@ class _Fitter:
 
 
 def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> Costs:
-    """The costs of a run. ``environment["local"]``: both ends of each connection are on this host."""
+    """The costs of a run, of the host that its samples are of (:mod:`asyncli.analysis.sides`)."""
     result = Costs()
-    local = environment.get("local") is True
+    where = sides(environment)
     held = held_over_time(ticks, phases)
     others = _server_count(samples, held, phases, ticks)
     ours = _Fitter(plan, phases, ticks, held)
     server = ours if others is None else _Fitter(plan, phases, ticks, others, " over the server's active count")
-    shared = server if local else ours
+    shared = server if where.server else ours
 
     # The hold may be hours long.
     ramp = within(samples, (-math.inf, ours.until_s))
@@ -344,7 +347,7 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
         # Another program's doing, in bursts, and in proportion to the connections: left in, it would be taken for their cost.
         host, in_use = _minus(host, [listing]), f"{in_use} less inodes of /proc"
         result.findings.append(_listed(listed.cost))
-    ends = 2 if local else 1
+    ends = where.ends
 
     few: dict[str, int] = {}
     unread: dict[str, str] = {}
@@ -359,7 +362,7 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
             unread[name] = source
         return None
 
-    both = ", per socket end" + (" (both on this host)" if local else "")
+    both = ", per socket end" + (" (both on this host)" if ends == 2 else "")
     result.server_user = one("server_user", server.fit("server_user", user, note=note), "the server's processes")
     fit = shared.fit("kernel", kernel, 1 / ends, f" of slab objects{both}")
     result.kernel = one("kernel", fit, "slab objects (/proc/slabinfo needs root)")
@@ -368,9 +371,13 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
     result.generator_user = one(
         "generator_user", ours.fit("generator_user", generator, note=" of USS"), "asyncli's own processes"
     )
-    result.host_total = one("host_total", shared.fit("host_total", host, note=in_use), "this host (/proc/meminfo)")
-    parts = {"kernel": kernel, "generator_user": generator} | ({"server_user": user} if local else {})
-    rest = _residual(result, shared.fit("residual", _minus(host, list(parts.values()))), local)
+    result.host_total = one("host_total", shared.fit("host_total", host, note=in_use), f"{where.host} (/proc/meminfo)")
+    if where.far is not None:
+        client = ours.fit("client_total", series(ramp, of_ours("host.used_bytes", environment)), note=" of memory in use")
+        result.client_total = client.cost if isinstance(client, Fit) else None
+    parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
+    parts |= {"server_user": user} if where.server else {}
+    rest = _residual(result, shared.fit("residual", _minus(host, list(parts.values()))), where)
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
     result.residue = residue(phases, ticks, samples, listed=any(one.code == "descriptors_listed" for one in result.findings))
@@ -440,27 +447,25 @@ def _listed(listing: Cost) -> Finding:
     )
 
 
-def _residual(known: Costs, found: Fit | int, local: bool) -> Fit | None:
+def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
     """What the host uses per connection beyond the parts, so that the table adds up.
 
     The value is the difference of the slopes. Its interval comes from fitting the series of differences itself (the
     parts' errors are not independent, so their intervals must not be added), which is ``found``, and spans both values
     where they differ.
     """
-    total, kernel, generator = known.host_total, known.kernel, known.generator_user
-    server = known.server_user if local else None
-    if total is None or kernel is None or generator is None or (local and server is None):
+    total, kernel = known.host_total, known.kernel
+    users = [*([known.server_user] if where.server else []), *([known.generator_user] if where.generator else [])]
+    parts = [one for one in users if one is not None]
+    if total is None or kernel is None or len(parts) < len(users) or not isinstance(found, Fit):
         return None
-    if not isinstance(found, Fit):
-        return None
-    ends = 2 if local else 1
-    value = total.bytes_per_connection - generator.bytes_per_connection - ends * kernel.bytes_per_connection
-    fixed = total.fixed_bytes - generator.fixed_bytes - ends * kernel.fixed_bytes
-    if server is not None:
-        value, fixed = value - server.bytes_per_connection, fixed - server.fixed_bytes
+    ends = where.ends
+    value = total.bytes_per_connection - ends * kernel.bytes_per_connection - sum(one.bytes_per_connection for one in parts)
+    fixed = total.fixed_bytes - ends * kernel.fixed_bytes - sum(one.fixed_bytes for one in parts)
     own = found.cost
     low, high = min(own.ci95[0], value - own.half_width), max(own.ci95[1], value + own.half_width)
-    method = f"host_total {'- server_user ' if local else ''}- generator_user - {ends} x kernel; interval: {own.method}"
+    less = ("- server_user " if where.server else "") + ("- generator_user " if where.generator else "")
+    method = f"host_total {less}- {ends} x kernel; interval: {own.method}"
     cost = Cost(value, (low, high), fixed, method, own.points, own.r2)
     return msgspec.structs.replace(found, cost=cost)
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.mortality import befell
 from asyncli.analysis.series import Ticks, end_of_hold, series
-from asyncli.analysis.totals import Totals
+from asyncli.analysis.sides import sides
+from asyncli.analysis.totals import Totals, errors
+from asyncli.analysis.witness import cuts
 from asyncli.records import Environment, Finding, Phase, Sample, Tick
 from asyncli.units import format_clock, format_count
 
@@ -38,9 +40,14 @@ _REPLACING = {
 }
 
 
-def failures(totals: Totals, ticks: Ticks = ()) -> list[Finding]:
-    """A finding for each cause of attempts that never established; when, where the ``ticks`` are given."""
+# Failures that a client host meets whose own way is cut.
+_OF_A_CUT = ("connect_timeout", "unreachable")
+
+
+def failures(totals: Totals, ticks: Ticks = (), samples: Sequence[Sample] = (), connect_timeout_s: float = 0.0) -> list[Finding]:
+    """A finding for each cause of attempts that never established; when, where the ``ticks`` are given; whose, by the samples."""
     found = []
+    cut = cuts(samples, connect_timeout_s)
     in_hold = totals.during("hold").failures
     for cause, count in counted(totals.whole.failures).items():
         what, remedy = _FAILURES.get(cause, _FAILURES["other"])
@@ -51,30 +58,51 @@ def failures(totals: Totals, ticks: Ticks = ()) -> list[Finding]:
         if totals.whole.lost and in_hold.get(cause) == count:
             evidence += ", as lost connections were to be replaced"
             remedy = _REPLACING.get(cause, remedy)
+        for one in cut if cause in _OF_A_CUT else ():
+            theirs = sum(tick.failures.get(cause, 0) for t_s, tick in ticks if one.holds(t_s, connect_timeout_s))
+            if theirs:
+                evidence += f"; {'all' if theirs == count else format_count(theirs)} of them were told when {one.words}"
+                remedy = one.remedy if theirs == count else f"{one.remedy}; else {remedy}"
         found.append(Finding(f"failed_{cause}", "error", evidence, remedy))
     return found
 
 
 def deaths(diagnoses: Sequence[Diagnosis]) -> list[Finding]:
-    """A finding for each cause of established connections that ended before the drain: what its ``diagnoses`` say, together."""
-    by_cause: dict[str, list[Diagnosis]] = {}
+    """What ended established connections before the drain: a finding for each cause, with what its ``diagnoses`` say, together.
+
+    What one incident did by several causes is told once, with the most frequent of them.
+    """
+    by_cause: dict[str, list[list[Diagnosis]]] = {}
+    told: dict[int, list[Diagnosis]] = {}
     for one in diagnoses:
-        by_cause.setdefault(one.cause, []).append(one)
+        if one.incident and one.incident in told:
+            told[one.incident].append(one)
+        else:
+            ones = told[one.incident] = [one]
+            by_cause.setdefault(one.cause, []).append(ones)
     found = []
-    for cause, ones in by_cause.items():
-        evidence = ones[0].evidence
-        if len(ones) > 1:
+    for cause, incidents in by_cause.items():
+        evidence = _evidence(incidents[0])
+        if len(incidents) > 1:
             # What befell them all is not said again of each part.
-            parts = (one.evidence.replace(befell(cause, one.count), format_count(one.count), 1) for one in ones)
-            evidence = f"{befell(cause, sum(one.count for one in ones))}; of these {'; '.join(parts)}"
-        remedy = "; ".join(dict.fromkeys(one.remedy for one in ones))
+            parts = (_evidence(ones).replace(befell(cause, ones[0].count), format_count(ones[0].count), 1) for ones in incidents)
+            evidence = f"{befell(cause, sum(ones[0].count for ones in incidents))}; of these {'; '.join(parts)}"
+        remedy = "; ".join(dict.fromkeys(one.remedy for ones in incidents for one in ones))
         found.append(Finding(f"lost_{cause}", "error", evidence, remedy))
     return found
 
 
+def _evidence(incident: Sequence[Diagnosis]) -> str:
+    """Of what ended most in the words of its diagnosis, and with it how many ended by the other causes."""
+    first, *others = incident
+    if not others:
+        return first.evidence
+    return f"{first.evidence}; with them {' and '.join(befell(one.cause, one.count) for one in others)}"
+
+
 def statuses(whole: Tick) -> list[Finding]:
     """A finding where heartbeats were answered with errors: the connections held, at work that was not meant."""
-    bad = {status: count for status, count in whole.by_status.items() if status >= 400}
+    bad = errors(whole)
     if not bad:
         return []
     remedy = "aim at a path that the server answers with 200, or take another --method"
@@ -100,9 +128,10 @@ _COUNTERS = {
 
 
 def listen_queue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
-    """Findings where this host's listen queues overflowed; none where the server is elsewhere."""
+    """Findings where the listen queues of the server's host overflowed; none where that was not sampled."""
     found: list[Finding] = []
-    if environment.get("local") is not True:
+    where = sides(environment)
+    if not where.server:
         return found
     stop = end_of_hold(phases, ticks, samples)
     for name, (what, remedy) in _COUNTERS.items():
@@ -110,7 +139,7 @@ def listen_queue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample
         first, last = counter.first(), counter.last(until_s=stop)
         if first is not None and last is not None and last > first:
             code = "listen_" + name.removeprefix("tcp.Listen").lower()
-            found.append(Finding(code, "warning", _many(last - first, what), remedy))
+            found.append(Finding(code, "warning", _many(last - first, what.replace("this host", where.host)), remedy))
     return found
 
 

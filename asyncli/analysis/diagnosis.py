@@ -18,7 +18,7 @@ from asyncli.analysis.series import Ticks
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.witness import Witness
 from asyncli.plan import Plan
-from asyncli.records import Check, Environment, Phase, Sample
+from asyncli.records import Check, Environment, Finding, Phase, Sample
 
 #: What to do where no mechanism fits, by cause.
 REMEDIES = {
@@ -29,6 +29,9 @@ REMEDIES = {
     "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections without a word",
     "other": "see the kernel's log",
 }
+
+#: The codes of what no mechanism explains: too few to tell, and what fits none.
+UNKNOWN = ("too_few", "unexplained")
 
 # In the order in which they are asked.
 _MECHANISMS = (
@@ -52,6 +55,7 @@ _MECHANISMS = (
     moments.likely_bursts,
     timers.forgotten,
     timers.lifetime,
+    silences.client_cut,
     silences.silences,
 )
 
@@ -60,7 +64,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """``count`` deaths of one cause that one mechanism explains; code "unexplained" or "too_few" for what none does.
 
     ``certain``: the server's own configuration, counts or processes bear it out; else it is a likelihood, and worded as one.
-    ``from_s`` and ``to_s``: the seconds of the run in which the first and the last of them died.
+    ``from_s`` and ``to_s``: the seconds of the run in which the first and the last of them died. ``incident``: the same number
+    for what one event did by several causes, as a reload that closes the idle and resets the rest.
     """
 
     cause: str
@@ -71,6 +76,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     certain: bool
     from_s: float
     to_s: float
+    incident: int = 0
 
 
 def diagnose(
@@ -81,29 +87,36 @@ def diagnose(
     checks: Sequence[Check],
     environment: Environment,
     plan: Plan,
+    findings: Sequence[Finding] = (),
 ) -> list[Diagnosis]:
     """Every death of the run under one diagnosis: the counts of a cause's diagnoses add up to its deaths.
 
-    ``totals``: those of ``ticks``. The most frequent cause comes first, and within it the most frequent diagnosis.
+    ``totals``: those of ``ticks``; ``findings``: those of the run file. The most frequent cause comes first, and within it the
+    most frequent diagnosis.
     """
     if not totals.whole.deaths:
         return []
-    case = Case(totals, ticks, plan, Witness(phases, ticks, samples, checks, environment))
+    case = Case(totals, ticks, plan, Witness(phases, ticks, samples, checks, environment), findings)
     for case.turn, mechanism in enumerate((*_MECHANISMS, _unexplained)):
         mechanism(case)
     found = []
     of_cause: dict[str, int] = {}
-    for (cause, code, _, certain, _), (share, words) in case.shares.items():
+    incidents: dict[tuple[object, ...], int] = {}
+    for (cause, code, turn, certain, place), (share, words) in case.shares.items():
+        # What nobody explains is no event, and each of its causes stands alone.
+        event = (code, turn, certain, place, cause if code in UNKNOWN else "")
+        incident = incidents.setdefault(event, len(incidents) + 1)
         evidence, remedy = words(share)
-        found.append(Diagnosis(cause, code, share.count, evidence, remedy, certain, share.from_s, share.to_s))
+        found.append(Diagnosis(cause, code, share.count, evidence, remedy, certain, share.from_s, share.to_s, incident))
         of_cause[cause] = of_cause.get(cause, 0) + share.count
     return sorted(found, key=lambda one: (-of_cause[one.cause], one.cause, -one.count, one.from_s))
 
 
 def _unexplained(case: Case) -> None:
+    few, none = UNKNOWN
     for cause in dict.fromkeys(cell.cause for cell in case.cells if cell.left):
-        code = "too_few" if left(case.of(cause)) < FEWEST else "unexplained"
-        why = "too few to tell why" if code == "too_few" else "this fits nothing that asyncli knows"
+        code = few if left(case.of(cause)) < FEWEST else none
+        why = "too few to tell why" if code == few else "this fits nothing that asyncli knows"
         case.take_rest(cause, code, _unknown(cause, why))
 
 

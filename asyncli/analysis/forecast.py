@@ -17,8 +17,9 @@ import msgspec
 
 from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, series, within
+from asyncli.analysis.sides import of_ours, sides
 from asyncli.plan import Plan
-from asyncli.records import Check, Environment, Finding, Phase, Sample
+from asyncli.records import FAR, Check, Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count
 
 #: The share of the host's memory that is to stay free: below it the kernel reclaims in earnest, and a burst of buffers
@@ -81,26 +82,41 @@ def forecast(
     """The forecast of a run, and findings for what is not known of it or goes far beyond what was measured."""
     found = Forecast()
     findings: list[Finding] = []
-    local = environment.get("local") is True
+    where = sides(environment)
+    local = where.ends == 2
     by_code = {check.code: check for check in checks}
     before = within(samples, (-math.inf, first_connect(phases, ticks)))
     room, said, why_not = _room(before, by_code, environment)
-    generator = None
+    generator = server_host = None
     if room is None:
         findings.append(_unknown("memory", why_not, "see the other findings for why it was not read"))
     else:
         if local:
             found.memory = _in_all("memory", _BOTH_ENDS, costs, before, room, said)
+        elif where.server:
+            server_host = _in_all("server_host", _THEIR_END, costs, before, room, said, "the server's host")
         else:
             generator = _in_all("generator", _OUR_END, costs, before, room, said)
-        found.server_memory = _server_alone(costs, before, 2 if local else 1, room, said)
+        if where.far is None:
+            found.server_memory = _server_alone(costs, before, where.ends, room, said)
+    if where.far is not None:
+        generator = _of_the_client(costs, before, by_code, environment)
     if room is not None and local and (found.memory is None or found.memory.connections is None):
         why = found.memory.how if found.memory is not None else "what a connection costs on this host is not known"
         findings.append(_unknown("memory", why, "ramp more slowly or to more connections, on a quiet host"))
 
-    known = (found.memory, generator, _slots(by_code), _descriptors(by_code, plan), _ports(by_code, plan, environment))
+    known = (
+        found.memory,
+        server_host,
+        generator,
+        _slots(by_code),
+        _descriptors(by_code, plan),
+        _ports(by_code, plan, environment),
+    )
     ceilings = [one for one in known if one is not None]
-    ceilings += _of_the_host(by_code, plan, 2 if local else 1)
+    ceilings += _of_the_host(by_code, plan, where.ends)
+    if where.far is not None:
+        ceilings += _of_the_host(by_code, plan, 1, FAR)
     found.ceilings = sorted(ceilings, key=lambda one: math.inf if one.connections is None else one.connections)
     lowest = found.ceilings[0] if found.ceilings else None
     found.first = lowest.name if lowest is not None and lowest.connections is not None else None
@@ -147,29 +163,54 @@ def _room(before: Sequence[Sample], checks: Mapping[str, Check], environment: En
     free = series(before, "host.available_bytes").values
     if not free:
         return None, "", "the memory available before the first connect was not read"
+    far = sides(environment).far
+    room, said = _beyond_the_reserve(free, (far or environment).get("memory_bytes"))
+    return (*(_in_the_cgroup(room, said, checks) if far is None else (room, said)), "")
+
+
+def _beyond_the_reserve(free: Sequence[float], total: object) -> tuple[float, str]:
+    """What of ``free`` (bytes available, in the baseline) connections may take, on a host with ``total`` bytes of memory."""
     available = statistics.median(free)
-    total = environment.get("memory_bytes")
     of_all = isinstance(total, int | float) and total > 0
     reserve = RESERVE * (float(total) if of_all and isinstance(total, int | float) else available)
-    room = max(0.0, available - reserve)
-    said = (
+    return max(0.0, available - reserve), (
         f"{format_bytes(available)} available before the first connect, less a reserve of {format_bytes(reserve)} "
         f"({RESERVE:.0%} of {'the memory' if of_all else 'that'})"
     )
+
+
+def _in_the_cgroup(room: float, said: str, checks: Mapping[str, Check]) -> tuple[float, str]:
+    """``room`` on asyncli's own host, or what its cgroup leaves of that."""
     cgroup = checks.get("cgroup_memory")
-    if cgroup is not None and cgroup.have is not None and cgroup.have < room:
-        room = cgroup.have
-        said = f"{format_bytes(room)} left in the cgroup, which is less than the host has"
-    return room, said, ""
+    if cgroup is None or cgroup.have is None or cgroup.have >= room:
+        return room, said
+    return cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has"
+
+
+def _of_the_client(
+    costs: Costs, before: Sequence[Sample], checks: Mapping[str, Check], environment: Environment
+) -> Ceiling | None:
+    """asyncli's own host, where an agent watches the server's; None where it was not sampled."""
+    total = costs.client_total
+    free = series(before, of_ours("host.available_bytes", environment)).values
+    if total is None or not free:
+        return None
+    room, said = _in_the_cgroup(*_beyond_the_reserve(free, environment.get("memory_bytes")), checks)
+    room, said = _less_once(room, said, total.fixed_bytes - _level(series(before, of_ours("host.used_bytes", environment))))
+    how = f"asyncli's own host, {_OUR_END}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
+    return _by_memory("generator", room, total.bytes_per_connection, total.ci95, how)
 
 
 _BOTH_ENDS = "as in this test (server, asyncli and both ends of each connection on it)"
 # Where the server is elsewhere, the client's host may be what runs out of memory first.
 _OUR_END = "with asyncli and its end of each connection"
+_THEIR_END = "with its end of each connection, all that the host pays for one"
 
 
-def _in_all(name: str, where: str, costs: Costs, before: Sequence[Sample], room: float, said: str) -> Ceiling | None:
-    """A host on which asyncli is: with the server as well, or with its own end of each connection alone."""
+def _in_all(
+    name: str, where: str, costs: Costs, before: Sequence[Sample], room: float, said: str, host: str = "this host"
+) -> Ceiling | None:
+    """The host that was sampled: with asyncli and the server on it, or with one of them and its own end of each connection."""
     total = costs.host_total
     if total is None:
         return None
@@ -177,7 +218,7 @@ def _in_all(name: str, where: str, costs: Costs, before: Sequence[Sample], room:
     inodes = series(before, "kernel.listing_bytes").values if listed else []
     there = _level(series(before, "host.used_bytes")) - (statistics.median(inodes) if inodes else 0.0)
     room, said = _less_once(room, said, total.fixed_bytes - there)
-    how = f"this host, {where}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
+    how = f"{host}, {where}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
     if listed:
         how += ", without the inodes of /proc that another program adds here (see the findings)"
     return _by_memory(name, room, total.bytes_per_connection, total.ci95, how)
@@ -250,7 +291,7 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
     check = checks.get("nginx_nofile")
     if check is None or check.have is None or check.need is None:
         return None
-    workers = _workers(check.need, plan)
+    workers = workers_of(check.need, plan.connections)
     each = max(0.0, check.have - _WORKER_DESCRIPTORS)
     how = (
         f"{workers:,} {'worker' if workers == 1 else 'workers'} of nginx x {format_count(check.have)} descriptors, less "
@@ -259,16 +300,16 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
     return Ceiling("descriptors", workers * each, None, how)
 
 
-def _workers(need: float, plan: Plan) -> int:
-    """How many workers the preflight dealt the plan's connections to, from what it said one of them needs.
+def workers_of(need: float, connections: int) -> int:
+    """How many workers the preflight dealt ``connections`` to, from what it said one of them needs.
 
     It asked for m + 6 root(m) for a mean of m, and for m alone where there is one.
     """
     share = need - _WORKER_DESCRIPTORS
-    if share >= plan.connections:
+    if share >= connections:
         return 1
     mean = (math.sqrt(_DEVIATIONS**2 / 4 + max(0.0, share)) - _DEVIATIONS / 2) ** 2
-    return max(1, round(plan.connections / max(1.0, mean)))
+    return max(1, round(connections / max(1.0, mean)))
 
 
 def _ports(checks: Mapping[str, Check], plan: Plan, environment: Environment) -> Ceiling | None:
@@ -297,8 +338,9 @@ def _grows_sources(plan: Plan, environment: Environment) -> bool:
     return True
 
 
-def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int) -> list[Ceiling]:
-    """Counts of this host that each connection takes ``ends`` of: open files, epoll watches; tracked connections, one each."""
+def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str = "") -> list[Ceiling]:
+    """Counts of this host, or of that whose checks begin with ``prefix``, of which each connection takes ``ends``: open files,
+    epoll watches; tracked connections, one each."""
     found = []
     for code, needed, each, words in (
         ("file_max", ends, ends, "open files of the whole host (fs.file-max; root is let past it)"),
@@ -311,14 +353,14 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int) -> list[Cei
         ),
         ("conntrack", 1, 1, "tracked connections (nf_conntrack_max), if a rule makes the kernel track these"),
     ):
-        check = checks.get(code)
+        check = checks.get(prefix + code)
         # Without a need the limit does not apply; see the preflight.
         if check is None or check.have is None or check.need is None or check.have >= _NO_LIMIT:
             continue
         taken = max(0.0, check.need - needed * plan.connections)
         how = f"{format_count(check.have)} {words}" + (f", {format_count(taken)} of them for other things" if taken else "")
         how += f", {each} for each connection"
-        found.append(Ceiling(code, math.floor(max(0.0, check.have - taken) / each), None, how))
+        found.append(Ceiling(prefix + code, math.floor(max(0.0, check.have - taken) / each), None, how))
     return found
 
 

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from asyncli.analysis.series import Ticks, end_of_hold, phase, within
-from asyncli.records import Gap, Phase, Sample
+from asyncli.records import Gap, Phase, Sample, Span, left_out_s
 
 # What the server has counted between our last record and our end nobody can compare.
 _COUNTERS = ("status.accepts", "status.handled", "status.requests")
 
 
-class _Span(Protocol):
-    @property
-    def start_s(self) -> float: ...
-    @property
-    def end_s(self) -> float | None: ...
-
-
 Records = tuple[Sequence[Phase], Ticks, Sequence[Sample]]
 
 
-def measured_s(gaps: Sequence[_Span], start_s: float, end_s: float) -> float:
+def measured_s(gaps: Sequence[Span], start_s: float, end_s: float) -> float:
     """How much of a phase from ``start_s`` to ``end_s`` (s) was no interruption."""
-    left_out = sum(
-        min(end_s, math.inf if one.end_s is None else one.end_s) - one.start_s for one in gaps if start_s <= one.start_s < end_s
-    )
-    return max(0.0, end_s - start_s - left_out)
+    return max(0.0, end_s - start_s - left_out_s(gaps, start_s, end_s))
 
 
 def within_gap(gap: Gap, t_s: float) -> bool:

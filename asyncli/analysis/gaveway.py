@@ -9,7 +9,7 @@ way between, then by what connections were lost, and what was merely slow last.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -19,7 +19,8 @@ from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.saturation import is_saturated
 from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series, within
-from asyncli.analysis.totals import Totals, never_answered
+from asyncli.analysis.sides import Sides, of_ours, sides
+from asyncli.analysis.totals import Totals, errors, never_answered
 from asyncli.plan import Plan
 from asyncli.records import Check, Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_many
@@ -95,6 +96,14 @@ class Seen(msgspec.Struct, frozen=True):
     @property
     def local(self) -> bool:
         return self.environment.get("local") is True
+
+    @property
+    def sides(self) -> Sides:
+        return sides(self.environment)
+
+    def ours(self, name: str) -> str:
+        """The metric ``name`` of asyncli's own host."""
+        return of_ours(name, self.environment)
 
     @property
     def server(self) -> str:
@@ -193,17 +202,29 @@ def _starved(seen: Seen) -> Iterator[GaveWay]:
 
 
 def _host_memory(seen: Seen) -> Iterator[GaveWay]:
+    """A host that had less memory left than must stay: the server's elsewhere, or asyncli's own."""
+    far, takers = seen.sides.far, {"server.pss_bytes": seen.server, "kernel.socket_bytes": "the kernel's sockets"}
+    if far is not None:
+        total = _number(far.get("memory_bytes"))
+        if evidence := _short_of_memory(seen, "the server's host", total, "host.available_bytes", takers):
+            yield GaveWay("server", "host_memory", evidence, "give it more memory, or make a connection cheaper")
     total = _number(seen.environment.get("memory_bytes"))
-    free = seen.metric("host.available_bytes")
+    # Of what took how much, what was sampled is of the server's host, where that is another one.
+    takers = {} if far is not None else {**takers, "generator.uss_bytes": "asyncli"}
+    if evidence := _short_of_memory(seen, "this host", total, seen.ours("host.available_bytes"), takers):
+        yield GaveWay("host", "memory", evidence, "run asyncli on another host, or where there is more memory")
+
+
+def _short_of_memory(seen: Seen, who: str, total: float | None, available: str, takers: Mapping[str, str]) -> str:
+    """What was left of a host's memory, and what took it; "" where enough was, or it is not known."""
+    free = seen.metric(available)
     start = first_connect(seen.phases, seen.ticks)
     before, least = free.last(until_s=start), min(free.between(start, math.inf).values, default=None)
     if total is None or before is None or least is None or least >= memory_floor(total, before):
-        return
-    evidence = f"this host had {format_bytes(least)} of memory left, of {format_bytes(before)} before the first connect"
-    takers = {"server.pss_bytes": seen.server, "kernel.socket_bytes": "the kernel's sockets", "generator.uss_bytes": "asyncli"}
-    shares = [f"{who} took {format_bytes(rise)}" for name, who in takers.items() if (rise := seen.rise(name)) > 0]
-    remedy = "run asyncli on another host, or where there is more memory"
-    yield GaveWay("host", "memory", f"{evidence}: {', '.join(shares)}" if shares else evidence, remedy)
+        return ""
+    evidence = f"{who} had {format_bytes(least)} of memory left, of {format_bytes(before)} before the first connect"
+    shares = [f"{taker} took {format_bytes(rise)}" for name, taker in takers.items() if (rise := seen.rise(name)) > 0]
+    return f"{evidence}: {', '.join(shares)}" if shares else evidence
 
 
 # The server, by its own limits, counts and processes.
@@ -275,7 +296,7 @@ def _server_ended(seen: Seen) -> Iterator[GaveWay]:
 
 def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
     """As many cores as the server has threads to use, where it was slow or silent."""
-    cpus, used = _number(seen.environment.get("cpus")), seen.cores("server.cpu_s")
+    cpus, used = _number((seen.sides.far or seen.environment).get("cpus")), seen.cores("server.cpu_s")
     threads = seen.metric("server.threads").last()
     if used is None or cpus is None or threads is None or not (seen.slow or seen.silent() or _overflowed(seen)):
         return
@@ -288,13 +309,15 @@ def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
 
 
 def _overflowed(seen: Seen) -> float:
-    return seen.rise("tcp.ListenOverflows") if seen.local else 0.0
+    return seen.rise("tcp.ListenOverflows") if seen.sides.server else 0.0
 
 
 def _queue(seen: Seen) -> Iterator[GaveWay]:
     if count := _overflowed(seen):
         drops = "once" if count == 1 else f"{format_count(count)} times"
-        evidence = f"the listen queue of a program on this host was full {drops} (ListenOverflows), so who connected had to wait"
+        evidence = (
+            f"the listen queue of a program on {seen.sides.host} was full {drops} (ListenOverflows), so who connected had to wait"
+        )
         remedy = "raise net.core.somaxconn and the server's backlog=, let it accept faster, or ramp more slowly (--ramp)"
         yield GaveWay("server", "listen_queue", evidence, remedy, certain=False)
 
@@ -311,7 +334,7 @@ def _network(seen: Seen) -> Iterator[GaveWay]:
     # Of this host we know when it was the server's own queue that dropped them: nothing was lost on the way then.
     if (not silent and not seen.slow) or _overflowed(seen) >= max(1.0, _DROPPED * silent):
         return
-    again = seen.rise("tcp.RetransSegs")
+    again = seen.rise(seen.ours("tcp.RetransSegs"))
     sent = whole.started + whole.sent
     lossy = again >= _RETRANSMITTED and again >= _RETRANSMITTED_SHARE * sent
     resent = f"{format_count(again)} segments were sent again, {again / sent:.0%} of what we asked" if lossy else ""
@@ -350,7 +373,7 @@ def _refused(seen: Seen) -> Iterator[GaveWay]:
 
 
 def _errors(seen: Seen) -> Iterator[GaveWay]:
-    bad = {status: count for status, count in seen.totals.whole.by_status.items() if status >= 500}
+    bad = errors(seen.totals.whole, 500)
     if bad:
         evidence = f"{seen.server} answered heartbeats with errors: {listed(bad)}"
         yield GaveWay("server", "errors", evidence, "see its error log; of a proxy, that of what stands behind it")
@@ -423,10 +446,10 @@ def served_most(ticks: Ticks) -> int:
     return max((max(tick.held, tick.held_at_drain) for _, tick in ticks), default=0)
 
 
-def least_available(samples: Sequence[Sample], phases: Sequence[Phase], ticks: Ticks) -> float | None:
+def least_available(samples: Sequence[Sample], phases: Sequence[Phase], ticks: Ticks, environment: Environment) -> float | None:
     """The least memory (bytes) that was available on this host from the first connect on; None where it was not read."""
     driven = within(samples, (first_connect(phases, ticks), end_of_hold(phases, ticks, samples)))
-    return min(series(driven, "host.available_bytes").values, default=None)
+    return min(series(driven, of_ours("host.available_bytes", environment)).values, default=None)
 
 
 def _number(value: object) -> float | None:

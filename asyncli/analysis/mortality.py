@@ -16,7 +16,7 @@ from asyncli.analysis.totals import Totals
 from asyncli.analysis.witness import Witness
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.plan import Plan
-from asyncli.records import Deaths, Tick
+from asyncli.records import Deaths, Finding, Tick
 from asyncli.units import format_clock, format_count, format_duration
 
 # Fewer dead than this agree by chance.
@@ -116,8 +116,8 @@ Words = Callable[[Share], tuple[str, str]]
 class Case:
     """The dead of a run, what else is known of it, and what has been explained."""
 
-    def __init__(self, totals: Totals, ticks: Ticks, plan: Plan, witness: Witness) -> None:
-        self.witness, self.plan, self.ticks = witness, plan, ticks
+    def __init__(self, totals: Totals, ticks: Ticks, plan: Plan, witness: Witness, findings: Sequence[Finding] = ()) -> None:
+        self.witness, self.plan, self.ticks, self.findings = witness, plan, ticks, findings
         self.cells = [Cell(cause, dead, tick, t_s) for t_s, tick in ticks for cause, dead in tick.deaths.items() if dead.count]
         #: The longest gap between two heartbeats (s), and how long one waits for its answer.
         self.gap_s, self.timeout_s = plan.keepalive_s / 2, plan.timeout_s

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 
 from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series
-from asyncli.records import Finding, Phase, Sample
+from asyncli.analysis.sides import of_ours
+from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.units import format_clock, format_count
 
 # Over so long (s) a share is told; and from this share and number on it is worth a word: a clean way of today loses fewer than
@@ -15,13 +16,24 @@ from asyncli.units import format_clock, format_count
 _SPAN_S, _SHARE, _FEWEST = 10.0, 0.01, 10
 
 
-def sent_again(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample]) -> list[Finding]:
-    """A finding where this host had to send 1 % or more of its TCP segments again within ten seconds of ramp and hold.
+def sent_again(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
+    """What this host had to send again, and where an agent counted it the server's host."""
+    ours = of_ours("tcp.", environment)
+    found = _of_one(phases, ticks, samples, ours, "this host", "here and the server")
+    if ours != "tcp.":
+        found += _of_one(phases, ticks, samples, "tcp.", "the server's side", "the server and here")
+    return found
+
+
+def _of_one(
+    phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], family: str, who: str, between: str
+) -> list[Finding]:
+    """A finding where a host had to send 1 % or more of its TCP segments again within ten seconds of ramp and hold.
 
     Of all programs in its network namespace (RetransSegs and OutSegs of /proc/net/snmp; OutSegs leaves out what is sent again,
     RFC 4022). Of what was lost on the way here only the other side's counters tell.
     """
-    again, out = series(samples, "tcp.RetransSegs"), series(samples, "tcp.OutSegs")
+    again, out = series(samples, f"{family}RetransSegs"), series(samples, f"{family}OutSegs")
     start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
     if not math.isfinite(start) or not len(again) or not len(out):
         return []
@@ -37,11 +49,11 @@ def sent_again(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample])
     if not count:
         return []
     evidence = (
-        f"this host had to send {format_count(count)} TCP segments again between {format_clock(first_s)} and "
+        f"{who} had to send {format_count(count)} TCP segments again between {format_clock(first_s)} and "
         f"{format_clock(last_s)}, up to {worst:.0%} of what it sent within {_SPAN_S:.0f} s: packets were lost on the way, or a "
         "full queue dropped them"
     )
-    remedy = "see links, cables and firewalls between here and the server (ip -s link), and its listen queue"
+    remedy = f"see links, cables and firewalls between {between} (ip -s link), and its listen queue"
     return [Finding("packets_sent_again", "warning", evidence, remedy)]
 
 

@@ -26,6 +26,8 @@ RULE_OF_TIME = (
     "was opened, lost, sent or answered within a second of the page, connects pending and heartbeats unanswered then"
 )
 Severity = Literal["info", "warning", "error"]
+#: When each ramp began (s), and how it goes.
+Ramps = Sequence[tuple[float, Ramp]]
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
 # nginx ends a kept connection after keepalive_requests (100 before 1.19.10) polls, and our poller then opens another.
@@ -116,16 +118,18 @@ def reconcile(
     samples: Sequence[Sample],
     plan: Plan | None = None,
     diagnoses: Sequence[Diagnosis] = (),
+    ramps: Ramps | None = None,
 ) -> tuple[Reconciliation, list[Finding]]:
     """The counts, and a finding for each pair that disagrees or did for a while, or for why nothing is known.
 
     The deltas run from the first page (our poller's connection is in it already) to the last of the run: in the
     residue, where nothing is in flight. In a run without one the pairs may differ by what was in flight then. Without
     ``plan``, what was asked is not compared. ``diagnoses``: of what was lost, which may be what the server still counts.
+    ``ramps``: of a run of several clients, theirs in place of the plan's.
     """
     result = Reconciliation(client_held=totals.held)
     start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
-    client, pages = _Client(ticks, phases, plan), _Pages(samples)
+    client, pages = _Client(ticks, phases, plan, ramps), _Pages(samples)
     context = _Context(
         lost=totals.whole.lost, failed=sum(totals.whole.failures.values()), addresses=_addresses(plan),
         killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
@@ -203,19 +207,23 @@ def reconcile(
     ended = _ended(phases)
     return result, [
         *disagreements,
-        *_in_flight_then(every, anew=bool(pages.restarts), ended=ended),
+        *_in_flight_then(every, context, anew=bool(pages.restarts), ended=ended),
         *restarted,
         *_parted(result.divergences, context),
     ]
 
 
 def counts_over_time(
-    phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], plan: Plan | None = None
+    phases: Sequence[Phase],
+    ticks: Ticks,
+    samples: Sequence[Sample],
+    plan: Plan | None = None,
+    ramps: Ramps | None = None,
 ) -> CountsOverTime:
     """Every count at the instants of the status pages, and of the ticks where no page spoke; ``asked`` needs the plan."""
     import numpy as np
 
-    client, pages = _Client(ticks, phases, plan), _Pages(samples)
+    client, pages = _Client(ticks, phases, plan, ramps), _Pages(samples)
     start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
     alone = client.t_s[1:]
     if len(pages):
@@ -252,13 +260,13 @@ def counts_over_time(
 class _Client:
     """The client's counts at any instant, from its ticks: lines between them."""
 
-    def __init__(self, ticks: Ticks, phases: Sequence[Phase], plan: Plan | None) -> None:
+    def __init__(self, ticks: Ticks, phases: Sequence[Phase], plan: Plan | None, ramps: Ramps | None) -> None:
         import numpy as np
 
         held = held_over_time(ticks, phases)
         self.t_s, self._held = np.array(held.t_s), np.array(held.values)
         self._start = first_connect(phases, ticks)
-        self._schedule = None if plan is None else _schedule(plan)
+        self._schedules = [] if plan is None else [_schedule(*one) for one in ramps or [(self._start, plan.schedule)]]
         rows = [(t_s, tick) for t_s, tick in ticks if t_s > held.t_s[0]]
         self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
         columns = {
@@ -301,10 +309,11 @@ class _Client:
         """Connections that the schedule had asked for at each of ``t_s``."""
         import numpy as np
 
-        if self._schedule is None or not math.isfinite(self._start):
-            return np.zeros(len(t_s))
-        schedule, dues = self._schedule
-        return np.minimum(np.searchsorted(dues, t_s - self._start, "right") * float(schedule.batch), schedule.connections)
+        asked: Any = np.zeros(len(t_s))
+        if math.isfinite(self._start):
+            for start, ramp, dues in self._schedules:
+                asked += np.minimum(np.searchsorted(dues, t_s - start, "right") * float(ramp.batch), ramp.connections)
+        return asked
 
     def behind_asked(self, start: float, stop: float) -> list[Divergence]:
         """Where fewer were held than had been asked for a second before."""
@@ -326,13 +335,12 @@ def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[i
     return untold
 
 
-def _schedule(plan: Plan) -> tuple[Ramp, Any]:
+def _schedule(start_s: float, ramp: Ramp) -> tuple[float, Ramp, Any]:
     import numpy as np
 
-    schedule = plan.schedule
     # Plain arithmetic, which an array does as well as one number: a million connections are 100,000 batches.
-    every: Any = np.arange(schedule.batches)
-    return schedule, np.asarray(schedule.due_s(every))
+    every: Any = np.arange(ramp.batches)
+    return start_s, ramp, np.asarray(ramp.due_s(every))
 
 
 class _Pages:
@@ -567,6 +575,8 @@ def _addresses(plan: Plan | None) -> int:
 
 def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     """Whether the counts agree, in words; ``findings`` are the run's."""
+    if agrees and any(one.code == "reconcile_stale" for one in findings):
+        return "They agree but for connections that are not this run's, or went with a killed worker (see the findings)"
     if agrees and any(one.code == "reconcile_in_flight" for one in findings):
         return "They agree within what was in flight (see the findings)"
     return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is not known"}[agrees]
@@ -577,22 +587,30 @@ def _ended(phases: Sequence[Phase]) -> bool:
     return all(one is not None and one.end_s is not None for one in (phase(phases, "hold"), phase(phases, "drain")))
 
 
-def _in_flight_then(every: Sequence[_Apart], *, anew: bool, ended: bool) -> list[Finding]:
+def _in_flight_then(every: Sequence[_Apart], context: _Context, *, anew: bool, ended: bool) -> list[Finding]:
     """How far those that agree differ all the same, and how far they may. ``anew``: the server's counters began anew."""
-    said = []
+    said, found = [], []
     for one in every:
         if one.by and one.agrees:
             behind, of = _NAMES[one.pair]
-            may = _count(one.least if one.by < 0 else one.most)
-            said.append(f"{behind} is {_count(one.by)} {'less' if one.by < 0 else 'more'} than {of} (up to {may} were in flight)")
+            may = f"up to {_count(one.least if one.by < 0 else one.most)} were in flight"
+            differ = f"{behind} is {_count(one.by)} {'less' if one.by < 0 else 'more'} than {of}"
+            beyond = one.by if one.pair == "held" else 0
+            if beyond > 0 and (stale := context.stale(beyond)):
+                found.append(Finding("reconcile_stale", "info", f"{differ}: {stale}", "start the server anew before a run"))
+                continue
+            if beyond > 0 and context.already:
+                may = f"{format_count(context.already)} were there before our first connect, {may}"
+            said.append(f"{differ} ({may})")
     if not said:
-        return []
+        return found
     remedy = "a hold and a drain that come to their end leave nothing in flight"
     if ended:
         remedy = "none needed: what was cut off or given up on the way may be counted by one side alone"
     if anew:
         remedy = "what a server counts after its last page goes with it: one that is not started anew leaves no such difference"
-    return [Finding("reconcile_in_flight", "info", f"counts differ by no more than was in flight: {'; '.join(said)}", remedy)]
+    evidence = f"counts differ by no more than was in flight: {'; '.join(said)}"
+    return [*found, Finding("reconcile_in_flight", "info", evidence, remedy)]
 
 
 def in_words(divergence: Divergence) -> str:

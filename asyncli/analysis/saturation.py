@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from asyncli.analysis.joint import joint
 from asyncli.analysis.series import Ticks, first_connect, phase
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram
@@ -44,7 +45,8 @@ def saturation(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks
         evidence = f"a worker stood still for {driven.longest_turn_s:.1f} s (bound {LONGEST_TURN_S:.0f} s)"
         found.append(_saturated("turn", evidence, "see that this host neither swaps nor is shared with a heavy load"))
     found += [_cpu(totals, name, environment) for name in _BUSY]
-    return [finding for finding in found if finding is not None]
+    clients = joint(environment)
+    return [*(finding for finding in found if finding is not None), *(clients.saturated if clients is not None else ())]
 
 
 def is_saturated(findings: Sequence[Finding]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -23,6 +23,10 @@ class Series(msgspec.Struct):
 
     def __len__(self) -> int:
         return len(self.t_s)
+
+    def rows(self) -> Iterator[tuple[float, float]]:
+        """Each instant with its value."""
+        return zip(self.t_s, self.values, strict=True)
 
     def between(self, start_s: float, end_s: float) -> Series:
         """What lies in ``[start_s, end_s]``."""

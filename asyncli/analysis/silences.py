@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, befell, in_seconds, left, one_of
 from asyncli.analysis.series import Ticks, end_of_hold, first_connect
 from asyncli.analysis.timers import idle_edge, known_idle
-from asyncli.analysis.witness import Testimony, Witness
+from asyncli.analysis.witness import Cut, Testimony, Witness
 from asyncli.core.histogram import summed
 from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
 from asyncli.units import format_clock, format_count, format_duration, format_many
@@ -40,6 +40,17 @@ _SLOW_S, _PARTED_S = 3, 3.0
 _BEST, _ENOUGH = 0.1, 2_000
 
 _WAY = "see routes, firewalls and links between here and the server"
+
+
+def client_cut(case: Case) -> None:
+    """A client host of a cluster was silent to asyncli too, and told of these deaths when it spoke again: its own way was cut."""
+    for place, cut in enumerate(case.witness.cuts(case.timeout_s)):
+        cells = [cell for cell in case.of("heartbeat_timeout") if cut.holds(cell.to_s, case.timeout_s)]
+
+        def words(share: Share, cut: Cut = cut) -> tuple[str, str]:
+            return f"{befell('heartbeat_timeout', share.count)} ({format_duration(case.timeout_s)}): {cut.words}", cut.remedy
+
+        case.take_all(cells, "client_cut", words, False, place)
 
 
 def silences(case: Case) -> None:

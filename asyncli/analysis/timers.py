@@ -32,8 +32,9 @@ from asyncli.analysis.mortality import (
     timer_window,
     within,
 )
+from asyncli.analysis.ourloss import lost_with
 from asyncli.core.histogram import Histogram, bounds, bucket
-from asyncli.units import format_count, format_duration
+from asyncli.units import format_count, format_duration, format_many
 
 # Gaps shorter than this (s) are nearly of one length (they are uniform in [1, gap]): ages then say what request numbers say.
 _REGULAR_S = 1.5
@@ -60,7 +61,14 @@ _BEAT_OFTENER = "raise that timeout, or beat more often: --keepalive below twice
 
 def ours(case: Case) -> None:
     """What was lost with a worker of ours, and what is no HTTP: the cause says it all."""
-    lost = _by_cause("generator_lost", "see the finding about that process, or about the interruption of a run that was resumed")
+    known = lost_with(case.findings, "asyncli's")
+
+    def lost(share: Share) -> tuple[str, str]:
+        return (
+            f"{format_many(share.count, 'connection')} {'was' if share.count == 1 else 'were'} lost with {known.what}",
+            known.remedy,
+        )
+
     case.take_all(case.of("generator_lost"), "generator_lost", lost, True)
     cells = case.of("protocol_error")
     before = sum(tick.answered for _, tick in case.between(-math.inf, min(cell.from_s for cell in cells))) if cells else 0
@@ -78,10 +86,6 @@ def _not_http(before: int) -> Words:
         return evidence, "see what took the server's place then: a box on the way (a portal, TLS), or another program on its port"
 
     return words
-
-
-def _by_cause(cause: str, remedy: str) -> Words:
-    return lambda share: (f"{befell(cause, share.count)}{share.medians()}", remedy)
 
 
 def errors(case: Case) -> None:

@@ -88,6 +88,11 @@ def never_answered(tick: Tick) -> int:
     return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
 
 
+def errors(whole: Tick, least: int = 400) -> dict[int, int]:
+    """Answers by a status from ``least`` on."""
+    return {status: count for status, count in whole.by_status.items() if status >= least}
+
+
 def _sum_by_key(some: Iterable[dict[K, int]]) -> dict[K, int]:
     whole: dict[K, int] = {}
     for counts in some:

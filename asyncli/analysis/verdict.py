@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.totals import Totals
+from asyncli.analysis.ourloss import lost_with
+from asyncli.analysis.totals import Totals, errors
 from asyncli.plan import Plan
 from asyncli.records import CUT, RESUMED, STOPPED, Finding, Tick
 from asyncli.units import format_many
@@ -48,9 +49,9 @@ def judge(
     because this machine was suspended.
 
     1. untested: nothing ever connected.
-    2. invalid: the generator was the limit. It passed a stated bound (``saturated``), lost connections with a process of its
-       own, though no limit says how many may be, lost connections only because its machine was suspended, or could not open
-       what was asked for want of its own ports or descriptors.
+    2. invalid: the generator was the limit. It passed a stated bound (``saturated``), lost connections with a process or host
+       of its own, though no limit says how many may be, lost connections only because its machine was suspended, or could not
+       open what was asked for want of its own ports or descriptors.
     3. failed: a limit of the user's was crossed; an established connection was lost, and no limit says how many may be.
     4. invalid: the run was killed (not ``complete``), so its hold has no end to be judged at.
     5. failed: fewer are held at the hold's end than were asked for, and no limit says how few may be.
@@ -66,7 +67,7 @@ def judge(
     if saturated:
         return Judgement("invalid", "the generator was the limit, so the numbers are its own rather than the server's")
     if gone is not None and OURS not in limited:
-        return Judgement("invalid", f"asyncli itself lost {gone.count:,} connections with a process of its own")
+        return Judgement("invalid", f"asyncli itself lost {gone.count:,} connections with {lost_with(findings, 'its').what}")
     if asleep and asleep == whole.lost:
         return Judgement("invalid", f"this machine was suspended, and lost {asleep:,} connections by that and none else")
     if held < asked and starved:
@@ -93,7 +94,7 @@ def judge(
 
 def _answered_with_errors(whole: Tick) -> str:
     """What a verdict on connections says of the work they did: "" where no answer was an error."""
-    bad = {status: count for status, count in whole.by_status.items() if status >= 400}
+    bad = errors(whole)
     if not bad:
         return ""
     statuses = ", ".join(str(status) for status in sorted(bad))

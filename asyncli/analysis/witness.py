@@ -11,12 +11,19 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, held_over_time, instants, series
-from asyncli.records import Check, Environment, Phase, Sample
+from asyncli.analysis.sides import of_ours, sides
+from asyncli.records import SILENT, Check, Environment, Phase, Sample
+from asyncli.samples import metrics_of
+from asyncli.units import format_clock
 
 # A status page or a scan of processes may miss a second or two; what is missing for longer than this was not there.
 _GAP_S = 2.5
 # How far before and after a moment its witnesses may stand (s).
 _BEFORE_S, _AFTER_S = 5.0, 5.0
+# What is usual is looked for so far before and after (s), or as far as the stretch is long.
+_AROUND_S = 60.0
+# A second that is told late joins the one that is open; what ran out of patience is told within so many seconds.
+_TICK_S, _LATE_S = 2.0, 3.0
 # Less CPU time than this (s) over a whole second or more: the clock of /proc counts in hundredths.
 _STILL_S = 0.015
 
@@ -40,13 +47,63 @@ class Testimony(msgspec.Struct):
     silent_since: bool | None = None
     #: Requests that it counted, without our polls.
     requests: int | None = None
-    #: TCP segments that this host sent again, for want of an acknowledgement, beyond those of the time before; and those that it
-    #: sent the first time.
+    #: TCP segments that this host sent again, for want of an acknowledgement, beyond those that it sends again at quiet times;
+    #: and those that it sent the first time.
     resent: int | None = None
     segments: int | None = None
     #: Its processes were there and used no CPU time; and how many cores they used.
     still: bool | None = None
     cores: float | None = None
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Client hosts of a cluster that were silent at about one time.
+
+    ``hosts``: each, and for how long (s). ``back_s``, ``last_s``: when the first of them spoke again, and the last.
+    """
+
+    hosts: list[tuple[str, float]]
+    back_s: float
+    last_s: float
+
+    def holds(self, t_s: float, patience_s: float) -> bool:
+        """Whether what a second that closed at ``t_s`` counts may be theirs, of heartbeats or connects of so much patience.
+
+        A host tells what befell it in its silence when it is over; what was told meanwhile befell others.
+        """
+        return self.back_s - _TICK_S < t_s <= self.last_s + patience_s + _LATE_S
+
+    @property
+    def words(self) -> str:
+        """``vm at 10.0.0.9 had itself been silent for 13.6 s, until 0:00:31: looks like that client host was cut off...``"""
+        until = f"until {format_clock(self.last_s)}: looks like"
+        if len(self.hosts) == 1:
+            name, silent_s = self.hosts[0]
+            return f"{name} had itself been silent for {silent_s:.1f} s, {until} that client host was cut off or stood still"
+        names = " and ".join(f"{name} (for {silent_s:.1f} s)" for name, silent_s in self.hosts)
+        return f"{names} had been silent, {until} these client hosts were cut off or stood still"
+
+    @property
+    def remedy(self) -> str:
+        it = "that host's cable, its" if len(self.hosts) == 1 else "the cables of those hosts, their"
+        return f"see {it} switch, and whether something stopped it; a --timeout that is longer loses none by it"
+
+
+def cuts(samples: Sequence[Sample], patience_s: float) -> list[Cut]:
+    """The silences of client hosts, parted where what one lost, in ``patience_s`` after it, is not told with the next one's."""
+    rows = sorted(
+        (t_s, name.removeprefix(SILENT), silent_s)
+        for name in metrics_of(samples)
+        if name.startswith(SILENT)
+        for t_s, silent_s in series(samples, name).rows()
+    )
+    found: list[Cut] = []
+    for back_s, name, silent_s in rows:
+        if found and found[-1].holds(back_s, patience_s):
+            found[-1] = Cut([*found[-1].hosts, (name, silent_s)], found[-1].back_s, back_s)
+        else:
+            found.append(Cut([(name, silent_s)], back_s, back_s))
+    return found
 
 
 class Witness:
@@ -62,13 +119,13 @@ class Witness:
         #: "nginx", "Apache"; "" where unknown.
         self.name = re.split(r"[/\s]", label, maxsplit=1)[0]
         #: Server and client are on one host, where no packet is lost between them.
-        self.local = environment.get("local") is True
+        self.local = sides(environment).one_network
         self._behind = any(check.code == "nginx_listen" for check in checks)
         self._stop = end_of_hold(phases, ticks, samples)
         # Between the last second of the hold and the first of the drain lies no line: it is held until it is let go.
         self._held = held_over_time([row for row in ticks if row[0] <= self._stop], phases)
         # The status page is one probe, the rest are others: a sample without it that has another was taken all the same.
-        self._looks = instants(samples, *_LOCAL)
+        self._looks = instants(samples, *(_OF_AGENT if isinstance(environment.get("agent"), dict) else _LOCAL))
         names = ("processes", "ended", "cpu_s")
         self._server = {name: series(samples, f"server.{name}") for name in names}
         self._seen = self._server["processes"].t_s
@@ -77,10 +134,16 @@ class Witness:
         self._missed_s = max(_GAP_S, 2 * statistics.median(steps)) if steps else _GAP_S
         pages = ("active", "accepts", "connects", "requests", "polls")
         self._status = {name: series(samples, f"status.{name}") for name in pages}
-        self._resent, self._segments = series(samples, "tcp.RetransSegs"), series(samples, "tcp.OutSegs")
+        counters = (of_ours(name, environment) for name in ("tcp.RetransSegs", "tcp.OutSegs"))
+        self._resent, self._segments = (series(samples, name) for name in counters)
+        self._samples = samples
         slept = series(samples, "clock.suspended_s")
         #: When this machine woke from a suspension (s of the run, to a second), and how long it was (s).
-        self.suspensions = list(zip(slept.t_s, slept.values, strict=True))
+        self.suspensions = list(slept.rows())
+
+    def cuts(self, patience_s: float) -> list[Cut]:
+        """As :func:`cuts`."""
+        return cuts(self._samples, patience_s)
 
     @property
     def is_nginx(self) -> bool:
@@ -134,8 +197,8 @@ class Witness:
         said.requests = None if requests is None or polls is None else requests - polls
         resent, said.segments = (_meanwhile(counter, from_s, to_s) for counter in (self._resent, self._segments))
         if resent is not None:
-            # Others on this host send again as well: what they did as long before is taken for what they went on to do.
-            said.resent = max(0, resent - (_meanwhile(self._resent, 2 * from_s - to_s, from_s) or 0))
+            # Others on this host send again as well, and go on meanwhile.
+            said.resent = max(0, resent - round(_quiet_per_s(self._resent, from_s, to_s) * (to_s - from_s)))
         used = self._server["cpu_s"].between(from_s, to_s)
         if len(used) > 1 and used.t_s[-1] - used.t_s[0] >= 0.9:
             spent_s = used.values[-1] - used.values[0]
@@ -192,4 +255,16 @@ def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:
     return None if before is None or after is None or after < before else round(after - before)
 
 
+def _quiet_per_s(counter: Series, from_s: float, to_s: float) -> float:
+    """By how much it rises a second around that stretch, in a quiet moment: what befell the stretch may have begun before it."""
+    around_s = max(_AROUND_S, to_s - from_s)
+    rates = []
+    for part in (counter.between(from_s - around_s, from_s), counter.between(to_s, to_s + around_s)):
+        steps = itertools.pairwise(part.rows())
+        rates += [max(0.0, value - earlier) / (t_s - earlier_s) for (earlier_s, earlier), (t_s, value) in steps]
+    return sorted(rates)[len(rates) // 4] if rates else 0.0
+
+
 _LOCAL = ("generator.", "kernel.", "host.", "session.")
+# While an agent is not heard, nothing is known of the server: our own samples are no look at it.
+_OF_AGENT = ("agent.", "kernel.", "host.")

@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from asyncli.cli.options import plan_from, plan_options
+from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_options
 
 
 @click.command(name="check", context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @plan_options()
+@cluster_options
 def command(urls: tuple[str, ...], **values: Any) -> int:
     """Say, in numbers, whether this host and the server can carry the plan, with the command that mends each shortfall.
 
@@ -27,7 +28,7 @@ def command(urls: tuple[str, ...], **values: Any) -> int:
     from asyncli.report.checks import print_checks
     from asyncli.session import look_at
 
-    spread, checks, findings = asyncio.run(look_at(plan))
+    spread, checks, findings = asyncio.run(look_at(plan, cluster_of(values)))
     with printing():
         print_checks(plan, spread, checks, findings, Console(highlight=False))
     return 2 if refusals(checks) else 0

@@ -42,8 +42,8 @@ def command(
 ) -> int:
     """Set up the servers, measure in turns, and say whether what NAME's source claims holds here.
 
-    NAME is short-vs-keepalive, upstream-keepalive, pipelining, server-models or holding. A server that is not installed is
-    left out, and said so. Ctrl-C ends it and keeps what was measured.
+    NAME is short-vs-keepalive, upstream-keepalive, pipelining, server-models, holding, two-clients or
+    client-lost. A server that is not installed is left out, and said so. Ctrl-C ends it and keeps what was measured.
 
     Exit status: 0 measured, 2 usage or a record that cannot be written, 3 nothing measured, 4 ended early, 130 stopped.
     """
@@ -86,7 +86,7 @@ def command(
 
     async def work() -> None:
         nonlocal done
-        record = await run(experiment, plan, quick=quick, say=say)
+        record = await run(experiment, plan, quick=quick, say=say, folder=folder)
         # Here, where a second Ctrl-C waits its turn, and before a word is printed: whoever reads it may have left.
         done = (record, *_keep(record, folder))
 

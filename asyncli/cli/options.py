@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from asyncli.errors import HostError
+from asyncli.errors import HostError, PlanError
 from asyncli.plan import KEYS, Layer, Plan, build_plan, read_plan_file
+
+if TYPE_CHECKING:
+    from asyncli.cluster.link import Cluster
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +35,9 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]"),
     click.option("--server-pidfile", metavar="FILE", help="A file with that number in it."),
     click.option("--server-name", metavar="NAME", help="Or the name of the server's executable."),
+    click.option("--agent", metavar="URL", help="'asyncli agent' on the server's host, in place of these four: http://HOST:9165."),
+    click.option("--agent-token-file", metavar="FILE", help="Its token.  [default: $ASYNCLI_AGENT_TOKEN]"),
+    click.option("--agent-ca", metavar="FILE", help="The authority of its certificate, in PEM.  [default: the system's]"),
     click.option("--method", metavar="METHOD", help="Of the heartbeats: HEAD, GET or OPTIONS.  [default: HEAD]"),
     click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each heartbeat; repeatable."),
     click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
@@ -59,6 +65,38 @@ def plan_options(connections: str = "1000", without: Collection[str] = ()) -> Ca
         return function
 
     return give
+
+
+#: Who opens the connections: no part of a plan, which says what is asked.
+CLUSTER = ("cluster", "cluster_ca", "cluster_cert", "cluster_key", "cluster_hosts")
+_CLUSTER_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("--cluster", metavar="ADDRESS", help="Open them from every host of this Dask cluster: tcp://scheduler:8786, or tls://."),
+    click.option("--cluster-ca", metavar="FILE", help="With tls://: who signed the cluster's certificates (PEM)."),
+    click.option("--cluster-cert", metavar="FILE", help="With tls://: our own certificate."),
+    click.option("--cluster-key", metavar="FILE", help="With tls://: its key."),
+    click.option(
+        "--cluster-hosts", type=click.IntRange(min=1), metavar="N", help="Wait a minute for so many hosts, and refuse fewer.",
+    ),
+)  # fmt: skip
+
+
+def cluster_options(function: F) -> F:
+    """Give a command the flags that name a cluster."""
+    for option in reversed(_CLUSTER_OPTIONS):
+        function = option(function)
+    return function
+
+
+def cluster_of(values: dict[str, Any]) -> Cluster | None:
+    """The cluster that the flags name; None: this host alone. Raises :class:`PlanError`, HostError where Dask is missing."""
+    address, ca, cert, key, hosts = (values.get(name) for name in CLUSTER)
+    if address is None:
+        if given := [f"--{name.replace('_', '-')}" for name in CLUSTER if values.get(name) is not None]:
+            raise PlanError(f"{given[0]}: of no use without --cluster; write --cluster tcp://scheduler:8786 beside it")
+        return None
+    from asyncli.cluster.link import Cluster
+
+    return Cluster.at(address, ca=ca, cert=cert, key=key, hosts=hosts)
 
 
 def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Layer | None = None) -> Plan:

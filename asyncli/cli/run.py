@@ -26,7 +26,7 @@ from asyncli.report.livelimits import unwatched
 from asyncli.report.livestate import Onlooker
 from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
-from asyncli.session import Soak, Target, free_name
+from asyncli.session import Fleet, Soak, Target, free_name
 from asyncli.store.reader import Run, read_run
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import require_free
@@ -86,10 +86,11 @@ def run_soak(
     lab: LabServer | None = None,
     aim: Callable[[Plan, LabServer], Plan] | None = None,
     resume: Interrupted | None = None,
+    cluster: Fleet | None = None,
 ) -> int:
     """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it.
 
-    ``resume``: the run that ``to.out`` has the beginning of.
+    ``resume``: the run that ``to.out`` has the beginning of. ``cluster``: the hosts that open the connections; None: this one.
 
     ``on_finish``: a command of the user's that hears the verdict at the end, whatever it is.
     """
@@ -105,7 +106,7 @@ def run_soak(
     console = Console(stderr=piped or log_json, highlight=False)
     if not quiet and (late := unwatched(plan)):
         print(f"asyncli: --abort: only the end tells of {' and '.join(late)}", file=sys.stderr)
-    status, path, read = asyncio.run(_soak(plan, path, console, log, quiet, log_json, lab, aim, resume))
+    status, path, read = asyncio.run(_soak(plan, path, console, log, quiet, log_json, lab, aim, resume, cluster))
     if read is None:
         return status
     run, analyses, summary = read
@@ -162,6 +163,7 @@ async def _soak(
     lab: LabServer | None,
     aim: Callable[[Plan, LabServer], Plan] | None,
     resume: Interrupted | None,
+    cluster: Fleet | None,
 ) -> tuple[int, Path, tuple[Run, Analyses, Summary] | None]:
     soak: Soak | None = None
 
@@ -178,7 +180,7 @@ async def _soak(
                         console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
             with Screen(plan, log, quiet, log_json) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.say_now)
-                soak = Soak(plan, path, watcher=screen, target=target, resume=resume)
+                soak = Soak(plan, path, watcher=screen, target=target, resume=resume, cluster=cluster)
                 screen.stop = soak.stop
                 await soak.run()
 
@@ -189,7 +191,8 @@ async def _soak(
 
     finished = await until_stopped(work(), stop)
     if soak is None or not soak.started:
-        goes_on = f"'asyncli soak --resume {path}' goes on with the run"
+        hosts = "" if cluster is None else f" {cluster.flags}"
+        goes_on = f"'asyncli soak --resume {path}{hosts}' goes on with the run"
         what = "the first measurement; there is nothing to report" if resume is None else f"it was resumed; {goes_on}"
         print(f"asyncli: interrupted before {what}", file=sys.stderr)
         return INTERRUPTED, path, None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from asyncli.cli.options import plan_from, plan_options
+from asyncli.cli.options import CLUSTER, cluster_of, cluster_options, plan_from, plan_options
 from asyncli.errors import PlanError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--log-json", is_flag=True, help="While it runs, a JSON object a line for each event.")
 @click.option("--on-finish", metavar="COMMAND", help="Run at the end, verdict in $ASYNCLI_VERDICT, summary on standard input.")
 @click.option("--resume", metavar="RUN.db", help="Go on with a run that was cut off: same plan, same seed, same file.")
+@cluster_options
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
     urls: tuple[str, ...],
@@ -43,16 +44,32 @@ def command(
     Several URLs (ports or addresses of one server) share the connections. Ctrl-C once drains and reports; twice stops at
     once. The run file holds everything: 'asyncli report RUN.db' prints it again.
     """
+    hosts = {name: values.pop(name) for name in CLUSTER}
     plan, before = (plan_from(values, urls), None) if resume is None else _resumed(resume, urls, values, out)
+    if before is not None:
+        _same_hosts(before, hosts["cluster"])
     from asyncli.cli.run import Files, run_soak
 
     files = Files(out if resume is None else resume, json_file, html_file, junit_file)
-    return run_soak(plan, files, quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before)
+    return run_soak(plan, files, quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before, cluster=cluster_of(hosts))
 
 
 #: What may be said anew of a run that is resumed: where its server is, which a reboot changes, and nothing that is asked of it.
 _SERVER = ("server_pid", "server_pidfile", "server_name")
-_ANEW = (*_SERVER, "force")
+_AGENT = ("agent", "agent_token_file", "agent_ca")
+_ANEW = (*_SERVER, *_AGENT, "force")
+
+
+def _same_hosts(before: Interrupted, cluster: str | None) -> None:
+    """What a connection costs where differs with who opens it, and a run has one answer."""
+    was = before.environment.get("cluster")
+    if isinstance(was, dict) and cluster is None:
+        raise PlanError(
+            f"--resume: the connections of {before.path} were opened by a cluster; write --cluster {was.get('scheduler')} again"
+        )
+    # Until it has its hosts a run of a cluster says nothing of them.
+    if was is None and cluster is not None and before.hold is not None:
+        raise PlanError(f"--resume: the connections of {before.path} were opened by this host alone; leave out --cluster")
 
 
 def _resumed(run: str, urls: tuple[str, ...], values: dict[str, Any], out: str | None) -> tuple[Plan, Interrupted]:
@@ -70,5 +87,5 @@ def _resumed(run: str, urls: tuple[str, ...], values: dict[str, Any], out: str |
         return before.plan, before
     anew = plan_from(named, before.plan.urls)
     # One of the three names the server, and the others then do not.
-    keys = {*named, *(_SERVER if named.keys() & set(_SERVER) else ())}
+    keys = {*named, *(_SERVER if named.keys() & set(_SERVER) else ()), *(_AGENT if named.keys() & set(_AGENT) else ())}
     return msgspec.structs.replace(before.plan, **{key: getattr(anew, key) for key in keys}), before

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import Found, ServerFacts, describe, find_server, own_ancestry
@@ -96,13 +97,17 @@ class Collector:
     ) -> None:
         #: The server as found by :meth:`open`; null where unknown.
         self.server = ServerFacts()
+        self.local = local
+        #: What the environment keeps of an agent that reads in our place: here nobody does.
+        self.agent: dict[str, Any] | None = None
         self._plan = plan
-        self._local = local
         self._clock, self._sleep = clock, sleep
         self._generator_pids = generator_pids
         self._on_sample, self._on_finding = on_sample, on_finding
         self._status = None if plan.status_url is None else StatusReader(plan.status_url)
         self._probes = None if probes is None else tuple(probes)
+        self._tree: ServerTree | None = None
+        self._found_by = ""
         self._schedules: dict[str, Schedule] = {}
         self._outages: dict[str, Outage] = {}
         self._said: set[str] = set()
@@ -117,8 +122,8 @@ class Collector:
         """Connections that the status polls have made: what they added to the server's accepts."""
         return 0 if self._status is None else self._status.connects
 
-    async def open(self) -> None:
-        """Read the status page once and find the server's processes.
+    async def open(self, *, hold: bool = True) -> None:
+        """Read the status page once and find the server's processes; ``hold``: of an agent's collector, here nothing.
 
         Raises :class:`PeerError` when the given status URL is no status page that we know, :class:`HostError` when a process
         that the plan names does not exist. A server that is merely not found is a finding.
@@ -135,6 +140,14 @@ class Collector:
             self._on_finding(_not_found(found))
         if self._probes is None:
             self._probes = self._standard_probes(found)
+
+    async def describe_anew(self) -> None:
+        """Have :attr:`server` speak of the processes and the configuration of now: who looks on for weeks sees it restarted."""
+        if self._tree is not None:
+            header = "" if self._status is None else self._status.server_header
+            facts = await asyncio.to_thread(describe, Found(self._tree.roots, self._found_by), header)
+            # Of one that has just ended there is nothing to say.
+            self.server = facts if facts.name is not None else self.server
 
     async def run(self) -> None:
         """Sample until cancelled. A second that passed while the loop was busy is a gap: it is not made up for."""
@@ -153,6 +166,9 @@ class Collector:
         """
         async with self._lock:
             return await self._round(self._clock(), everything=True)
+
+    def end(self) -> None:
+        """The run is over: what is missing by now stays so. Here each probe has said it."""
 
     async def close(self) -> None:
         """Close the connection to the status page, and let the thread go."""
@@ -256,7 +272,7 @@ class Collector:
     # What is read.
 
     def _find(self) -> Found:
-        return find_server(self._plan, local=self._local, ours=own_ancestry() | set(self._pids))
+        return find_server(self._plan, local=self.local, ours=own_ancestry() | set(self._pids))
 
     def _standard_probes(self, found: Found) -> tuple[tuple[str, Read], ...]:
         """Cheap ones first: a dear one that stalls holds up only those behind it."""
@@ -264,7 +280,8 @@ class Collector:
         probes: list[tuple[str, Read]] = [("kernel", read_counters), ("slab", SlabReader().read)]
         memory: list[tuple[str, Read]] = []
         if found.pids:
-            tree = ServerTree(found.pids, self._find_again)
+            tree = self._tree = ServerTree(found.pids, self._find_again)
+            self._found_by = found.how
             server = ProcessGroup("server", tree)
             probes += [("server", lambda: _with_restarts(server.scan(), tree)), ("room", Room(lambda: server.pids).read)]
             memory.append(("server_memory", server.memory))

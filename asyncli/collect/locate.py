@@ -6,6 +6,7 @@ dentries, so it never happens at a tick.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import socket
@@ -61,6 +62,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     #: nginx's only: as its command line names it, else the default it was built with.
     config_path: str | None = None
     found_by: str | None = None
+    #: A fingerprint of that file, by which two runs can be told apart; None where it cannot be read.
+    config_hash: str | None = None
 
     def document(self, label: str | None = None) -> dict[str, object]:
         """What a record keeps of it, as plain data; ``label``: what to call it, where somebody knows better."""
@@ -240,19 +243,20 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     except (OSError, ValueError):
         name = None
     exe = executable(pid, proc)
-    is_nginx = name == "nginx"
     built = _build(exe, _SAYS[name]) if exe and name in _SAYS and _same_files(pid, proc) else ""
     said = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", built, re.MULTILINE)
     if said and (version is None or "/" not in version):
         version = said[1] or f"haproxy/{said[2]}"
+    config = config_path(command_line(pid, proc), built, _cwd(pid, proc)) if name == "nginx" else None
     return ServerFacts(
         pid=pid,
         pids=found.pids,
         name=name,
         exe=exe,
         version=version,
-        config_path=config_path(command_line(pid, proc), built, _cwd(pid, proc)) if is_nginx else None,
+        config_path=config,
         found_by=found.how,
+        config_hash=_fingerprint(config),
     )
 
 
@@ -282,6 +286,15 @@ def config_path(command: str, built: str, cwd: str | None) -> str | None:
 def _cwd(pid: int, proc: Path) -> str | None:
     try:
         return os.readlink(f"{proc}/{pid}/cwd")
+    except OSError:
+        return None
+
+
+def _fingerprint(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
     except OSError:
         return None
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from asyncli.engine.shard import (
+    Adopt,
     Down,
     Drain,
     Failed,
@@ -36,6 +37,11 @@ _CLOSE_S = 10.0
 
 class Generator:
     """One host process and its workers. ``pids`` are all of them, the host first."""
+
+    #: The ramp's first batch is due this long after the workers hear of it: time for the word to reach sixty processes.
+    lead_s = 0.1
+    #: A drain may take so long for reasons of its own, beyond what the connections take.
+    drain_s = 0.0
 
     def __init__(self, shard: Shard | LoadShard) -> None:
         self._shard = shard
@@ -74,6 +80,10 @@ class Generator:
 
     def drain(self) -> None:
         self._send(Drain())
+
+    def adopt(self, workers: tuple[int, ...]) -> None:
+        """Fork these workers of the fleet as well, in the place of a lost host's."""
+        self._send(Adopt(workers))
 
     async def messages(self) -> AsyncIterator[Up]:
         """What the host says, until it is gone; then, if it was not told to stop, a last :class:`Failed`."""
@@ -136,10 +146,12 @@ class Generator:
     async def _receive(self) -> Up | None:
         if self._process is None:
             return None
-        assert self._process.stdout is not None
+        # By a name of its own: whoever closes meanwhile takes the process away.
+        said = self._process.stdout
+        assert said is not None
         try:
-            head = await self._process.stdout.readexactly(4)
-            return _up.decode(await self._process.stdout.readexactly(struct.unpack("<I", head)[0]))
+            head = await said.readexactly(4)
+            return _up.decode(await said.readexactly(struct.unpack("<I", head)[0]))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 

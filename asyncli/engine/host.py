@@ -27,6 +27,8 @@ from typing import NoReturn
 import msgspec
 
 from asyncli.engine.shard import (
+    Adopt,
+    Down,
     Drain,
     Failed,
     LoadShard,
@@ -35,6 +37,7 @@ from asyncli.engine.shard import (
     Start,
     Stop,
     Ticked,
+    Told,
     Up,
     WorkerBack,
     WorkerLost,
@@ -42,7 +45,7 @@ from asyncli.engine.shard import (
     WorkerSilent,
 )  # fmt: skip
 from asyncli.engine.worker import MOST_MESSAGE, run_worker
-from asyncli.records import Deaths, Tick
+from asyncli.records import Deaths, Finding, Tick
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A turn of the host takes half a second at most, unless the host itself is stopped or starved; while a second's ticks are
@@ -60,7 +63,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _encode = msgspec.msgpack.Encoder().encode
 # Ticks, and once, from a worker that fails, the last line of its traceback.
 _decode_said: Callable[[bytes | memoryview], Tick | str] = msgspec.msgpack.Decoder(Tick | str).decode
-_decode_down = msgspec.msgpack.Decoder(Start | Drain | Stop).decode
+_decode_down = msgspec.msgpack.Decoder(Down).decode
 
 
 def die_with_parent() -> None:
@@ -82,7 +85,7 @@ class _Link:
 
 
 class Host:
-    """Forks ``shard.workers`` workers and passes orders down and merged ticks up."""
+    """Forks ``shard``'s workers and passes orders down and merged ticks up."""
 
     def __init__(self, shard: Shard | LoadShard) -> None:
         self._shard = shard
@@ -104,7 +107,8 @@ class Host:
         self._inbox = bytearray(MOST_MESSAGE)
 
     def run(self) -> None:
-        for number in range(self._shard.workers):
+        mine = self._shard.mine if isinstance(self._shard, Shard) else None
+        for number in range(self._shard.workers) if mine is None else mine:
             self._fork(number)
         self._poll = select.poll()
         self._poll.register(0, select.POLLIN)
@@ -165,6 +169,10 @@ class Host:
         while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (size := struct.unpack("<I", self._buffer[:4])[0]):
             message, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
             order = _decode_down(message)
+            if isinstance(order, Adopt):
+                for number in order.workers:
+                    self._adopt(number)
+                continue
             if isinstance(order, Start):
                 self._t0 = order.t0
             self._draining |= isinstance(order, Drain)
@@ -245,7 +253,21 @@ class Host:
         short_lives = lost.short_lives + 1 if time.monotonic() - lost.born < _SHORT_LIFE_S else 0
         if not isinstance(self._shard, Shard) or self._draining or short_lives > _MOST_REPLACED:
             return None
-        link = self._fork(lost.number, replaces=self._t0 is not None, short_lives=short_lives)
+        return self._stand_in(lost.number, short_lives)
+
+    def _adopt(self, number: int) -> None:
+        """Be a worker of a host that is lost."""
+        try:
+            link = self._stand_in(number)
+        except OSError as error:
+            self._lost += 1
+            evidence = f"worker {number} of a lost host cannot be started: {error.strerror}; nobody opens its connections"
+            self._say(Told(Finding("worker_not_started", "error", evidence, "asyncli check says what limits processes")))
+        else:
+            self._say(WorkerReplaced(worker=number, pid=link.pid))
+
+    def _stand_in(self, number: int, short_lives: int = 0) -> _Link:
+        link = self._fork(number, replaces=self._t0 is not None, short_lives=short_lives)
         self._poll.register(link.sock.fileno(), select.POLLIN)
         if self._t0 is not None:
             with contextlib.suppress(OSError):

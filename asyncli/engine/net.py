@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from asyncli.engine.spread import Destination, sources_for
@@ -26,6 +27,7 @@ PEER_CLOSED = select.EPOLLRDHUP if hasattr(select, "EPOLLRDHUP") else 0x2000
 HUNG_UP = PEER_CLOSED | ((select.EPOLLHUP | select.EPOLLERR) if hasattr(select, "EPOLLHUP") else 0x18)
 
 _IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module names it only since Python 3.12
+_IP_LOCAL_PORT_RANGE = 51  # linux/in.h, since 6.3
 _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 # The C base class: no Python frame a socket, and, told what a descriptor is, no system call to find out.
 _Socket = socket.SocketType
@@ -80,9 +82,13 @@ class Net(Protocol):
 
 
 class RealNet:
-    """Sockets of the kernel as bare descriptors in one epoll set, whose own ``fileno()`` an event loop watches."""
+    """Sockets of the kernel as bare descriptors in one epoll set, whose own ``fileno()`` an event loop watches.
 
-    def __init__(self, destinations: tuple[Destination, ...], sources: tuple[str, ...]) -> None:
+    ``crowded``: most ports of a source will be in use.
+    """
+
+    def __init__(self, destinations: tuple[Destination, ...], sources: tuple[str, ...], crowded: bool = False) -> None:
+        self._range = _every_port() if crowded else None
         self._epoll = select.epoll()
         self._targets = [(d.family, (d.address, d.port)) for d in destinations]
         self._sources = [[(source, 0) for source in sources_for(one, sources)] for one in destinations]
@@ -98,6 +104,8 @@ class RealNet:
         family, address = self._targets[destination]
         sock = _Socket(family, _NONBLOCKING_STREAM)
         try:
+            if self._range is not None:
+                sock.setsockopt(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, self._range)
             if mine := self._sources[destination]:
                 # Without this option bind() takes a port for itself alone, which halves what a pair can carry.
                 sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
@@ -134,6 +142,21 @@ class RealNet:
         if other == handle:
             self.watch(other, READABLE | PEER_CLOSED)
         return other
+
+
+def _every_port() -> bytes | None:
+    """The range of local ports, asked for by the socket: then connect() looks through one after the other, else through every
+    second one first, which past a half of them took 30 ms a connect. It helps from Linux 6.8 on; None before 6.3.
+    """
+    try:
+        low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
+        # One number of 32 bits: the highest in its upper half.
+        asked = struct.pack("=I", high << 16 | low)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+            sock.setsockopt(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, asked)
+    except (OSError, ValueError, struct.error):
+        return None
+    return asked
 
 
 class PollNet(RealNet):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from pathlib import Path
 
 import psutil
 
 from asyncli.engine.spread import (
     Destination,
+    Route,
     Spread,
     loopback_sources,
     sources_wanted,
@@ -40,12 +42,14 @@ def lay_out(plan: Plan, *, ports: int, nofile: int, cpus: int) -> Spread:
     local = all(_is_loopback(one.address) or one.address in own for one in destinations)
     for source in plan.sources:
         _check_source(source)
+    routes = {} if local else _routes(destinations)
     return Spread(
         destinations=destinations,
-        sources=plan.sources or _choose_sources(plan.connections, destinations, ports, own),
+        sources=plan.sources or _choose_sources(plan.connections, destinations, ports, routes),
         workers=plan.workers or workers_needed(plan.connections, nofile, cpus),
         local=local,
         ports=ports,
+        route=next(iter(routes.values()), None),
     )
 
 
@@ -86,7 +90,9 @@ def _check_source(source: str) -> None:
         ) from None
 
 
-def _choose_sources(connections: int, destinations: tuple[Destination, ...], ports: int, own: set[str]) -> tuple[str, ...]:
+def _choose_sources(
+    connections: int, destinations: tuple[Destination, ...], ports: int, routes: dict[int, Route]
+) -> tuple[str, ...]:
     chosen: list[str] = []
     for family in _FAMILIES:
         there = [one for one in destinations if one.family == family]
@@ -96,22 +102,70 @@ def _choose_sources(connections: int, destinations: tuple[Destination, ...], por
         if all(_is_loopback(one.address) for one in there):
             if family == socket.AF_INET:
                 chosen += loopback_sources(sources_wanted(share, len(there), ports))
-        elif share > len(there) * ports * _ONE_SOURCE_SHARE:
-            chosen += _neighbours(there[0], own)
+        elif share > len(there) * ports * _ONE_SOURCE_SHARE and family in routes and len(routes[family].usable) > 1:
+            chosen += routes[family].usable
     return tuple(chosen)
 
 
-def _neighbours(destination: Destination, own: set[str]) -> list[str]:
-    """The addresses of the interface that the route to ``destination`` leaves by; [] when it has only one."""
+def _routes(destinations: tuple[Destination, ...]) -> dict[int, Route]:
+    """By family, the way to the first destination that is not on loopback."""
+    found: dict[int, Route] = {}
+    for one in destinations:
+        if one.family not in found and not _is_loopback(one.address) and (route := _route(one)) is not None:
+            found[one.family] = route
+    return found
+
+
+def _route(destination: Destination) -> Route | None:
+    """The interface by which connections leave, and the addresses there that answers come back to; None where there is none.
+
+    Those of the network of the address that the kernel would choose: to another network of the same interface the server may
+    know no way. One that is a network by itself (a /32) stands for all of the interface.
+    """
     with socket.socket(destination.family, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((destination.address, destination.port))  # a datagram socket: chooses a route, sends nothing
         except OSError:
-            return []
-        routed = sock.getsockname()[0]
-    for entries in psutil.net_if_addrs().values():
-        addresses = [entry.address for entry in entries if entry.family == destination.family]
-        if routed in addresses:
-            usable = [address for address in addresses if address in own and not address.lower().startswith("fe80")]
-            return usable if len(usable) > 1 else []
-    return []
+            return None
+        routed = str(sock.getsockname()[0]).partition("%")[0]
+    # An alias ("eth0:1") is an address of its interface with a label.
+    addresses: dict[str, dict[str, int]] = {}
+    for label, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            if entry.family == destination.family:
+                address = entry.address.partition("%")[0]
+                addresses.setdefault(label.partition(":")[0], {})[address] = _length(entry.netmask, destination.family)
+    for interface, lengths in addresses.items():
+        if routed in lengths:
+            source = f"{routed}/{lengths[routed]}"
+            network = ipaddress.ip_interface(source).network
+            unusable = _unusable()
+            usable = [
+                one
+                for one in lengths
+                if (network.num_addresses == 1 or ipaddress.ip_address(one) in network)
+                and not ipaddress.ip_address(one).is_link_local
+                and one not in unusable
+            ]
+            return Route(interface, source, tuple(dict.fromkeys([routed, *sorted(usable, key=ipaddress.ip_address)])))
+    return None
+
+
+def _length(netmask: str | None, family: int) -> int:
+    if netmask is None:
+        return 32 if family == socket.AF_INET else 128
+    return int(ipaddress.ip_address(netmask)).bit_count()
+
+
+# linux/if_addr.h: DADFAILED, DEPRECATED, TENTATIVE.
+_NOT_YET_OR_NO_MORE = 0x08 | 0x20 | 0x40
+
+
+def _unusable() -> set[str]:
+    """IPv6 addresses that cannot be connected from now: not yet found to be free, found to be taken, or running out."""
+    try:
+        lines = Path("/proc/thread-self/net/if_inet6").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return set()
+    rows = (line.split() for line in lines)
+    return {str(ipaddress.IPv6Address(int(row[0], 16))) for row in rows if int(row[4], 16) & _NOT_YET_OR_NO_MORE}

@@ -11,7 +11,7 @@ from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan, Target
-from asyncli.records import Tick
+from asyncli.records import Finding, Tick
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):
@@ -32,6 +32,10 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     workers: int
     #: They were all open before, in a run that this one resumes: each is one opened again.
     again: bool = False
+    #: So many share a pair's ports that the kernel's usual search for a free one would not do.
+    crowded: bool = False
+    #: Which of the fleet's ``workers`` are this host's; None: all of them.
+    mine: tuple[int, ...] | None = None
 
 
 class LoadShard(msgspec.Struct, frozen=True, tag=True):
@@ -74,6 +78,7 @@ def build_shard(plan: Plan, spread: Spread) -> Shard:
         sources=spread.sources,
         local=spread.local,
         workers=spread.workers,
+        crowded=spread.crowds(plan.connections),
     )
 
 
@@ -134,6 +139,12 @@ class Stop(msgspec.Struct, tag=True):
     """End at once."""
 
 
+class Adopt(msgspec.Struct, tag=True):
+    """Also be these ``workers`` of the fleet, whose host is lost, and open their connections again."""
+
+    workers: tuple[int, ...]
+
+
 # Up the pipe: workers -> host -> session.
 
 
@@ -152,13 +163,14 @@ class Ticked(msgspec.Struct, tag=True):
 
 class WorkerLost(msgspec.Struct, tag=True):
     """A worker ended that should not have: ``how`` in words ("was killed by SIGKILL", "exited with status 1 (...)"), with what it
-    ``held`` by its last tick.
+    ``held`` by its last tick. ``host``, here and below: its name, in a fleet of more than one.
     """
 
     worker: int
     pid: int
     how: str
     held: int
+    host: str = ""
 
 
 class WorkerReplaced(msgspec.Struct, tag=True):
@@ -166,6 +178,7 @@ class WorkerReplaced(msgspec.Struct, tag=True):
 
     worker: int
     pid: int
+    host: str = ""
 
 
 class WorkerSilent(msgspec.Struct, tag=True):
@@ -178,6 +191,7 @@ class WorkerSilent(msgspec.Struct, tag=True):
     held: int
     awaiting: int
     silent_s: float
+    host: str = ""
 
 
 class WorkerBack(msgspec.Struct, tag=True):
@@ -186,13 +200,27 @@ class WorkerBack(msgspec.Struct, tag=True):
     worker: int
     pid: int
     silent_s: float
+    host: str = ""
 
 
 class Failed(msgspec.Struct, tag=True):
-    """The generator cannot go on; ``why`` in one line."""
+    """The generator cannot go on; ``why`` in one line. ``away``: not by itself, but for want of whoever it works for."""
 
     why: str
+    away: bool = False
 
 
-Down = Start | Drain | Stop
-Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed
+class Measured(msgspec.Struct, tag=True):
+    """What the generator's processes use on hosts that the session cannot look at: metrics of a sample, by name."""
+
+    values: dict[str, float]
+
+
+class Told(msgspec.Struct, tag=True):
+    """What the user should know of a fleet's hosts."""
+
+    finding: Finding
+
+
+Down = Start | Drain | Stop | Adopt
+Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed | Measured | Told

@@ -13,6 +13,9 @@ import msgspec
 # connect() searches a pair's port range at random: with a tenth of it in use nearly every first probe hits a free port,
 # while past a half the search shows (47 us a connect grows to 117 us as the 28,232 default ports fill).
 FULLEST_PAIR = 0.10
+# connect() looks through every second port first (__inet_hash_connect): past a half of a pair's ports it passes all of those, in
+# vain, each time. At this share it still passes five.
+CROWDED = 0.4
 # A worker's own descriptors: three standard ones, its epoll set, the loop's, the link to the host, and slack for imports.
 OWN_DESCRIPTORS = 64
 # One process connects and beats tens of thousands of connections without strain; below this a second one only costs memory.
@@ -28,12 +31,22 @@ class Destination(msgspec.Struct, frozen=True):
     target: int = 0
 
 
+class Route(msgspec.Struct, frozen=True):
+    """The way from this host: ``interface``, the address that the kernel would choose there with the length of its network
+    ("10.0.0.9/24"), and all of that network's that can be connected from, that one first.
+    """
+
+    interface: str
+    source: str
+    usable: tuple[str, ...]
+
+
 class Spread(msgspec.Struct, frozen=True):
     """Where connections go from and to, and in how many processes.
 
     ``sources`` are addresses to bind, each used for the destinations of its family; a family without any leaves the choice
     to the kernel (no bind: one source). ``ports``: usable local ports. ``local``: the server is on this host, which then
-    pays for both ends of each connection.
+    pays for both ends of each connection. ``route``: to a server that is elsewhere.
     """
 
     destinations: tuple[Destination, ...]
@@ -41,6 +54,7 @@ class Spread(msgspec.Struct, frozen=True):
     workers: int
     local: bool
     ports: int
+    route: Route | None = None
 
     @property
     def pairs(self) -> int:
@@ -51,6 +65,10 @@ class Spread(msgspec.Struct, frozen=True):
     def capacity(self) -> int:
         """Connections that the ports allow: pairs x usable ports."""
         return self.pairs * self.ports
+
+    def crowds(self, connections: int) -> bool:
+        """So many fill the ports to where the kernel's usual search for a free one would not do."""
+        return connections > self.capacity * CROWDED
 
 
 def show(destination: Destination) -> str:

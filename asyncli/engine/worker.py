@@ -32,7 +32,7 @@ class Worker:
     """Drives a table on the real clock until it is told to stop or the host is gone."""
 
     def __init__(self, shard: Shard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
-        self._net = RealNet(shard.destinations, shard.sources)
+        self._net = RealNet(shard.destinations, shard.sources, shard.crowded)
         self._table = Table(shard, number, self._net, replaces=replaces)
         self._link = link
         self._unsent: Tick | None = None
@@ -73,6 +73,8 @@ class Worker:
         order = _decode_down(message)
         if isinstance(order, Start):
             self._t0 = order.t0
+            # One that takes another's place begins in the midst of the run: the seconds before are not its own to close.
+            self._second = max(0, int(time.monotonic() - order.t0))
             self._table.start(order.t0)
             self._arm_tick()
         elif isinstance(order, Drain):

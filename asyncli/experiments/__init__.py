@@ -25,6 +25,7 @@ class Experiment(NamedTuple):
     """
 
     name: str
+    #: Both with the numbers of a plan: ``{connections:,}``. See :meth:`said`.
     title: str
     question: str
     #: What it reproduces, in a sentence.
@@ -37,6 +38,10 @@ class Experiment(NamedTuple):
     servers: tuple[str, ...] = ()
     #: key -> the least and the most of its numbers, of a time in seconds, where that is not :data:`_NUMBERS` or :data:`_TIMES`.
     bounds: Mapping[str, tuple[float, float]] = MappingProxyType({})
+
+    def said(self, plan: Mapping[str, Any]) -> tuple[str, str]:
+        """Title and question, of what ``plan`` asks for."""
+        return self.title.format_map(plan), self.question.format_map(plan)
 
 
 _NUMBERS = (1, 1_000_000)
@@ -51,6 +56,8 @@ ABOUT = {
     "pipelining": "pipelines against one at a time, threads and tasks; nginx (2 min)",
     "server-models": "processes, threads and pools, by CPU a connection; programs in C (6 min)",
     "holding": "what a held connection costs each server of the lab, and how many fit (20 min)",
+    "two-clients": "one nginx, two clients of 50,000 on hosts of their own, in namespaces (3 min)",
+    "client-lost": "one nginx, a fleet of two by Dask, one of them cut off and back, in namespaces (3 min)",
 }
 #: name -> the module with its EXPERIMENT.
 NAMES = {
@@ -59,6 +66,8 @@ NAMES = {
     "pipelining": "pipelining",
     "server-models": "server_models",
     "holding": "holding",
+    "two-clients": "two_clients",
+    "client-lost": "client_lost",
 }
 
 

@@ -8,11 +8,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from asyncli.collect.groups import Group, memory_group
 from asyncli.errors import HostError
 from asyncli.lab import child
+from asyncli.records import Finding
+
+if TYPE_CHECKING:
+    from asyncli.experiments.context import Context
 
 # A process that was killed leaves its group once its parent has waited for it.
 _EMPTY_S = 5.0
@@ -150,3 +154,15 @@ def _removed(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+async def counted(context: Context, stack: contextlib.AsyncExitStack) -> MemoryGroup | None:
+    """A control group that counts; where none can be made, a finding once, and None."""
+    try:
+        return await stack.enter_async_context(MemoryGroup())
+    except HostError as error:
+        evidence, _, remedy = str(error).partition("; ")
+        if all(one.code != "no_group" for one in context.findings):
+            evidence = f"{evidence}: what one more takes is reckoned from the whole host's memory, other programs' included"
+            context.findings.append(Finding("no_group", "warning", evidence, remedy))
+        return None

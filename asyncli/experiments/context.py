@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from asyncli.analysis.benched import Benched, benched
@@ -20,8 +21,10 @@ from asyncli.records import Environment, Finding
 class Context:
     """One run of an experiment: its ``plan``, and the ``rounds`` and ``findings`` that it leaves."""
 
-    def __init__(self, plan: dict[str, Any], say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, plan: dict[str, Any], say: Callable[[str], None] = lambda _: None, folder: Path | None = None) -> None:
         self.plan, self.say = plan, say
+        #: For run files that are kept beside the record; None where nothing is kept.
+        self.folder = folder
         self.rounds: list[Round] = []
         self.findings: list[Finding] = []
         self.environment: Environment = {}

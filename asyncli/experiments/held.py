@@ -160,8 +160,8 @@ def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, A
         found[f"{key}_half"] = one and one.half_width
     found |= {"charge": None, "charge_half": None, "socket": None, "rest": None}
     if charges:
-        charge = _slope(run, charges)
-        socket = None if sockets_charged else _slope(run, _tcp_of_an_end(samples))
+        charge = slope(run, charges)
+        socket = None if sockets_charged else slope(run, tcp_of_an_end(samples))
         found |= {"charge": charge and charge.bytes_per_connection, "charge_half": charge and charge.half_width}
         parts = [one for one in (charge, socket) if one is not None]
         whole = len(parts) == (1 if sockets_charged else 2)
@@ -176,12 +176,12 @@ def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, A
     return found
 
 
-def _slope(run: Run, samples: Sequence[Sample]) -> Cost | None:
+def slope(run: Run, samples: Sequence[Sample]) -> Cost | None:
     """The line of samples that bear the name of the server's memory."""
     return costs(run.plan, run.phases, run.ticks, samples, run.environment).server_user
 
 
-def _tcp_of_an_end(samples: Sequence[Sample]) -> list[Sample]:
+def tcp_of_an_end(samples: Sequence[Sample]) -> list[Sample]:
     """The TCP sockets of the host, of which a connection has one at either end."""
     tcp = series(samples, "kernel.slab.TCP")
     return [Sample(t_s, {"server.pss_bytes": value / 2}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]

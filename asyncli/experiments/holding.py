@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from asyncli.collect.kernel import read_counters
 from asyncli.errors import HostError
 from asyncli.experiments import Experiment
-from asyncli.experiments.confined import MemoryGroup
+from asyncli.experiments.confined import MemoryGroup, counted
 from asyncli.experiments.context import Context
 from asyncli.experiments.held import climb, figures_of, plan_of_soak, pss_of, push
 from asyncli.experiments.judging import WORTH, Case, Interval, Side, claimed, in_every_round, verdict
@@ -23,7 +23,6 @@ from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, 
 from asyncli.lab import LabServer, choose
 from asyncli.lab.binary import descriptor_limit
 from asyncli.plan import SHORTEST_KEEPALIVE_S
-from asyncli.records import Finding
 from asyncli.units import format_bytes, format_count, parse_duration
 
 
@@ -126,7 +125,7 @@ async def _hold(context: Context, name: str, number: int) -> None:
     many = fitting(name, plan, _free_bytes())
     alone = await _alone(context, name) if shape.pool else None
     async with contextlib.AsyncExitStack() as stack:
-        group = await _group(context, stack)
+        group = await counted(context, stack)
         server = _made(name, many, plan)
         stack.push_async_callback(server.stop)
         with group.inside() if group is not None else contextlib.nullcontext():
@@ -160,25 +159,13 @@ async def _hold(context: Context, name: str, number: int) -> None:
 async def _alone(context: Context, name: str) -> tuple[float, int] | None:
     """What the smallest pool takes at its start, in bytes of the same kind as a ladder's, and its members."""
     async with contextlib.AsyncExitStack() as stack:
-        group = await _group(context, stack)
+        group = await counted(context, stack)
         server = _made(name, 1, context.plan)
         stack.push_async_callback(server.stop)
         with group.inside() if group is not None else contextlib.nullcontext():
             await server.start()
         taken = float(group.held_bytes) if group is not None else await asyncio.to_thread(pss_of, server.pid)
         return None if taken is None else (taken, server.workers)
-
-
-async def _group(context: Context, stack: contextlib.AsyncExitStack) -> MemoryGroup | None:
-    """A control group that counts; where none can be made, a finding once, and None."""
-    try:
-        return await stack.enter_async_context(MemoryGroup())
-    except HostError as error:
-        evidence, _, remedy = str(error).partition("; ")
-        if all(one.code != "no_group" for one in context.findings):
-            evidence = f"{evidence}: what one more takes is reckoned from the whole host's memory, other programs' included"
-            context.findings.append(Finding("no_group", "warning", evidence, remedy))
-        return None
 
 
 async def _push(context: Context, name: str, number: int) -> None:

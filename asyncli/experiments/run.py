@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from asyncli.errors import AsyncliError
@@ -18,11 +19,18 @@ from asyncli.records import Finding
 STOPPED = "stopped"
 
 
-async def run(experiment: Experiment, plan: dict[str, Any], *, quick: bool = False, say: Callable[[str], None] = print) -> Record:
-    """All of it, by a plan of :func:`~asyncli.experiments.plan_of`. Cancelled, it keeps what was measured, and its record is not
-    complete.
+async def run(
+    experiment: Experiment,
+    plan: dict[str, Any],
+    *,
+    quick: bool = False,
+    say: Callable[[str], None] = print,
+    folder: Path | None = None,
+) -> Record:
+    """All of it, by a plan of :func:`~asyncli.experiments.plan_of`; run files are kept in ``folder``. Cancelled, it keeps what
+    was measured, and its record is not complete.
     """
-    context = Context(plan, say)
+    context = Context(plan, say, folder)
     started, begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), time.monotonic()
     complete = False
     try:
@@ -48,11 +56,12 @@ async def run(experiment: Experiment, plan: dict[str, Any], *, quick: bool = Fal
     if quick:
         evidence = "a taste: few rounds, each of them short; its figures scatter more than a whole run's"
         context.findings.append(Finding("quick", "info", evidence, "run it without --quick"))
+    title, question = experiment.said(plan)
     return Record(
         schema=SCHEMA,
         experiment=experiment.name,
-        title=experiment.title,
-        question=experiment.question,
+        title=title,
+        question=question,
         source=experiment.source,
         plan=plan,
         quick=quick,

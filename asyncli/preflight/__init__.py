@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
 from asyncli.plan import Plan
-from asyncli.preflight.checks import host_checks
-from asyncli.preflight.limits import Limits, raise_nofile, read_limits, read_rlimit
+from asyncli.preflight.checks import far_checks, host_checks, plan_checks
+from asyncli.preflight.configured import Configured, read_configured
+from asyncli.preflight.limits import Limits, raise_nofile, read_limits
 from asyncli.records import Check, Finding
 from asyncli.units import format_bytes
 
-__all__ = ["Limits", "checks_to_findings", "examine", "raise_nofile", "read_limits", "refusals"]
-
-_NGINXES = frozenset({"nginx", "openresty", "tengine", "angie", "freenginx"})
+__all__ = ["Limits", "checks_to_findings", "examine", "examine_far", "raise_nofile", "read_limits", "refusals"]
 
 
 def examine(
@@ -26,17 +27,39 @@ def examine(
     server_exe: str | None = None,
     server_config: str | None = None,
     root: Path = Path("/"),
+    hosts: list[Check] | None = None,
 ) -> list[Check]:
     """Every limit of this host, and of the server if that is an nginx on it, against ``plan`` laid out as ``spread``.
 
     ``server_pid`` is its master (a worker is followed to it), ``server_exe`` its program and ``server_config`` its main
     file; each may be None where unknown. Reads files and runs ``nginx -V``; ``root`` is the file system's, for tests.
+    ``hosts``: what was checked of the hosts that open the connections, where this one is not among them.
     """
     limits = read_limits(root)
-    checks = host_checks(plan, spread, limits)
+    checks = [*(host_checks(plan, spread, limits) if hosts is None else hosts), *plan_checks(plan)]
     if spread.local:
-        checks += _server_checks(plan, limits, pid=server_pid, exe=server_exe, config_path=server_config, root=root)
+        checks += _server_checks(plan, limits, read_configured(server_pid, server_exe, server_config, root=root))
     return checks
+
+
+def examine_far(
+    plan: Plan,
+    spread: Spread,
+    *,
+    limits: Limits,
+    configured: Configured,
+    status_url: str | None,
+    hosts: list[Check] | None = None,
+) -> list[Check]:
+    """The same where an agent has read ``limits`` of the server's host and how the server there is ``configured``.
+
+    ``status_url``: the page that the agent reads; ``hosts`` as in :func:`examine`. Where the
+    agent is on this host, ``spread`` is local, and there is one host.
+    """
+    checks = [*(host_checks(plan, spread, read_limits()) if hosts is None else hosts), *plan_checks(plan)]
+    if not spread.local:
+        checks += far_checks(plan, limits)
+    return checks + _server_checks(msgspec.structs.replace(plan, status_url=status_url), limits, configured)
 
 
 def refusals(checks: Iterable[Check]) -> list[Check]:
@@ -80,62 +103,12 @@ def _amount(number: float, unit: str) -> str:
     return f"{number:,.10g} {unit}" if unit in ("s", "a second") else f"{number:,.10g}"
 
 
-def _server_checks(
-    plan: Plan, limits: Limits, *, pid: int | None, exe: str | None, config_path: str | None, root: Path
-) -> list[Check]:
+def _server_checks(plan: Plan, limits: Limits, configured: Configured) -> list[Check]:
     """The checks of an nginx; nothing for another server, whose limits asyncli does not know how to read."""
-    # Imported here: most of it is for nginx alone.
+    # Imported here: most runs aim at something else.
     from asyncli.preflight.nginx import Host, nginx_checks
-    from asyncli.preflight.nginx_config import NginxConfig, read_nginx
 
-    command_line = ""
-    if pid is not None:
-        pid, command_line = _master(pid, root)
-        exe = exe or _link(root / f"proc/{pid}/exe")
-    is_nginx = command_line.startswith("nginx: ") or (exe is not None and Path(exe).name in _NGINXES)
-    if not is_nginx:
-        if pid is None and exe is None:
-            what, detail = "the server's own limits", "its process is not known, so they were not read"
-            return [Check("server", what, "unknown", detail=detail, remedy="name it with --server-pid")]
-        return []
-    ours, theirs = _link(root / "proc/self/ns/mnt"), _link(root / f"proc/{pid}/ns/mnt") if pid is not None else None
-    if ours and theirs and ours != theirs and config_path is None:
-        # Its nginx.conf is another file than the one of that name that we see.
-        what, detail = "nginx's configuration", "nginx runs in a container, so its files are not those that we see"
-        return [Check("nginx_config", what, "unknown", detail=detail, remedy="run asyncli check in there")]
-    config = read_nginx(exe, config_path, command_line=command_line)
-    if not isinstance(config, NginxConfig):
-        return [config]
-    inherited = read_rlimit(root / f"proc/{pid}/limits", "Max open files")[0] if pid is not None else None
-    return nginx_checks(config, plan, Host(cpus=limits.cpus, somaxconn=limits.somaxconn, inherited_nofile=inherited))
-
-
-def _master(pid: int, root: Path) -> tuple[int, str]:
-    """The master of this nginx process and its title; of another process, itself and its command line."""
-    line = _command_line(pid, root)
-    if line.startswith("nginx: ") and not line.startswith("nginx: master"):
-        try:
-            status = (root / f"proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return pid, line
-        for row in status.splitlines():
-            if row.startswith("PPid:"):
-                parent = int(row.split()[1])
-                title = _command_line(parent, root)
-                return (parent, title) if title.startswith("nginx: master") else (pid, line)
-    return pid, line
-
-
-def _command_line(pid: int, root: Path) -> str:
-    try:
-        raw = (root / f"proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return ""
-    return raw.replace(b"\0", b" ").decode(errors="replace").strip()
-
-
-def _link(path: Path) -> str | None:
-    try:
-        return str(path.readlink())
-    except OSError:
-        return None
+    if configured.nginx is None:
+        return [] if configured.unknown is None else [configured.unknown]
+    host = Host(cpus=limits.cpus, somaxconn=limits.somaxconn, inherited_nofile=configured.inherited_nofile)
+    return nginx_checks(configured.nginx, plan, host)

@@ -13,10 +13,14 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Literal
 
+import msgspec
+
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, share, sources_wanted, workers_needed
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
-from asyncli.records import Check
+from asyncli.preflight.sources import HALF, WIDEST
+from asyncli.preflight.sources import remedy as remedy_elsewhere
+from asyncli.records import FAR, Check
 from asyncli.units import format_bytes, format_count, format_duration, instant_of
 
 Verdict = Literal["ok", "short", "warn", "unknown"]
@@ -38,8 +42,6 @@ BEATS_PER_CPU_S = 60_000
 CONNECTS_PER_CPU_S = 12_000
 # Processes of ours beside the workers: session, host, and the few that the collector starts.
 _OTHER_PROCESSES = 8
-# connect() is twice as slow once half of a pair's ports are taken (47 us grow to 117 us as they fill).
-_HALF = 0.5
 _NOT_LIMITED = 2**60
 
 
@@ -75,27 +77,60 @@ def host_checks(plan: Plan, spread: Spread, limits: Limits) -> list[Check]:
     """One check for each limit of this host, in the order in which they usually bite."""
     rows = (_nofile, _nr_open, _file_max, _ports, _time_wait, _memory, _cgroup_memory, _queues, _conntrack, _tcp_mem)
     checks: list[Check] = []
-    for row in (*rows, _epoll, _processes, _cpu, _samples):
+    for row in (*rows, _epoll, _processes, _cpu):
         checks += row(plan, spread, limits)
     return checks
 
 
-# The fit of a slope wants six points of the ramp, and samples come once a second.
-_FEWEST_SAMPLES, _GOOD_RAMP_S = 6, 20.0
+def far_checks(plan: Plan, limits: Limits) -> list[Check]:
+    """The limits of a server's host elsewhere, which pays for one end of each connection: as :func:`host_checks`, named apart."""
+    # No process of ours is there, and no source of a connection.
+    alone = Spread(destinations=(), sources=(), workers=0, local=False, ports=0)
+    checks: list[Check] = [*_file_max(plan, alone, limits), *_far_memory(plan, limits), *_accept_queues(plan, limits)]
+    for row in (_conntrack, _tcp_mem, _epoll):
+        checks += row(plan, alone, limits)
+    there = "on the server's host"
+    return [
+        msgspec.structs.replace(
+            one, code=f"{FAR}{one.code}", what=f"{one.what}, {there}", remedy=f"{there}: {one.remedy}" if one.remedy else ""
+        )
+        for one in checks
+    ]
 
 
-def _samples(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
-    """A ramp that is over before it was sampled holds connections, but cannot say what one costs."""
-    seconds = plan.connections / plan.asked_per_s
-    if seconds >= _FEWEST_SAMPLES or plan.plateaus:
+def _far_memory(plan: Plan, limits: Limits) -> Iterator[Check]:
+    what, need = "memory available", plan.connections * (KERNEL_BYTES_PER_END + SERVER_BYTES)
+    if limits.memory_available is None:
+        yield _unknown("memory", what, "MemAvailable of /proc/meminfo", need, "bytes")
         return
+    detail = (
+        f"predicted, not measured: per connection {KERNEL_BYTES_PER_END:,} B of kernel + {SERVER_BYTES:,} B of nginx, as held on "
+        "Linux 6.18 with nginx 1.22; another server may take far more"
+    )
+    yield _memory_check(plan, code="memory", what=what, have=limits.memory_available, need=need, detail=detail)
+
+
+# The fit of a slope wants six points. Our own memory gives one every 2 to 3 s of the ramp: a reading takes 1.6 to 2.5 ms of CPU
+# with one worker, and may take 0.1 % of a core (collect/probes.py). A server of many processes, or connections, is as dear.
+_FEWEST_SAMPLES, _READ_EVERY_S, _GOOD_RAMP_S = 6, 3.0, 20.0
+
+
+def plan_checks(plan: Plan) -> list[Check]:
+    """What the plan alone tells: a ramp that is over before it was sampled holds connections, but cannot say what one costs."""
+    seconds = plan.connections / plan.asked_per_s
+    # The baseline is a point as well.
+    samples = math.floor(seconds / _READ_EVERY_S) + (plan.baseline_s > 0)
+    if samples >= _FEWEST_SAMPLES or plan.plateaus:
+        return []
     slower = max(1, math.ceil(_GOOD_RAMP_S / math.ceil(plan.connections / plan.batch) * 1000))
     interval = format_duration(slower / 1000).replace(" ", "")
-    yield Check(
-        "ramp_samples", "samples of the ramp", "warn", math.floor(seconds), _FEWEST_SAMPLES, "samples",
-        "memory is read once a second: what a connection costs will not be known",
+    will = "will not" if seconds < _FEWEST_SAMPLES else "may not"
+    check = Check(
+        "ramp_samples", "points of baseline and ramp", "warn", samples, _FEWEST_SAMPLES, "samples",
+        f"some memory is read every 2 to {_READ_EVERY_S:g} s only: what a connection costs {will} be known",
         f"--interval {interval} (a ramp of {_GOOD_RAMP_S:g} s)" if slower < 1000 else "more connections",
     )  # fmt: skip
+    return [check]
 
 
 def _ends(spread: Spread) -> int:
@@ -159,6 +194,10 @@ def _file_max(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     yield Check("file_max", what, verdict, limits.file_max, need, unit, detail, remedy)
 
 
+# From this kernel on a connect past a half of the ports takes 117 us in place of 47.
+_FINDS_AT_ONCE = (6, 8)
+
+
 def _ports(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     what, unit = "local ports", "ports"
     sources, destinations = max(1, len(spread.sources)), len(spread.destinations)
@@ -167,29 +206,37 @@ def _ports(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
         f"{format_count(spread.ports)} ports = {format_count(spread.capacity)}"
     )
     have, need = spread.capacity, plan.connections
-    if need <= have * _HALF:
+    if need <= have * HALF or (need <= have and limits.kernel is not None and limits.kernel >= _FINDS_AT_ONCE):
         yield Check("ports", what, "ok", have, need, unit, detail)
+        return
+    verdict: Verdict = "short" if need > have else "warn"
+    if verdict == "warn":
+        detail += "; past a half of them a connect takes long before Linux 6.8 (30 ms at 30,000)"
+    else:
+        detail += "; a half of them is to stay free, so that a connect finds one without a long search"
+    # A server in another network namespace of this host, as an agent there tells, is elsewhere by its ports.
+    if not spread.local or spread.route is not None:
+        yield Check("ports", what, verdict, have, need, unit, detail, remedy_elsewhere(plan, spread, limits))
         return
     wanted = sources_wanted(plan.connections, max(1, destinations), max(1, spread.ports))
     remedies = [f"give {wanted} addresses of this host with --source"]
-    if spread.local and plan.sources:
+    if plan.sources:
         remedies.insert(0, "leave --source out")
-    elif spread.local and all(ip_address(one.address).is_loopback for one in spread.destinations):
+    elif all(ip_address(one.address).is_loopback for one in spread.destinations):
         # ::1 is one address, while all of 127.0.0.0/8 is ours.
         six = all(":" in one.address for one in spread.destinations)
         remedies = ["aim at 127.0.0.1 instead of ::1"] if six else remedies
-    more_urls = math.ceil(plan.connections / max(1, sources * spread.ports))
+    more_urls = math.ceil(plan.connections / (max(1, sources * spread.ports) * HALF))
     remedies.append(f"let the server listen on {more_urls} ports and give {more_urls} URLs")
     if limits.ports is None or limits.ports < 50_000:
-        remedies.append('sysctl -w net.ipv4.ip_local_port_range="1024 65535"')
-    verdict: Verdict = "short" if need > have else "warn"
-    if verdict == "warn":
-        detail += "; past a half of them each connect searches for a free one (47 us grow to 117 us)"
+        remedies.append(f'sysctl -w net.ipv4.ip_local_port_range="{WIDEST}"')
     yield Check("ports", what, verdict, have, need, unit, detail, "; or ".join(remedies))
 
 
 def _time_wait(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     what, unit = "ports free of TIME_WAIT", "ports"
+    if plan.connections > spread.capacity:
+        return  # there are too few of them, free or not
     if limits.tcp_tw is None:
         yield _unknown("time_wait", what, "/proc/net/sockstat", plan.connections, unit)
         return
@@ -198,7 +245,7 @@ def _time_wait(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     have = spread.capacity if reuse else max(0, spread.capacity - limits.tcp_tw)
     detail = f"{format_count(limits.tcp_tw)} sockets in TIME_WAIT on this host, tcp_tw_reuse {limits.tcp_tw_reuse}"
     # Only those on our own pairs count, and they are gone within a minute: never a certain failure.
-    verdict: Verdict = "warn" if have < plan.connections <= spread.capacity else "ok"
+    verdict: Verdict = "warn" if have < plan.connections else "ok"
     remedy = "wait 60 s, or sysctl -w net.ipv4.tcp_tw_reuse=1" if verdict == "warn" else ""
     yield Check("time_wait", what, verdict, have, plan.connections, unit, detail, remedy)
 
@@ -255,9 +302,12 @@ def _memory_check(plan: Plan, *, code: str, what: str, have: int, need: int, det
 
 
 def _queues(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
+    if spread.local:
+        yield from _accept_queues(plan, limits)
+
+
+def _accept_queues(plan: Plan, limits: Limits) -> Iterator[Check]:
     """Where connections wait for accept(), and half-open ones for the last ACK. Of the server's host."""
-    if not spread.local:
-        return
     need = plan.asked_per_s * STALL_S
     rows = (
         ("somaxconn", "longest accept queue", limits.somaxconn, "net.core.somaxconn"),

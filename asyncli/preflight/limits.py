@@ -7,6 +7,7 @@ a test gives a tree of its own. A file that is missing, forbidden or not underst
 from __future__ import annotations
 
 import mmap
+import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ _NO_LIMIT = 2**60
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The host's facts; None: could not be read. Sizes in bytes unless a name says pages; an absent limit is 2**60."""
 
+    #: The kernel's version, for example (6, 18).
+    kernel: tuple[int, int] | None = None
     #: RLIMIT_NOFILE of this process: descriptors, soft and hard.
     nofile_soft: int | None = None
     nofile_hard: int | None = None
@@ -109,6 +112,7 @@ def read_limits(root: Path = Path("/")) -> Limits:
     sockets = _sockstat(proc / "net/sockstat")
     uid = (status.get("Uid") or "").split()
     return Limits(
+        kernel=_kernel(sys / "kernel/osrelease"),
         nofile_soft=soft,
         nofile_hard=hard,
         nproc=read_rlimit(proc / "self/limits", "Max processes")[0],
@@ -160,6 +164,11 @@ def _text(path: Path) -> str | None:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
+
+
+def _kernel(path: Path) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", _text(path) or "")
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _numbers(path: Path) -> list[int]:

@@ -16,13 +16,14 @@ from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, read_ngi
 from asyncli.records import Check
 from asyncli.units import format_count, format_duration
 
-__all__ = ["Host", "nginx_checks", "read_nginx"]
+__all__ = ["COMFORTABLE", "REUSE_BELOW", "Host", "descriptors_needed", "nginx_checks", "read_nginx"]
 
 # nginx's NGX_LISTEN_BACKLOG on Linux.
 _DEFAULT_BACKLOG = 511
-# At this share of free slots and below, an accept closes the idle clients that waited longest.
-_REUSE_BELOW = 1 / 16
-_COMFORTABLE = 1.1
+#: At this share of free slots and below, an accept closes the idle clients that waited longest.
+REUSE_BELOW = 1 / 16
+#: So many times the connections are room enough.
+COMFORTABLE = 1.1
 # A worker's share by the reuseport hash is binomial: not one in a billion gets more than six deviations over the mean.
 _DEVIATIONS = 6.0
 # Listeners, the channel to the master, logs, epoll and standard descriptors of a worker.
@@ -193,34 +194,39 @@ def _rooms(config: NginxConfig, listen: Listen, plan: Plan, host: Host) -> Itera
     yield _backlog(listen, workers, plan, host)
 
 
-def _share(plan: Plan, workers: int) -> float:
+def descriptors_needed(connections: int, workers: int) -> int:
+    """In each of so many workers, its own among them."""
+    return math.ceil(_share(connections, workers)) + _WORKER_DESCRIPTORS
+
+
+def _share(connections: int, workers: int) -> float:
     """What the luckless of the workers gets when the kernel deals connections by a hash."""
-    mean = plan.connections / workers
+    mean = connections / workers
     return mean if workers == 1 else mean + _DEVIATIONS * math.sqrt(mean)
 
 
 def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
     what = "nginx's connection slots (workers x worker_connections)"
     have = workers * config.worker_connections
-    need = math.ceil(_COMFORTABLE * plan.connections)
+    need = math.ceil(COMFORTABLE * plan.connections)
     detail = (
         f"{workers} x {format_count(config.worker_connections)}; with a sixteenth or less of them free nginx closes "
         "idle clients to make room"
     )
-    remedy = f"worker_connections {math.ceil(_COMFORTABLE * _share(plan, workers)) + 16} in nginx.conf"
+    remedy = f"worker_connections {math.ceil(COMFORTABLE * _share(plan.connections, workers)) + 16} in nginx.conf"
     verdict: Verdict = "ok"
-    if plan.connections > have * (1 - _REUSE_BELOW):
+    if plan.connections > have * (1 - REUSE_BELOW):
         verdict = "short"
-    elif need > have or _share(plan, workers) > config.worker_connections * (1 - _REUSE_BELOW):
+    elif need > have or _share(plan.connections, workers) > config.worker_connections * (1 - REUSE_BELOW):
         verdict = "warn"
-        detail += f"; one worker may get {format_count(_share(plan, workers))}"
+        detail += f"; one worker may get {format_count(_share(plan.connections, workers))}"
     return Check("nginx_worker_connections", what, verdict, have, need, "slots", detail, remedy if verdict != "ok" else "")
 
 
 def _descriptors(config: NginxConfig, workers: int, plan: Plan, host: Host) -> Check:
     what = "descriptors of one nginx worker"
     least = math.ceil(plan.connections / workers)
-    need = math.ceil(_share(plan, workers)) + _WORKER_DESCRIPTORS
+    need = descriptors_needed(plan.connections, workers)
     remedy = f"worker_rlimit_nofile {need + need // 10} in nginx.conf, or more worker_processes"
     have, source = config.rlimit_nofile, "worker_rlimit_nofile"
     if have is None:
@@ -238,7 +244,7 @@ def _reuseport(config: NginxConfig, listen: Listen, workers: int, plan: Plan) ->
     if listen.reuseport or workers == 1:
         return Check("nginx_reuseport", what, "ok", detail="on" if listen.reuseport else "one worker")
     # Without it whichever worker wakes first accepts; only where one could not hold them all does that matter.
-    if plan.connections <= config.worker_connections * (1 - _REUSE_BELOW):
+    if plan.connections <= config.worker_connections * (1 - REUSE_BELOW):
         return Check("nginx_reuseport", what, "ok", detail="off, but one worker has slots for all connections")
     return Check(
         "nginx_reuseport",

@@ -38,6 +38,6 @@ def analyse(run: Run) -> Analyses:
         costs=cost,
         forecast=ceilings,
         drifts=drift,
-        diagnoses=diagnose(totals, ticks, phases, samples, run.checks, environment, plan),
+        diagnoses=diagnose(totals, ticks, phases, samples, run.checks, environment, plan, run.findings),
         findings=[*of_forecast, *of_drift],
     )

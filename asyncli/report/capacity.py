@@ -132,7 +132,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         failed=summary.connections.failed,
         latency_p99_ms=summary.heartbeats.latency_ms.p99,
         lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
-        available_bytes=least_available(run.samples, run.phases, run.ticks),
+        available_bytes=least_available(run.samples, run.phases, run.ticks, run.environment),
         server_bytes=_first(summary.server.pss_bytes.hold_end, summary.server.rss_bytes.hold_end),
         server_cores=seen.cores("server.cpu_s"),
         asyncli_cores=seen.cores("generator.cpu_s"),

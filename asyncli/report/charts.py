@@ -395,10 +395,10 @@ class Slope(msgspec.Struct):
         return None if self.fit.apart is None else self.above([self.fit.apart])[0]
 
 
-def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, unsteady: bool = False) -> list[Slope]:
+def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, host: str = "this host", unsteady: bool = False) -> list[Slope]:
     """The fits that are drawn, the whole host first; ``unsteady``: also where its interval reaches to nothing."""
     known: tuple[tuple[str, str, Role, int], ...] = (
-        ("host_total", "this host in all", "total", 1),
+        ("host_total", f"{host} in all", "total", 1),
         ("server_user", server, "server", 1),
         ("kernel", "kernel, both ends" if ends == 2 else "kernel, this end", "kernel", ends),
         ("generator_user", "asyncli", "ours", 1),
@@ -409,9 +409,11 @@ def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, unsteady: bool = 
 
 
 @_drawn
-def cost_lines(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server", style: Style = WIDE) -> Figure:
+def cost_lines(
+    fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server", host: str = "this host", style: Style = WIDE
+) -> Figure:
     """Memory over connections held, above each line's fixed part: points, the line, its slope's 95 % interval, raw seconds."""
-    drawn = slopes(fits, ends=ends, server=server)
+    drawn = slopes(fits, ends=ends, server=server, host=host)
     if not drawn:
         raise NothingToDraw("No line could be fitted: there are too few points of memory over connections.")
     narrow = style.narrow
@@ -447,7 +449,7 @@ def cost_lines(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server"
         x = left + width + 10
         size = 11.0 if narrow else 12.0
         label = (
-            {"this host in all": "host in all", "kernel, both ends": "kernel, 2 ends"}.get(one.label, one.label)
+            {f"{host} in all": "host in all", "kernel, both ends": "kernel, 2 ends"}.get(one.label, one.label)
             if narrow
             else one.label
         )
@@ -460,9 +462,11 @@ def cost_lines(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server"
 
 
 @_drawn
-def cost_residuals(fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server", style: Style = WIDE) -> Figure:
+def cost_residuals(
+    fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server", host: str = "this host", style: Style = WIDE
+) -> Figure:
     """How far each point lies from its line, in bytes: a strip for each fit, as high as its points reach."""
-    drawn = slopes(fits, ends=ends, server=server, unsteady=True)
+    drawn = slopes(fits, ends=ends, server=server, host=host, unsteady=True)
     if not drawn:
         raise NothingToDraw("No line could be fitted, so there are no residuals.")
     left, right = (58.0, 8.0) if style.narrow else (72.0, 12.0)
@@ -697,11 +701,16 @@ DRIFT_ROLES: dict[MetricName, Role] = {
 
 @_drawn
 def drift_lines(
-    drifts: Mapping[MetricName, Drift], medians: Mapping[MetricName, Series], *, server: str = "server", style: Style = WIDE
+    drifts: Mapping[MetricName, Drift],
+    medians: Mapping[MetricName, Series],
+    *,
+    server: str = "server",
+    host: str = "this host",
+    style: Style = WIDE,
 ) -> Figure:
     """Each metric's one-minute medians over the hold, above their first, with the Theil-Sen line: a strip for each."""
     labels: dict[MetricName, str] = {
-        "host_total": "this host in all",
+        "host_total": f"{host} in all",
         "server_user": server,
         "kernel": "kernel",
         "generator_user": "asyncli",

@@ -13,7 +13,7 @@ from asyncli.analysis.totals import phases_of_ticks
 from asyncli.core.histogram import Histogram
 from asyncli.records import METRICS, Deaths
 from asyncli.report.analyses import Analyses
-from asyncli.report.frames import metrics_of
+from asyncli.report.frames import ordered_metrics
 from asyncli.report.summary import Summary
 from asyncli.report.words import COSTS
 from asyncli.store.reader import Run
@@ -80,7 +80,7 @@ class Table(NamedTuple):
 
 def tables(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Table]:
     """Every table by its name, ``columns`` among them: what the columns of the others mean."""
-    metrics = metrics_of(run.samples)
+    metrics = ordered_metrics(run.samples)
     rows: dict[str, Iterable[list[Cell]]] = {
         "ticks": _ticks(run), "samples": _samples(run, metrics), "deaths": _deaths(run), "phases": _phases(summary),
         "findings": ([one.severity, one.code, one.evidence, one.remedy] for one in summary.findings), "cost": _cost(analyses),
@@ -107,8 +107,8 @@ def to_csv(table: Table) -> str:
 
 def meaning(metric: str) -> str:
     """What a metric of a sample means; of a family (``tcp.ListenDrops``), what the family means."""
-    family = metric.rpartition(".")[0] + "."
-    return METRICS.get(metric) or METRICS.get(family, "")
+    families = [name for name in METRICS if name.endswith(".") and metric.startswith(name)]
+    return METRICS.get(metric) or METRICS.get(max(families, key=len, default=""), "")
 
 
 def _written(cell: Cell) -> str | int | float | None:

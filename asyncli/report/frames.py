@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from asyncli.analysis.totals import phases_of_ticks
 from asyncli.core.histogram import Histogram
 from asyncli.records import METRICS, PHASES, Finding, Sample
-from asyncli.samples import Samples
+from asyncli.samples import metrics_of
 from asyncli.store.reader import Run
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Frames:
         samples = self._run.samples
         nan = float("nan")
         rows = [one.values for one in samples]
-        columns = {name: [values.get(name, nan) for values in rows] for name in metrics_of(samples)}
+        columns = {name: [values.get(name, nan) for values in rows] for name in ordered_metrics(samples)}
         frame: DataFrame = pandas().DataFrame(columns, index=self._index([one.t_s for one in samples]))
         return frame
 
@@ -127,9 +127,9 @@ class Frames:
         return pandas().Index(t_s, dtype=float, name="t_s")
 
 
-def metrics_of(samples: Sequence[Sample]) -> list[str]:
+def ordered_metrics(samples: Sequence[Sample]) -> list[str]:
     """The names of what was read, in the order of METRICS, families by name."""
-    names = set(samples.metrics) if isinstance(samples, Samples) else {name for one in samples for name in one.values}
+    names = set(metrics_of(samples))
     known = [name for name in METRICS if name in names]
     return [*known, *sorted(names - set(known))]
 

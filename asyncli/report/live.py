@@ -177,6 +177,8 @@ def plain_line(state: LiveState) -> str:
     if state.eta_s is not None:
         until = f" (until {state.until})" if state.until and state.phase == "hold" else ""
         parts.append(f"{format_duration(round(state.eta_s))} left{until}")
+    elif state.refilling and state.phase == "hold":
+        parts.append("opens again what it held")
     parts.append(f"lost {format_count(state.lost)}" + _causes(state.deaths))
     if state.failed:
         parts.append(f"failed {format_count(state.failed)}" + _causes(state.failures))
@@ -192,7 +194,7 @@ def plain_line(state: LiveState) -> str:
     if state.generator_bytes is not None:
         parts.append(f"asyncli {format_bytes(state.generator_bytes)} {cores(state.generator_cpu_share)}")
     if state.host_per_connection is not None:
-        parts.append(f"{bytes_each(state.host_per_connection)} a connection on this host")
+        parts.append(f"{bytes_each(state.host_per_connection)} a connection on {state.host}")
     return f"{format_clock(state.elapsed_s)}  {state.phase or 'start':<8}  " + "; ".join(parts)
 
 
@@ -288,7 +290,7 @@ def _bar(state: LiveState, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    said = "until Ctrl-C" if state.phase == "hold" else ""
+    said = ("opens again" if state.refilling else "until Ctrl-C") if state.phase == "hold" else ""
     if state.eta_s is not None:
         said = f"{format_duration(round(state.eta_s))} left" if state.eta_s >= 0.5 else "any moment"
     share = "" if state.progress is None else f"{state.progress * 100:.0f} %"
@@ -373,7 +375,7 @@ def _cost(state: LiveState) -> list[Text]:
             Text("One more connection costs: known once hundreds are held and the host is still", "dim"),
             Text(),
         ]
-    first = Text.assemble("One more connection costs ", (bytes_each(whole), "bold cyan"), " on this host so far")
+    first = Text.assemble("One more connection costs ", (bytes_each(whole), "bold cyan"), f" on {state.host} so far")
     if state.host_bytes is not None:
         first.append(f"  ({format_bytes(state.host_bytes)} in all)", "dim")
     parts = [

@@ -55,7 +55,7 @@ def look(plan: Plan, state: LiveState) -> str:
     parts.append(f'<div style="display: flex; flex-wrap: wrap; gap: 0 2.5em;">{tables}</div>')
     if state.host_per_connection is not None:
         each = bytes_each(state.host_per_connection)
-        parts.append(f"<div>One more connection costs <b>{each}</b> on this host so far.</div>")
+        parts.append(f"<div>One more connection costs <b>{each}</b> on {state.host} so far.</div>")
     for finding in (told.finding for told in state.findings[-3:]):
         if finding.severity != "info":
             color = f" style='color: {_RED};'" if finding.severity == "error" else ""

@@ -45,6 +45,10 @@ class LiveState(msgspec.Struct):
     eta_s: float | None = None
     #: When the hold ends by the wall clock, as the plan says it: "07:00"; None where it does not.
     until: str | None = None
+    #: A resumed run opens again what it held; then its hold goes on.
+    refilling: bool = False
+    #: The host whose memory is sampled, in words.
+    host: str = "this host"
     asked: int = 0
     held: int = 0
     opened: int = 0
@@ -108,6 +112,8 @@ class LiveFold:
         self._plan = plan
         self._ramp = plan.schedule
         self._state = LiveState(asked=plan.connections, asked_per_s=plan.asked_per_s, until=plan.hold_until)
+        if plan.agent is not None:
+            self._state.host = "the server's host"
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
         self._baseline: dict[str, list[float]] = {name: [] for name in _MEMORY}
@@ -115,6 +121,8 @@ class LiveFold:
         self._cpu: dict[str, deque[tuple[float, float]]] = {"server": deque(), "generator": deque()}
         self._first: dict[str, float] = {}
         self._accepts: float | None = None
+        # By a session before this one.
+        self._opened_before = 0
         self._findings: deque[Told] = deque(maxlen=_FINDINGS_KEPT)
 
     def phase(self, phase: Phase) -> None:
@@ -127,6 +135,7 @@ class LiveFold:
             return
         self._phase = phase
         state.phase, state.over = phase.name, False
+        state.refilling &= phase.name == "hold"
         self._now(phase.start_s)
 
     def tick(self, t_s: float, tick: Tick) -> None:
@@ -136,6 +145,17 @@ class LiveFold:
         while self._recent and self._recent[0][0] <= t_s - RECENT_S:
             self._recent.popleft()
         state.held, state.connecting, state.workers = tick.held, tick.connecting, tick.workers
+        self._count(tick)
+        self._rates()
+
+    def resumed(self, so_far: Tick) -> None:
+        """The run is gone on with, and had counted so much."""
+        self._count(so_far)
+        self._opened_before = self._state.opened
+        self._state.refilling = True
+
+    def _count(self, tick: Tick) -> None:
+        state = self._state
         state.opened += tick.opened
         state.reopened += tick.reopened
         state.lost += tick.lost
@@ -144,7 +164,6 @@ class LiveFold:
         for cause, count in tick.failures.items():
             state.failures[cause] = state.failures.get(cause, 0) + count
             state.failed += count
-        self._rates()
 
     def sample(self, sample: Sample) -> None:
         state, values = self._state, sample.values
@@ -164,7 +183,7 @@ class LiveFold:
             number = next((values[metric] for metric in metrics if metric in values), None)
             if number is not None:
                 self._memory[name] = number
-                if not state.opened and state.phase in (None, "baseline"):
+                if state.opened == self._opened_before and state.phase in (None, "baseline"):
                     self._baseline[name].append(number)
         for name, seen in self._cpu.items():
             if (number := values.get(f"{name}.cpu_s")) is not None:
@@ -181,8 +200,8 @@ class LiveFold:
             if grown["host"] is not None and listed is not None:
                 grown["host"] -= listed
             for name, more in grown.items():
-                known = state.held >= _FEWEST_FOR_COST and more is not None and more > 0
-                setattr(state, f"{name}_per_connection", more / state.held if known and more is not None else None)
+                each = more / state.held if state.held >= _FEWEST_FOR_COST and more is not None and more > 0 else None
+                setattr(state, f"{name}_per_connection", each)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
         """``t_s``: when it was made; None: now."""
@@ -196,6 +215,7 @@ class LiveFold:
     def planned(self, plan: Plan) -> None:
         """The plan, in which the length of the hold has been reckoned by now."""
         self._plan = plan
+        self._state.refilling = False
 
     def state(self) -> LiveState:
         """A look of its own: later records do not change it."""
@@ -219,7 +239,7 @@ class LiveFold:
         if phase.name == "drain":
             state.progress = 1.0 - state.held / max(1, state.opened - state.lost)
             return
-        if whole:
+        if whole and not (state.refilling and phase.name == "hold"):
             state.progress = min(1.0, max(0.0, gone / whole))
             state.eta_s = max(0.0, whole - gone)
         if phase.name == "ramp" and not plan.plateaus:
@@ -303,3 +323,7 @@ class Onlooker:
 
     def planned(self, plan: Plan) -> None:
         self.fold.planned(plan)
+
+    def resumed(self, so_far: Tick) -> None:
+        # What it had lost before is judged at its end, and keeps nobody from going on with it.
+        self.fold.resumed(so_far)

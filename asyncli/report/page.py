@@ -21,6 +21,7 @@ from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import RULE_OF_TIME as DIVERGENCE_RULE
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
+from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.analysis.verdict import interrupted
 from asyncli.plan import header_names
@@ -257,8 +258,8 @@ _SECTIONS = (
 
 
 def _cost_table(summary: Summary, analyses: Analyses) -> Table | None:
-    held, both = summary.connections.held, summary.environment.get("local") is True
-    rows = cost_rows(analyses.costs, server_name(summary), local=both)
+    held, where = summary.connections.held, sides(summary.environment)
+    rows = cost_rows(analyses.costs, server_name(summary), where)
     if not any(one.cost for one in rows if one.name != "kernel_queued"):
         return None
     columns = [
@@ -287,8 +288,8 @@ def _residue_table(summary: Summary, analyses: Analyses) -> Table | None:
         [label, _signed_bytes(value) if value >= 0 else f"nothing that shows ({kept_less(value)})"]
         for label, value in (
             (f"{server_name(summary)}, user memory", left.server_user),
-            ("kernel, all sockets of this host", left.kernel),
-            ("this host in all", left.host_total),
+            (f"kernel, all sockets of {sides(summary.environment).host}", left.kernel),
+            (f"{sides(summary.environment).host} in all", left.host_total),
         )
         if value is not None
     ]
@@ -320,7 +321,8 @@ def _forecast_table(analyses: Analyses) -> Table | None:
 
 def _drift_table(summary: Summary, analyses: Analyses) -> Table | None:
     names: dict[MetricName, str] = {
-        "host_total": "this host in all", "server_user": f"{server_name(summary)}, user memory", "kernel": "kernel, all sockets",
+        "host_total": f"{sides(summary.environment).host} in all",
+        "server_user": f"{server_name(summary)}, user memory", "kernel": "kernel, all sockets",
         "generator_user": "asyncli, user memory",
     }  # fmt: skip
     rows = []
@@ -528,7 +530,7 @@ def _generator_words(summary: Summary) -> str:
     return f"asyncli itself: {', '.join(notes)}."
 
 
-_KINDS = {"server": "Server", "limits": "Limits", "sysctls": "Kernel settings"}
+_KINDS = {"server": "Server", "agent": "The server's host, by its agent", "limits": "Limits", "sysctls": "Kernel settings"}
 
 
 def _environment_tables(summary: Summary) -> list[Table]:
@@ -584,10 +586,10 @@ def _amount(value: float | None, unit: str) -> str:
 
 def _methods(summary: Summary, analyses: Analyses) -> list[tuple[str, str]]:
     """(what, how it was measured or by which rule)."""
-    costs, server = analyses.costs, server_name(summary)
+    costs, server, host = analyses.costs, server_name(summary), sides(summary.environment).host
     known: list[tuple[str, Cost | None]] = [
         (f"Cost in {server}", costs.server_user), ("Cost in the kernel", costs.kernel), ("Queued buffers", costs.kernel_queued),
-        ("Cost in asyncli", costs.generator_user), ("Cost on this host in all", costs.host_total), ("Left over", costs.residual),
+        ("Cost in asyncli", costs.generator_user), (f"Cost on {host} in all", costs.host_total), ("Left over", costs.residual),
     ]  # fmt: skip
     return [
         ("Verdict", f"{VERDICT_RULE}."),

@@ -9,8 +9,10 @@ import msgspec
 
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.drift import in_words, medians
+from asyncli.analysis.joint import ramps_of
 from asyncli.analysis.reconcile import CountsOverTime, counts_over_time
 from asyncli.analysis.series import Series
+from asyncli.analysis.sides import sides
 from asyncli.report import charts
 from asyncli.report.analyses import Analyses
 from asyncli.report.charts import Style
@@ -37,10 +39,11 @@ class Picture(msgspec.Struct):
 
 def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     """Every figure of the run, in the order of the report."""
-    ends, server = (2 if summary.environment.get("local") is True else 1), server_name(summary)
+    where, server = sides(summary.environment), server_name(summary)
+    ends, host = where.ends, where.host
     fits, held = analyses.costs.fits, summary.connections.held
     points = medians(analyses.drifts, run.phases, run.ticks, run.samples)
-    counts = counts_over_time(run.phases, run.ticks, run.samples, run.plan)
+    counts = counts_over_time(run.phases, run.ticks, run.samples, run.plan, ramps_of(run.environment))
     over_time = timeline(run, _asked(counts), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
     return [
@@ -62,8 +65,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "Open marks are medians, the points that each line is fitted to; a cross is a baseline that is none of them, "
             "where the first connections took what no other does; dots are single samples. Each line starts at its fixed "
             "part, so that slopes can be compared; its tint is the slope's 95 % interval, cut where it leaves the figure.",
-            lambda style: charts.cost_lines(fits, ends=ends, server=server, style=style),
-            lambda: _lines_alt(charts.slopes(fits, ends=ends, server=server)),
+            lambda style: charts.cost_lines(fits, ends=ends, server=server, host=host, style=style),
+            lambda: _lines_alt(charts.slopes(fits, ends=ends, server=server, host=host)),
         ),
         Picture(
             "residuals",
@@ -71,8 +74,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "Each point less its line, each strip on a scale of its own, that of its points. Dots are single samples; those "
             "beyond a strip are left out, and so is a baseline that stands apart. R² is the share of the points' variance on "
             "the line.",
-            lambda style: charts.cost_residuals(fits, ends=ends, server=server, style=style),
-            lambda: _residuals_alt(charts.slopes(fits, ends=ends, server=server, unsteady=True)),
+            lambda style: charts.cost_residuals(fits, ends=ends, server=server, host=host, style=style),
+            lambda: _residuals_alt(charts.slopes(fits, ends=ends, server=server, host=host, unsteady=True)),
         ),
         Picture(
             "forecast",
@@ -86,8 +89,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "Memory over the hold",
             "Medians of a minute each (of a twentieth of a short hold), and the Theil-Sen line through them, above where that "
             "line begins; each strip on a scale of its own.",
-            lambda style: charts.drift_lines(analyses.drifts, points, server=server, style=style),
-            lambda: _drift_alt(analyses, server),
+            lambda style: charts.drift_lines(analyses.drifts, points, server=server, host=host, style=style),
+            lambda: _drift_alt(analyses, server, host),
         ),
         Picture(
             "timeline",
@@ -155,8 +158,8 @@ def _forecast_alt(analyses: Analyses, held: int) -> str:
     return f"Connections that each limit allows, lowest first: {said}. This run held {format_count(held)}."
 
 
-def _drift_alt(analyses: Analyses, server: str) -> str:
-    names = {"host_total": "this host in all", "server_user": server, "kernel": "kernel", "generator_user": "asyncli"}
+def _drift_alt(analyses: Analyses, server: str, host: str) -> str:
+    names = {"host_total": f"{host} in all", "server_user": server, "kernel": "kernel", "generator_user": "asyncli"}
     said = "; ".join(f"{names[name]}: {in_words(one)}" for name, one in analyses.drifts.items() if name in names)
     return f"Memory minute by minute over the hold. {said}."
 

@@ -16,6 +16,7 @@ from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import outside, without_counters
+from asyncli.analysis.joint import ramps_of
 from asyncli.analysis.moments import SUSPENDED
 from asyncli.analysis.packets import sent_again
 from asyncli.analysis.reconcile import Reconciliation, reconcile
@@ -194,7 +195,9 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     known = analyses if analyses is not None else analyse(run)
     totals, cost = known.totals, known.costs
     whole = totals.whole
-    reconciliation, disagreements = reconcile(totals, phases, ticks, without_counters(run.gaps, samples), plan, known.diagnoses)
+    reconciliation, disagreements = reconcile(
+        totals, phases, ticks, without_counters(run.gaps, samples), plan, known.diagnoses, ramps_of(environment)
+    )
     measured = outside(run.gaps, phases, ticks, samples)[1]
     limits = saturation(plan, totals, phases, measured, environment)
     marks = _Marks(run)
@@ -267,12 +270,12 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *_of_limits(outcomes),
             *unreadable,
             *limits,
-            *deaths.failures(totals, ticks),
+            *deaths.failures(totals, ticks, samples, plan.connect_timeout_s),
             *deaths.deaths(known.diagnoses),
             *disagreements,
             *company(totals, phases, ticks, samples, environment),
             *deaths.listen_queue(phases, ticks, samples, environment),
-            *sent_again(phases, ticks, samples),
+            *sent_again(phases, ticks, samples, run.environment),
             *stalls(phases, ticks, samples, run.checks, environment),
             *slow_answers(phases, ticks, samples, run.checks, environment),
             *deaths.statuses(whole),

@@ -12,6 +12,7 @@ from asyncli.analysis.cost import Cost, Costs, Fit, Residue
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.analysis.drift import Drift, in_words
+from asyncli.analysis.sides import Sides
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.frames import pandas
@@ -84,7 +85,7 @@ class CostView:
     stayed after the drain, ``frame`` all of it as a DataFrame.
     """
 
-    def __init__(self, costs: Costs, answer: str, *, server: str, local: bool, held: int) -> None:
+    def __init__(self, costs: Costs, answer: str, *, server: str, where: Sides, held: int) -> None:
         self.server_user: Cost | None = costs.server_user
         self.kernel: Cost | None = costs.kernel
         self.kernel_queued: Cost | None = costs.kernel_queued
@@ -94,7 +95,7 @@ class CostView:
         self.fits: dict[str, Fit] = costs.fits
         self.residue: Residue = costs.residue
         self.answer = answer
-        self._rows = cost_rows(costs, server, local=local)
+        self._rows = cost_rows(costs, server, where)
         self._held = held
 
     def __getitem__(self, name: str) -> Cost | None:
@@ -126,7 +127,7 @@ class CostView:
             if row.cost is None
             else (
                 oneline(row.label),
-                f"{row.cost.bytes_per_connection:,.0f}",
+                f"{row.cost.bytes_per_connection:z,.0f}",
                 interval(*row.cost.ci95),
                 row.of_ends(row.fixed),
                 row.of_ends(row.at(self._held)),
@@ -146,13 +147,13 @@ class CostView:
 class DriftView(Mapping[str, Drift]):
     """How each metric moved over the hold: ``view["server_user"]`` is a :class:`~asyncli.analysis.drift.Drift`."""
 
-    def __init__(self, drifts: Mapping[Any, Drift], server: str) -> None:
+    def __init__(self, drifts: Mapping[Any, Drift], server: str, host: str = "this host") -> None:
         self._drifts: dict[str, Drift] = dict(drifts)
         self._labels = {
             "server_user": f"{oneline(server)}, user memory",
             "kernel": "kernel, socket objects",
             "generator_user": "asyncli, user memory",
-            "host_total": "this host in all",
+            "host_total": f"{host} in all",
         }
 
     def __getitem__(self, name: str) -> Drift:

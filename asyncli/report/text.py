@@ -15,8 +15,9 @@ from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.gaps import measured_s
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import agreement
+from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
-from asyncli.records import Finding
+from asyncli.records import Environment, Finding
 from asyncli.report.summary import PhaseSpan, RunPart, Summary
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
 from asyncli.report.words import (
@@ -61,7 +62,7 @@ def one_line(summary: Summary) -> str:
     line = f"{summary.verdict}: {why(summary)}"
     total, server = summary.cost.host_total, summary.cost.server_user
     if total is not None and total.ci95[0] > 0:
-        line += f"; one more costs {with_error(total)} on this host"
+        line += f"; one more costs {with_error(total)} on {sides(summary.environment).host}"
     elif server is not None and server.ci95[0] > 0:
         line += f"; one more costs {with_error(server)} in {server_name(summary)}"
     return oneline(line.replace("±", "+-"))
@@ -86,8 +87,9 @@ def server_name(summary: Summary) -> str:
 
 def answer(summary: Summary) -> str:
     """The one question's answer as a sentence: what one more connection costs, and where."""
-    cost, both = summary.cost, summary.environment.get("local") is True
-    ends = "for each of its two ends" if both else "for this end of it"
+    cost, sampled = summary.cost, sides(summary.environment)
+    end = "for this end of it" if sampled.far is None else "for its end of it"
+    ends = "for each of its two ends" if sampled.ends == 2 else end
     parts = [
         f"{with_error(one)} {where}"
         for one, where in (
@@ -105,10 +107,10 @@ def answer(summary: Summary) -> str:
         unknown = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
         return f"One more connection costs {', '.join(parts)}; {unknown}."
     if total is not None:
-        whole = f"One more connection costs {with_error(total)} on this host"
+        whole = f"One more connection costs {with_error(total)} on {sampled.host}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
     if parts:
-        return f"One more connection costs {', '.join(parts)}; this host's total is not known."
+        return f"One more connection costs {', '.join(parts)}; {sampled.host}'s total is not known."
     known = next((one for one in summary.findings if one.code in ("cost_few_points", "cost_not_sampled")), None)
     if summary.connections.held and known is not None:
         return f"What one more connection costs is not known: {known.evidence}; {known.remedy}."
@@ -178,8 +180,8 @@ def _answer(summary: Summary) -> Iterable[RenderableType]:
 def _cost(summary: Summary) -> Iterable[RenderableType]:
     from rich.text import Text
 
-    held, both = summary.connections.held, summary.environment.get("local") is True
-    rows = [one for one in cost_rows(summary.cost, server_name(summary), local=both) if one.name != "kernel_queued"]
+    held, where = summary.connections.held, sides(summary.environment)
+    rows = [one for one in cost_rows(summary.cost, server_name(summary), where) if one.name != "kernel_queued"]
     if not any(one.cost for one in rows):
         return
     table = _table("Cost of a connection", "bytes", "95 % interval", "fixed", f"at {format_count(held)}")
@@ -190,7 +192,7 @@ def _cost(summary: Summary) -> Iterable[RenderableType]:
         style = "bold" if row.name == "host_total" else ""
         table.add_row(
             Text(row.label, style),
-            Text(f"{row.cost.bytes_per_connection:,.0f}", style or "cyan"),
+            Text(f"{row.cost.bytes_per_connection:z,.0f}", style or "cyan"),
             interval(*row.cost.ci95),
             row.of_ends(row.fixed),
             row.of_ends(row.at(held)),
@@ -213,7 +215,7 @@ def _stays(summary: Summary) -> str:
         for value, where in (
             (left.server_user, f"in {server_name(summary)}"),
             (left.kernel, "in the kernel"),
-            (left.host_total, "on this host in all"),
+            (left.host_total, f"on {sides(summary.environment).host} in all"),
         )
         if value is not None
     ]
@@ -365,7 +367,42 @@ def _machines(summary: Summary) -> Iterable[RenderableType]:
         _many(where.get("sources"), "source address", "source addresses"),
     ]
     yield _note(Text(oneline(", ".join(fact for fact in facts if fact and "None" not in fact)), "dim"))
+    for line in _hosts(where.get("cluster")):
+        yield _note(Text(oneline(line), "dim"))
+    if said := by_agent(where):
+        yield _note(Text(said, "dim"))
     yield ""
+
+
+def _hosts(cluster: object) -> Iterable[str]:
+    """Each host of a fleet: its share, and how its clock stood to the session's."""
+    hosts = cluster.get("hosts") if isinstance(cluster, dict) else None
+    for one in hosts if isinstance(hosts, list) else ():
+        share = f"{one.get('name')}: {format_count(one.get('connections') or 0)} connections"
+        said = [share, _many(one.get("workers"), "worker", "workers")]
+        offset, error = one.get("clock_offset_s"), one.get("clock_uncertainty_s")
+        if isinstance(offset, int | float) and isinstance(error, int | float):
+            said.append(f"clock {offset:+,.4f} s ± {1000 * error:.2f} ms")
+        yield ", ".join(one for one in said if one)
+
+
+def by_agent(where: Environment) -> str:
+    """Which agent sampled the server's host, what that is, and how far its clock is known; "" where none did."""
+    agent = where.get("agent")
+    if not isinstance(agent, dict):
+        return ""
+    error, drift = (agent.get(key) for key in ("clock_error_s", "clock_drift_ppm"))
+    clock = f"its clock known to ± {format_duration(error)}" if isinstance(error, float) else "its clock not known"
+    clock += f", drifting by {drift:.2g} ppm" if isinstance(drift, float) else ""
+    memory_bytes = agent.get("memory_bytes")
+    facts = [
+        "this host" if agent.get("same_host") is True else str(agent.get("host")),
+        f"Linux {agent.get('kernel')}",
+        f"{agent.get('cpus')} CPUs",
+        format_bytes(memory_bytes) if isinstance(memory_bytes, int | float) else "",
+    ]
+    said = ", ".join(fact for fact in facts if fact and "None" not in fact)
+    return oneline(f"Server's host by its agent ({agent.get('url')}): {said}; {clock}")
 
 
 def _many(number: object, one: str, more: str) -> str:

@@ -202,22 +202,25 @@ def _walk(of: Any, where: str) -> Iterator[str]:
 
 def _interval(document: Mapping[str, Any], key: str) -> tuple[float, float] | None:
     """The 95 % interval that stands beside the number ``key``; None where it has none."""
-    of: Any = document
-    *path, leaf = key.split(".")
-    for name in path:
-        of = of.get(name) if isinstance(of, Mapping) else None
-    ends = of.get("ci95") if leaf in _MEANT and isinstance(of, Mapping) else None
+    of, _, leaf = key.rpartition(".")
+    ends = _found(document, f"{of}.ci95") if leaf in _MEANT else None
     return (float(ends[0]), float(ends[1])) if ends else None
 
 
 def _value(document: Mapping[str, Any], key: str) -> float | None:
+    found = _found(document, key)
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _found(document: Mapping[str, Any], key: str) -> Any:
     found: Any = document
-    for name in key.split("."):
+    names = key.split(".")
+    for name in names:
         if not isinstance(found, Mapping):
             return None
         # A cause or a status that never came has no entry: it came 0 times.
-        found = found.get(name, 0 if key.split(".")[-2:-1][0] in _BY_NAME else None)
-    return float(found) if isinstance(found, int | float) else None
+        found = found.get(name, 0 if names[-2:-1][0] in _BY_NAME else None)
+    return found
 
 
 def _kind(key: str) -> str:

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from asyncli.analysis.series import Series, end_of_run, first_connect, held_over_time, series
+from asyncli.analysis.sides import sides
 from asyncli.core.histogram import Histogram
 from asyncli.records import PhaseName, Tick
 from asyncli.report.decimate import Broken, Buckets, broken, buckets, extremes, merged, rates, sums
@@ -20,9 +21,10 @@ from asyncli.store.reader import Run
 Role = Literal["asked", "total", "server", "kernel", "ours", "middle", "high", "most"]
 Unit = Literal["count", "bytes", "per_s", "ms"]
 
-#: Metric of a sample -> (what the line is called, its role); "{server}" stands for the server's name.
+#: Metric of a sample -> (what the line is called, its role); "{server}" stands for the server's name, "{host}" for
+#: the host that was sampled.
 MEMORY: dict[str, tuple[str, Role]] = {
-    "host.used_bytes": ("this host", "total"),
+    "host.used_bytes": ("{host}", "total"),
     "kernel.socket_bytes": ("kernel", "kernel"),
     "server.pss_bytes": ("{server}", "server"),
     "generator.uss_bytes": ("asyncli", "ours"),
@@ -117,7 +119,7 @@ def memory(run: Run, into: Buckets, server: str = "server") -> Panel:
         if metric == LISTING and max(found.values) - base < _LISTING_THAT_SHOWS:
             continue
         above = Series(found.t_s, [value - base for value in found.values])
-        lines.append(_gauge(label.format(server=server), role, above, into))
+        lines.append(_gauge(label.format(server=server, host=sides(run.environment).host), role, above, into))
     return Panel("memory", "Memory above the baseline", "bytes", lines)
 
 

@@ -11,6 +11,7 @@ from asyncli.units import format_bytes, format_count, format_duration
 if TYPE_CHECKING:
     from asyncli.analysis.cost import Costs
     from asyncli.analysis.forecast import Ceiling
+    from asyncli.analysis.sides import Sides
     from asyncli.report.summary import CostPart, Then
 
 #: The costs of a run in the order in which they are told.
@@ -21,6 +22,9 @@ CEILINGS = {
     "worker_connections": "nginx's connection slots (worker_connections)", "descriptors": "the server's descriptors",
     "ports": "source ports", "generator": "memory for asyncli itself", "file_max": "open files of the whole host (fs.file-max)",
     "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (nf_conntrack_max)",
+    "server_host": "memory of the server's host", "far_file_max": "open files of the server's host (fs.file-max)",
+    "far_epoll_watches": "epoll watches there (fs.epoll.max_user_watches)",
+    "far_conntrack": "tracked connections there (nf_conntrack_max)",
 }  # fmt: skip
 
 
@@ -56,14 +60,15 @@ FIXED = (
 )
 
 
-def cost_rows(costs: Costs | CostPart, server: str, *, local: bool) -> list[CostRow]:
+def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
     """The lines of the cost table, those that are not known too, but for queued buffers that nobody read."""
+    end = "each of 2 ends" if where.ends == 2 else "this end" if where.far is None else "its end"
     labels = {
-        "server_user": f"{server}, user memory", "kernel": "kernel, each of 2 ends" if local else "kernel, this end",
+        "server_user": f"{server}, user memory", "kernel": f"kernel, {end}",
         "kernel_queued": "of queued buffers, not in the sum", "generator_user": "asyncli, user memory",
-        "residual": "left over", "host_total": "this host in all",
+        "residual": "left over", "host_total": f"{where.host} in all",
     }  # fmt: skip
-    rows = [CostRow(name, labels[name], getattr(costs, name), 2 if local and name.startswith("kernel") else 1) for name in COSTS]
+    rows = [CostRow(name, labels[name], getattr(costs, name), where.ends if name.startswith("kernel") else 1) for name in COSTS]
     return [one for one in rows if one.cost is not None or one.name != "kernel_queued"]
 
 
@@ -114,14 +119,20 @@ def half_of(value: float, half: float) -> str:
 
 def with_error(cost: Cost) -> str:
     """What one more costs, never without its error: ``"528 B ± 1"``; of what is not known to half of it, or may be nothing, only
-    where it lies: ``"between 552 and 21,957 B"``, ``"not known (between -106 and 564 B)"``."""
+    where it lies: ``"between 552 and 21,957 B"``, ``"not known (between -106 and 564 B)"``; what is
+    less than a byte is known, and none: ``"0 B ± 0.1"``.
+    """
     (low, high), each = cost.ci95, cost.bytes_per_connection
     if low > 0 and cost.half_width <= SURE * each:
         return f"{bytes_each(each)} ± {half_of(each, cost.half_width)}"
-    ends = [interval(low, high).replace(" to ", " and ") + " B"]
-    if max(abs(low), abs(high)) >= _WHOLE_BYTES:
-        ends = [f"{bytes_each(low)} and {bytes_each(high)}"]
-    return f"between {ends[0]}" if low > 0 else f"not known (between {ends[0]})"
+    furthest = max(abs(low), abs(high))
+    if furthest < 1:
+        return f"0 B ± {furthest:.1f}"
+    if furthest >= _WHOLE_BYTES:
+        ends = f"{bytes_each(low)} and {bytes_each(high)}"
+    else:
+        ends = interval(low, high).replace(" to ", " and ") + " B"
+    return f"between {ends}" if low > 0 else f"not known (between {ends})"
 
 
 def interval(low: float, high: float) -> str:

@@ -17,10 +17,9 @@ from typing import Any
 import msgspec
 
 from asyncli.plan import Plan
-from asyncli.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
 from asyncli.store import reader
 from asyncli.store.claim import is_claimed
-from asyncli.store.resume import left_out_s
 from asyncli.store.schema import beside
 from asyncli.store.stored import open_tick
 
@@ -121,7 +120,7 @@ class Follower:
         ramp_s = next((one.start_s for one in frame.phases if one.name == "ramp"), recent_s)
         bounds = [reader.row_at(connection, "samples", at) for at in (ramp_s - _BASELINE_S, min(ramp_s, recent_s))]
         rows = connection.execute("SELECT t_s, metric, value FROM samples WHERE rowid > ? AND rowid <= ? ORDER BY rowid", bounds)
-        history = _summed(connection, self._rows["ticks"], frame.plan.connections)
+        history = summed(connection, self._rows["ticks"], frame.plan.connections)
         return ([] if history is None else [history]), _samples(connection, rows.fetchall())
 
     def _new(self, connection: sqlite3.Connection, table: str, columns: str) -> list[tuple[Any, ...]]:
@@ -141,7 +140,7 @@ def _with_gaps(frame: reader.Run, connection: sqlite3.Connection) -> Plan:
         connection.execute(f"SELECT t_s FROM {table} ORDER BY rowid DESC LIMIT 1").fetchone() for table in ("ticks", "samples")
     ]
     until_s = max([hold.start_s, *(row[0] for row in last if row is not None)])
-    return msgspec.structs.replace(plan, hold_s=plan.hold_s + left_out_s(hold, frame.gaps, until_s))
+    return msgspec.structs.replace(plan, hold_s=plan.hold_s + left_out_s(frame.gaps, hold.start_s, until_s))
 
 
 class _Dead(msgspec.Struct, array_like=True):
@@ -164,7 +163,7 @@ class _Counts(msgspec.Struct):
 _counts = msgspec.msgpack.Decoder(_Counts).decode
 
 
-def _summed(connection: sqlite3.Connection, until_row: int, connections: int) -> tuple[float, Tick] | None:
+def summed(connection: sqlite3.Connection, until_row: int, connections: int) -> tuple[float, Tick] | None:
     """The ticks up to a row as one: its counts are sums, its gauges the last one's.
 
     A second in which all were held, and none came or went, has nothing to add, and is passed over unread: nobody connected.

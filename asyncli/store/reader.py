@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import itertools
 import os
 import shutil
 import sqlite3
@@ -62,6 +63,8 @@ class Run(msgspec.Struct):
     dropped: int = 0
     #: Where it was interrupted and resumed, in order.
     gaps: list[Gap] = msgspec.field(default_factory=list)
+    #: Unix time of the clock's zero.
+    started_wall_s: float = 0.0
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
@@ -245,7 +248,8 @@ def words(value: object) -> str:
 def read_frame(connection: sqlite3.Connection) -> Run:
     """The run without its long tables: no ticks, samples, findings or checks."""
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-    started = datetime.fromtimestamp(msgspec.json.decode(meta["started_wall_s"], type=float), UTC)
+    started_wall_s = msgspec.json.decode(meta["started_wall_s"], type=float)
+    started = datetime.fromtimestamp(started_wall_s, UTC)
     phases = [
         msgspec.convert({"name": name, "start_s": start_s, "end_s": end_s}, Phase)
         for name, start_s, end_s in connection.execute("SELECT name, start_s, end_s FROM phases ORDER BY start_s")
@@ -264,6 +268,7 @@ def read_frame(connection: sqlite3.Connection) -> Run:
         complete=meta.get("complete") == "true",
         dropped=int(meta.get("dropped", 0)),
         gaps=_gaps(connection),
+        started_wall_s=started_wall_s,
     )
 
 
@@ -276,8 +281,8 @@ def _gaps(connection: sqlite3.Connection) -> list[Gap]:
 
 
 def row_at(connection: sqlite3.Connection, table: str, until_s: float) -> int:
-    """The last row of ``ticks`` or ``samples`` from no later than ``until_s``, 0 for none: rows are in the order of time, so
-    halving finds it."""
+    """The last row of ``ticks`` or ``samples`` from no later than ``until_s``, 0 for none: rows are in the order of time, but
+    for an agent's samples that come late, so halving finds it, or one near to it."""
     low, high = 0, int(connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0])
     query = f"SELECT t_s FROM {table} WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1"
     while low < high:
@@ -331,8 +336,19 @@ def _samples(connection: sqlite3.Connection) -> Samples:
 
 
 def as_samples(t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]) -> Samples:
-    """The columns, if every instant and value in them is a number."""
+    """The columns in the order of time, if every instant and value in them is a number.
+
+    What an agent sampled is written when it comes, which is later than what was read here, and after a cut of the network
+    minutes later.
+    """
     measurable(t_s)
     for _, values in columns.values():
         measurable(values)
+    if any(after < before for before, after in itertools.pairwise(t_s)):
+        order = sorted(range(len(t_s)), key=t_s.__getitem__)
+        place = {old: new for new, old in enumerate(order)}
+        t_s = [t_s[old] for old in order]
+        for name, (places, values) in columns.items():
+            rows = sorted((place[old], value) for old, value in zip(places, values, strict=True))
+            columns[name] = ([new for new, _ in rows], [value for _, value in rows])
     return Samples(t_s, columns)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from asyncli.errors import StoreError
 from asyncli.plan import Plan
-from asyncli.records import ABORTED, RESUMED, STOPPED, Environment, Gap, Phase, Tick
+from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Environment, Gap, Phase, Tick, left_out_s
+from asyncli.store.follow import summed
 from asyncli.store.reader import read_frame, read_with, words
 from asyncli.store.schema import RECORDED
 from asyncli.store.stored import open_tick
@@ -42,6 +42,10 @@ class Interrupted(msgspec.Struct, frozen=True):
     awaiting: int
     #: What :data:`OUR_COUNTERS` had come to.
     counted: dict[str, float]
+    #: What it had counted by then, without histograms.
+    so_far: Tick
+    #: Why the session itself ended it, in its words; "" where it was ended from without.
+    ended_by: str
     #: By ``schema.RECORDED``: where there is more by now, another process has gone on with it.
     recorded: int
 
@@ -55,7 +59,7 @@ class Interrupted(msgspec.Struct, frozen=True):
         """How much of the hold was measured."""
         if self.hold is None:
             return 0.0
-        return max(0.0, self.last_s - self.hold.start_s - left_out_s(self.hold, self.gaps, self.last_s))
+        return max(0.0, self.last_s - self.hold.start_s - left_out_s(self.gaps, self.hold.start_s, self.last_s))
 
     @property
     def ends_s(self) -> float | None:
@@ -73,12 +77,6 @@ class Interrupted(msgspec.Struct, frozen=True):
         if (ends_s := self.ends_s) is not None:
             return max(0.0, ends_s - now_s)
         return None if self.plan.hold_s is None else max(0.0, self.plan.hold_s - self.held_s)
-
-
-def left_out_s(hold: Phase, gaps: Sequence[Gap], until_s: float) -> float:
-    """How much of the hold up to an instant was an interruption."""
-    ends = ((one.start_s, until_s if one.end_s is None else one.end_s) for one in gaps)
-    return sum(end - start for start, end in ends if start >= hold.start_s)
 
 
 def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
@@ -112,6 +110,21 @@ def _why_it_ended(connection: sqlite3.Connection) -> str:
     return why
 
 
+_ALL_ROWS = 2**62
+# What a session says that gives up its run, or whose user does not wait for its end.
+_ENDINGS = ("generator_failed", "generator_silent", "asyncli_failed", "nobody_home", CUT, STOPPED)
+
+
+def _ended_by(connection: sqlite3.Connection) -> str:
+    why = ""
+    for code, evidence in connection.execute("SELECT code, evidence FROM findings ORDER BY rowid"):
+        if code == RESUMED:
+            why = ""
+        elif code in _ENDINGS:
+            why = words(evidence)
+    return why
+
+
 def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     frame = read_frame(connection)
     if frame.complete or any(one.name in ("drain", "residue") for one in frame.phases):
@@ -121,6 +134,7 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()
     (recorded,) = connection.execute(RECORDED).fetchone()
     last = open_tick(row[1]) if row is not None else Tick()
+    _, so_far = summed(connection, _ALL_ROWS, frame.plan.connections) or (0.0, Tick())
     instants = [one.end_s if one.end_s is not None else one.start_s for one in frame.phases]
     instants += [one.end_s if one.end_s is not None else one.start_s for one in frame.gaps]
     newest = "SELECT value FROM samples WHERE metric = (SELECT id FROM metrics WHERE name = ?) ORDER BY rowid DESC LIMIT 1"
@@ -137,5 +151,7 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
         held=last.held,
         awaiting=last.awaiting,
         counted=counted,
+        so_far=so_far,
+        ended_by=_ended_by(connection),
         recorded=recorded,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import random
 from typing import Any
 
@@ -76,11 +77,7 @@ def a_run(
     def held_at(t_s: float) -> int:
         if t_s >= stop:
             return max(0, round(connections * (1 - (t_s - stop) / 2.0)))
-        low, high = 0, len(dues)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if dues[middle] <= t_s - t0 else (low, middle)
-        return min(connections, low * plan.batch)
+        return min(connections, bisect.bisect_right(dues, t_s - t0) * plan.batch)
 
     ticks: list[tuple[float, Tick]] = []
     beats_owed, sent_before, before = 0.0, 0, 0
@@ -94,7 +91,7 @@ def a_run(
         sent, beats_owed = int(beats_owed), beats_owed - int(beats_owed)
         sent_before += sent
         cpu += opened * 49e-6 + sent * 17e-6
-        batches = sum(1 for due in dues if second - 1 <= due < second) if opened else 0
+        batches = bisect.bisect_left(dues, second) - bisect.bisect_left(dues, second - 1) if opened else 0
         tick = Tick(
             second=second, workers=10, held=held, ramped=10 if t_s > t0 + ramp_s else 0, started=opened, opened=opened,
             drained=10 if t_s > stop + 2 else 0, held_at_drain=connections if t_s > stop else 0, sent=sent,

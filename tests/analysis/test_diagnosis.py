@@ -141,6 +141,40 @@ def test_what_ended_while_this_machine_slept_is_laid_to_that_and_the_rest_is_not
     assert "the server or a box on the way had given them up" in scene.found()[0].evidence
 
 
+# -- a client host
+
+
+def test_what_a_host_lost_while_it_was_silent_is_laid_to_its_own_way() -> None:
+    """A host of two is cut off for 13.6 s, and tells of its dead when it is back; what died before that was the other's."""
+    scene = Scene()
+    scene.samples.insert(52, Sample(51.4, {"silent.vm at 192.168.1.9": 13.6}))
+    scene.die(77, "heartbeat_timeout", range(50, 60))
+    for second in range(40, 90):
+        scene.ticks[second].latency_us.add(9e6)
+    one = only(scene)
+    assert (one.code, one.certain) == ("client_cut", False)
+    assert one.evidence == (
+        "77 connections fell silent: a heartbeat was not answered in time (10 s): vm at 192.168.1.9 had itself been silent for "
+        "13.6 s, until 0:00:51: looks like that client host was cut off or stood still"
+    )
+    assert one.remedy == "see that host's cable, its switch, and whether something stopped it; a --timeout that is longer loses none by it"
+    scene.die(50, "heartbeat_timeout", range(38, 48))
+    scene.die(40, "heartbeat_timeout", range(90, 100))
+    assert by_code(scene) == {"client_cut": 77, "server_slow": 90}
+
+
+def test_hosts_that_were_silent_together_are_named_together() -> None:
+    scene = Scene(timeout_s=2.0)
+    scene.samples.insert(52, Sample(51.4, {"silent.a at 10.0.0.9": 6.0}))
+    scene.samples.insert(54, Sample(53.2, {"silent.b at 10.0.0.10": 7.5}))
+    scene.samples.insert(93, Sample(91.2, {"silent.b at 10.0.0.10": 5.5}))
+    scene.die(100, "heartbeat_timeout", range(50, 57)).die(30, "heartbeat_timeout", [91, 92])
+    found = scene.found()
+    assert [(one.code, one.count) for one in found] == [("client_cut", 100), ("client_cut", 30)]
+    assert "a at 10.0.0.9 (for 6.0 s) and b at 10.0.0.10 (for 7.5 s) had been silent, until 0:00:53: looks like" in found[0].evidence
+    assert "b at 10.0.0.10 had itself been silent for 5.5 s, until 0:01:31" in found[1].evidence
+
+
 # -- limits and timers
 
 
@@ -637,11 +671,11 @@ def unanswered(scene: Scene, first: int = 50, last: int = 120) -> Scene:
     return scene
 
 
-def counting(scene: Scene, name: str, before: float, meanwhile: float) -> Scene:
+def counting(scene: Scene, name: str, before: float, meanwhile: float, since_s: int = 50) -> Scene:
     """A counter that rises by so much a second before the 50th, and from then on."""
     value = 0.0
     for sample in scene.samples:
-        value += meanwhile if 50 < sample.t_s <= 80 else before
+        value += meanwhile if since_s < sample.t_s <= 80 else before
         sample.values[name] = value
     return scene
 
@@ -652,7 +686,7 @@ def test_what_nobody_acknowledged_was_lost_on_the_way() -> None:
     scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
     one = only(counting(scene, "tcp.RetransSegs", 0.1, 180.0))
     assert (one.code, one.certain) == ("path_cut", False)
-    assert "nothing that was sent was acknowledged (3,058 TCP segments sent again)" in one.evidence
+    assert "nothing that was sent was acknowledged (3,238 TCP segments sent again)" in one.evidence
     assert only(counting(scene, "tcp.RetransSegs", 0.1, 1.0)).code == "server_stalled"
     # Other programs went on with theirs; and on one host nothing is lost on the way.
     assert only(counting(scene, "tcp.RetransSegs", 170.0, 180.0)).code == "server_stalled"
@@ -712,10 +746,12 @@ def test_packets_that_are_lost_here_and_there() -> None:
     counting(counting(scene, "tcp.OutSegs", 120.0, 120.0), "tcp.RetransSegs", 0.0, 40.0)
     one = only(scene)
     assert (one.code, one.certain) == ("packets_lost", False)
-    assert "others were answered, but 24% of this host's TCP segments were sent again" in one.evidence
+    assert "others were answered, but 25% of this host's TCP segments were sent again" in one.evidence
     scene.environment["local"] = True
     assert only(scene).code == "unexplained"
     scene.environment["local"] = False
+    # They may have begun to be lost long before one of a connection's went unanswered for too long.
+    assert only(counting(scene, "tcp.RetransSegs", 0.0, 40.0, 15)).code == "packets_lost"
     # As many as the dead sent again by themselves are no sign of more.
     assert only(counting(scene, "tcp.RetransSegs", 0.0, 12.0)).code == "unexplained"
 

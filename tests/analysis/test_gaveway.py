@@ -229,5 +229,5 @@ def test_memory_on_this_host() -> None:
     run.samples[0].values["host.available_bytes"] = 1.0
     low = next(one for one in run.samples if one.t_s > first_connect(run.phases, run.ticks) + 2)
     low.values["host.available_bytes"] = 7e9
-    assert least_available(run.samples, run.phases, run.ticks) == 7e9
+    assert least_available(run.samples, run.phases, run.ticks, run.environment) == 7e9
     assert end_of_hold(run.phases, run.ticks, run.samples) > low.t_s

@@ -144,6 +144,25 @@ def test_what_a_killed_worker_held_and_what_was_counted_before_are_no_strangers(
     assert "788 that went with a worker of it that was killed, and 500 that it counted before" in said(run, killed)
 
 
+def test_what_was_there_before_the_first_connect_was_not_in_flight() -> None:
+    """Connections of an earlier run that nobody told the server of, and so many that come and go at the end that these hide in them."""
+    run = a_run(20_000)
+    shift(run, "status.active", 182.0, since_s=0.0)
+    last = max(place for place, (t_s, _) in enumerate(run.ticks) if t_s <= run.phases[3].start_s)
+    run.ticks[last][1].opened += 300
+    run.ticks[last][1].deaths = {"heartbeat_timeout": Deaths(count=300)}
+    for metric in ("status.accepts", "status.handled"):
+        shift(run, metric, 300.0, since_s=run.ticks[last][0])
+    found = {one.code: one for one in look(run)[1]}
+    assert found["reconcile_stale"].evidence.startswith(
+        "the server's active count is 182 more than ours: it still counts 182 that it counted before our first connect, lost ones of an earlier run"
+    )
+    assert "active count" not in (found["reconcile_in_flight"].evidence if "reconcile_in_flight" in found else "")
+    # Fewer of them by now: what was there is said beside what was in flight.
+    shift(run, "status.active", -80.0, since_s=30.0)
+    assert "(182 were there before our first connect, up to " in {one.code: one for one in look(run)[1]}["reconcile_in_flight"].evidence
+
+
 def test_a_server_that_counts_more_has_a_stranger_only_if_it_accepted_more() -> None:
     run = a_run(20_000)
     shift(run, "status.active", 80.0, since_s=50.0)

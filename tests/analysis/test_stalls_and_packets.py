@@ -28,7 +28,7 @@ def found(run: Run) -> list[Finding]:
 def test_a_good_run_has_none() -> None:
     run = a_run(1000)
     assert found(run) == []
-    assert sent_again(run.phases, run.ticks, run.samples) == []
+    assert sent_again(run.phases, run.ticks, run.samples, run.environment) == []
 
 
 def test_nobody_is_answered_for_three_seconds() -> None:
@@ -95,7 +95,7 @@ def test_segments_that_were_sent_again(resent: float, words: str | None) -> None
     for sample in run.samples:
         sample.values["tcp.OutSegs"] = 95.0 * sample.t_s
         sample.values["tcp.RetransSegs"] = 3.0 + resent * max(0.0, min(sample.t_s - 30.0, 10.0))
-    told = sent_again(run.phases, run.ticks, run.samples)
+    told = sent_again(run.phases, run.ticks, run.samples, run.environment)
     assert [one.code for one in told] == (["packets_sent_again"] if words else [])
     assert all(words in one.evidence for one in told if words)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from synthetic_run import a_run, spread
 
 from asyncli.analysis import deaths
 from asyncli.analysis.company import company
-from asyncli.analysis.diagnosis import diagnose
+from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import exit_status, judge
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.plan import Plan
-from asyncli.records import CUT, RESUMED, STOPPED, Deaths, Finding, Phase, Tick
+from asyncli.records import CUT, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
 from asyncli.store.reader import Run
 
 PLAN = Plan(urls=("http://a/",), connections=100)
@@ -193,6 +195,22 @@ def test_the_dead_say_why(cause: str, of: list[Deaths], words: str) -> None:
     assert (finding.code, finding.severity, bool(finding.remedy)) == (f"lost_{cause}", "error", True)
 
 
+def test_what_one_incident_did_by_several_causes_is_told_once() -> None:
+    reload = partial(Diagnosis, code="reload", remedy="do not", certain=True, from_s=5.0, to_s=6.0, incident=1)
+    other = partial(Diagnosis, "reset", "lifetime", 3, "3 connections were reset by the server or on the way at age 9 s", "mend it", False, 7.0, 8.0)
+    idle = reload("closed_idle", count=90, evidence="90 connections were closed by the server while idle: nginx was reloaded")
+    reset = reload("reset", count=2, evidence="2 connections were reset by the server or on the way: nginx was reloaded")
+    (only,) = deaths.deaths([idle, reset])
+    assert (only.code, only.remedy) == ("lost_closed_idle", "do not")
+    assert only.evidence == f"{idle.evidence}; with them 2 connections were reset by the server or on the way"
+    # What another incident did by that cause has a finding of its own, and so has all that is no incident.
+    both = deaths.deaths([idle, other(incident=2), reset])
+    assert [finding.code for finding in both] == ["lost_closed_idle", "lost_reset"]
+    assert both[0].evidence == only.evidence
+    assert (both[1].evidence, both[1].remedy) == (other().evidence, "mend it")
+    assert [finding.code for finding in deaths.deaths([other(), msgspec.structs.replace(reset, incident=0)])] == ["lost_reset"]
+
+
 def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
     of = Totals(whole=Tick(failures=dict.fromkeys(FAILURES, 1)))
     lost = [finding for cause in DEATHS for finding in said(cause, [Deaths(count=1)])]
@@ -225,6 +243,44 @@ def test_attempts_that_fail_in_the_hold_say_when_and_that_the_loss_came_first() 
     ticks[4][1].failures["refused"] = 1
     (finding,) = deaths.failures(fold(ticks, phases), ticks)
     assert "backlog" in finding.remedy
+
+
+def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_that() -> None:
+    phases = [Phase("ramp", 0.0, 10.0), Phase("hold", 10.0, 60.0)]
+    ticks = [(float(t_s), Tick(second=t_s, failures={"connect_timeout": 3} if 20 < t_s < 24 else {})) for t_s in range(1, 60)]
+    back = [Sample(20.4, {"silent.vm at 10.0.0.9": 12.0})]
+    (finding,) = deaths.failures(fold(ticks, phases), ticks, back, 3.0)
+    assert finding.evidence == (
+        "9 connects got no answer in time (connect_timeout), from 0:00:20 to 0:00:23; all of them were told when vm at 10.0.0.9 had "
+        "itself been silent for 12.0 s, until 0:00:20: looks like that client host was cut off or stood still"
+    )
+    assert finding.remedy.startswith("see that host's cable")
+    ticks[39][1].failures["connect_timeout"] = 5
+    (finding,) = deaths.failures(fold(ticks, phases), ticks, back, 3.0)
+    assert "; 9 of them were told when vm at 10.0.0.9" in finding.evidence
+    assert "; else raise net.core.somaxconn" in finding.remedy
+    ticks[39][1].failures = {"refused": 5}
+    assert "10.0.0.9" not in deaths.failures(fold(ticks, phases), ticks, back, 3.0)[1].evidence
+
+
+def test_what_was_lost_with_a_host_is_said_of_that_host() -> None:
+    of = totals(100, 200, {"generator_lost": 100})
+    host = Finding("host_lost", "error", "vm at 10.0.0.9 has said nothing for 20 s while it held 50 connections: they are...")
+    other = Finding("host_lost", "error", "vm at 10.0.0.10 has lost its Dask worker while it held 50 connections: they are...")
+    again = Finding(RESUMED, "warning", "the run was cut off in its hold, at 0:00:41, and resumed 2 min later; it holds on")
+    for found, what in (
+        ([host, again], "a client host (vm at 10.0.0.9)"),
+        ([host, other], "client hosts (vm at 10.0.0.9, vm at 10.0.0.10)"),
+        ([host, Finding("worker_lost", "error", "worker 0")], "a client host (vm at 10.0.0.9), and processes of {} own"),
+        ([], "a process of {} own"),
+    ):
+        judgement = judge(PLAN, of, saturated=False, complete=True, findings=found)
+        assert (judgement.verdict, judgement.why) == ("invalid", f"asyncli itself lost 100 connections with {what.format('its')}")
+        ticks = [(1.0, of.whole)]
+        plan = Plan(urls=("http://a/",), connections=100)
+        (finding,) = deaths.deaths(diagnose(fold(ticks, []), ticks, [], [], [], {}, plan, found))
+        assert finding.evidence == "100 connections were lost with " + what.format("asyncli's")
+        assert ("host_lost" in finding.remedy, "that process" in finding.remedy) == (bool(found), "own" in what)
 
 
 def test_what_befell_them_all_is_said_once() -> None:

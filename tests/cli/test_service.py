@@ -27,9 +27,11 @@ def setting(name: str) -> str:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this host; apt-get install systemd")
 def test_systemd_understands_them(tmp_path: Path) -> None:
     # It wants a program where the unit says there is one.
-    (tmp_path / "asyncli-soak.service").write_text(SERVICE.replace("/usr/local/bin/asyncli", sys.executable))
-    shutil.copy(CONFIGS / "asyncli-soak.timer", tmp_path)
-    for name in ("asyncli-soak.service", "asyncli-soak.timer"):
+    names = ("asyncli-soak.service", "asyncli-soak.timer", "asyncli-agent.service")
+    for name in names:
+        unit = (CONFIGS / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(unit.replace("/usr/local/bin/asyncli", sys.executable))
+    for name in names:
         done = subprocess.run(["systemd-analyze", "verify", tmp_path / name], capture_output=True, text=True, timeout=60, check=False)
         # Of a key that it does not know it only warns.
         assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -521,3 +521,12 @@ def test_from_the_command_to_the_page_and_again_from_its_record(tmp_path: Path) 
     assert (again.status, again.err, again.out) == (0, "", "second/report.html, second/record.json\n")
     second = json.loads((tmp_path / "second" / "record.json").read_text())
     assert [second[key] for key in ("plan", "quick", "command")] == [record["plan"], True, command]
+
+
+def test_a_record_says_what_was_asked_and_not_what_is_usual() -> None:
+    clients = load("two-clients")
+    assert clients.said(plan_of(clients, False, {}))[0] == "One nginx, two clients of 50,000"
+    assert clients.said(plan_of(clients, True, {}))[0] == "One nginx, two clients of 1,000"
+    for name in NAMES:
+        experiment = load(name)
+        assert "{" not in "".join(experiment.said(plan_of(experiment, True, {})))

@@ -251,7 +251,7 @@ def command_line(pid: int) -> list[bytes]:
 
 def test_a_signal_while_the_lab_starts_leaves_nothing(tmp_path: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        with Program(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "0", "--out", "run.db") as program:
+        with Program(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "10m", "--out", "run.db") as program:
             # Its nginx is there, and not yet said to be. Not the one that only tells its version: nobody hears a signal then, and
             # a SIGTERM ends the program as it ends any.
             group = until(lambda: [one for one in program.processes() if one != program.pid and b"-c" in command_line(one)], "a lab")[0]
@@ -259,7 +259,7 @@ def test_a_signal_while_the_lab_starts_leaves_nothing(tmp_path: Path) -> None:
             done = program.wait()
             program.until_gone()
             assert not _living(group)
-        assert done.status in (130, 3)  # 3: it was quicker than we, and the soak had begun
+        assert done.status in (130, 3, 0)  # it may be quicker than we, and the soak have begun: 3, or 0 in its hold
         assert "Traceback" not in done.err
         (tmp_path / "run.db").unlink(missing_ok=True)
 

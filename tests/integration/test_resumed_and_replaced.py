@@ -85,7 +85,14 @@ def test_a_run_that_was_cut_off_in_its_hold_is_gone_on_with(tmp_path: Path, ngin
     counted(summary)
     assert summary["ramp"]["achieved_per_s"] == pytest.approx(500, rel=0.25)
     assert summary["run"]["verdict"] == "invalid"
-    assert "resumed" in codes(summary)
+    (resumed,) = [one for one in summary["findings"] if one["code"] == "resumed"]
+    assert ("the generator's host process has ended" in resumed["remedy"]) == (victim != "session")
+    # While all are opened again nobody reckons an end, and what was lost is on every line.
+    lines = [line for line in done.out.splitlines() if "  hold      held " in line]
+    assert "; opens again what it held; lost 300 (generator_lost 300)" in lines[0]
+    assert all("lost 300" in line for line in lines)
+    held_again = next(one["evidence"] for one in summary["findings"] if one["code"] == "held_again")
+    assert re.fullmatch(rf"{MANY} connections are held again: \d+ s off, and \d+ (s|ms) to open them again", held_again), held_again
     # What the server counted between our last record and our end cannot be compared; what both hold can.
     assert summary["reconciliation"]["client_held"] == summary["reconciliation"]["server_active"] == MANY
     assert summary["reconciliation"]["accepts_delta"] is None

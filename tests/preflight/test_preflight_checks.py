@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from asyncli.engine.spread import Destination, Spread, loopback_sources
+from asyncli.engine.spread import Destination, Route, Spread, loopback_sources
 from asyncli.plan import Plan
 from asyncli.preflight import Limits, checks_to_findings, refusals
-from asyncli.preflight.checks import host_checks, oldest_s, predicted_bytes, ramp_s
+from asyncli.preflight.checks import host_checks, oldest_s, plan_checks, predicted_bytes, ramp_s
 from asyncli.records import Check
 
 ROOMY = Limits(
@@ -75,7 +75,7 @@ def test_100_000_fit_a_host_with_20_000_descriptors_a_process() -> None:
         ("ports", {"connections": 20_000}, {"sources": 1}, {}, "warn", "ip_local_port_range="),
         ("ports", {"sources": ("127.0.0.2",)}, {"sources": 1}, {}, "short", "leave --source out"),
         ("ports", {}, {"sources": 1, "address": "::1"}, {}, "short", "aim at 127.0.0.1 instead of ::1"),
-        ("ports", {}, {"sources": 1, "local": False, "address": "10.0.0.1"}, {}, "short", "36 addresses"),
+        ("ports", {}, {"sources": 1, "local": False, "address": "10.0.0.1"}, {}, "short", "3 more addresses of this host"),
         (
             "time_wait",
             {"connections": 28_000},
@@ -118,9 +118,101 @@ def test_what_a_limit_does_to_a_plan(
         assert found.have < found.need
 
 
+ROUTE = Route("eth0", "10.0.0.9/24", ("10.0.0.9",))
+
+
+@pytest.mark.parametrize(
+    ("connections", "route", "changes", "remedy"),
+    [
+        (16_000, ROUTE, {}, 'sysctl -w net.ipv4.ip_local_port_range="1024 65535"'),
+        (50_000, ROUTE, {"port_low": 1024, "port_high": 61_024},
+         "1 more address of this host: ip addr add 10.0.0.10/24 dev eth0 (if nobody else has them: no other client, and nobody who answers a ping); or 1 more port of the server: "
+         "listen 8081; in its server block, and the URLs http://10.0.0.8:8081/"),
+        (100_000, ROUTE, {}, 'sysctl -w net.ipv4.ip_local_port_range="1024 65535", and either 3 more addresses of this host: '
+         "ip addr add 10.0.0.10/24 dev eth0 && ip addr add 10.0.0.11/24 dev eth0 && ip addr add 10.0.0.12/24 dev eth0 (if nobody "
+         "else has them: no other client, and nobody who answers a ping); or 3 more ports of the server: listen 8081; listen 8082; listen 8083; in its server block, and the URLs "
+         "http://10.0.0.8:8081/ http://10.0.0.8:8082/ http://10.0.0.8:8083/"),
+        (1_000_000, ROUTE, {"port_low": 1024, "port_high": 65_535},
+         "31 more addresses of this host: for i in $(seq 10 40); do ip addr add 10.0.0.$i/24 dev eth0; done (if nobody else has "
+         "them: no other client, and nobody who answers a ping); or 31 more ports of the server: listen 8081; to listen 8111; (31 lines) in its server block, and the URLs "
+         "http://10.0.0.8:8081/ to http://10.0.0.8:8111/"),
+        (100_000, Route("eth0", "10.0.0.9/30", ("10.0.0.9",)), {"port_low": 1024, "port_high": 65_535},
+         "3 more addresses of this host: ip addr add ADDRESS/30 dev eth0, with ones that are free in 10.0.0.8/30; or"),
+        (100_000, None, {"port_low": 1024, "port_high": 65_535}, "3 more addresses of this host; or 3 more ports"),
+        (100_000, Route("eth0", "fd00::9/64", ("fd00::9",)), {"port_low": 1024, "port_high": 65_535}, "ip addr add fd00::a/64 dev eth0 &&"),
+    ],
+)  # fmt: skip
+def test_missing_addresses_or_server_ports_are_named_with_their_commands(
+    connections: int, route: Route | None, changes: dict[str, int], remedy: str
+) -> None:
+    a_plan = plan(connections=connections, urls=("http://10.0.0.8:8080/",))
+    ports = changes.get("port_high", 60_999) - changes.get("port_low", 32_768) + 1
+    a_spread = msgspec.structs.replace(spread(sources=1, local=False, address="10.0.0.8"), route=route, ports=ports)
+    found = check("ports", a_plan, a_spread, **changes)
+    assert found.verdict == ("short" if connections > ports else "warn")
+    assert remedy in found.remedy
+    if connections < 1_000_000 and route is ROUTE:
+        assert found.remedy == remedy
+
+
+def test_addresses_that_are_there_already_are_not_to_be_added() -> None:
+    route = Route("eth0", "10.0.0.9/24", ("10.0.0.9", "10.0.0.11", "10.0.0.12"))
+    a_spread = msgspec.structs.replace(spread(sources=1, local=False, address="10.0.0.8"), route=route, ports=64_512)
+    wide = {"port_low": 1024, "port_high": 65_535}
+    found = check("ports", plan(connections=60_000, sources=("10.0.0.11",)), a_spread, **wide)
+    assert found.remedy.startswith("leave --source out: this host has 3 addresses in that network, and all are then used; or 1 more port")
+    # Too few even so.
+    found = check("ports", plan(connections=120_000, sources=("10.0.0.11",)), a_spread, **wide)
+    assert found.remedy.startswith("3 more addresses of this host: ip addr add 10.0.0.13/24 dev eth0 && ")
+
+
+def test_a_server_in_another_network_of_this_host_is_elsewhere_by_its_ports() -> None:
+    # As an agent there tells: both ends are this host's, and the sources are not those of a loopback.
+    a_spread = msgspec.structs.replace(spread(sources=1, local=True, address="10.0.0.8"), route=ROUTE, ports=60_001)
+    found = check("ports", plan(connections=50_000), a_spread, port_low=1024, port_high=61_024)
+    assert found.remedy.startswith("1 more address of this host: ip addr add 10.0.0.10/24 dev eth0")
+
+
+def test_as_many_ports_of_a_local_server_as_mend_it() -> None:
+    found = check("ports", plan(connections=20_000), spread(sources=1))
+    assert "let the server listen on 2 ports and give 2 URLs" in found.remedy
+
+
+def test_a_newer_kernel_finds_the_last_ports_as_well() -> None:
+    many = plan(connections=20_000)
+    assert check("ports", many, spread(sources=1), kernel=(6, 7)).detail.endswith("past a half of them a connect takes long before Linux 6.8 (30 ms at 30,000)")
+    found = check("ports", many, spread(sources=1), kernel=(6, 18))
+    assert (found.verdict, found.detail, found.remedy) == ("ok", "1 source x 1 destination x 28,232 ports = 28,232", "")
+    assert check("ports", plan(connections=30_000), spread(sources=1), kernel=(6, 18)).verdict == "short"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        # As measured: 4 points of a ramp of 8 s, 5 of 12 s.
+        ({"connections": 400, "interval_s": 0.2}, "may not"),
+        ({"connections": 1000, "interval_s": 0.1}, "may not"),
+        ({"connections": 600, "interval_s": 0.2}, "may not"),
+        ({"connections": 400, "interval_s": 0.01}, "will not"),
+        ({"connections": 1500, "interval_s": 0.1}, ""),
+        ({"connections": 400, "interval_s": 0.2, "plateaus": 5}, ""),
+    ],
+)
+def test_a_ramp_that_is_too_short_for_a_slope_is_told_beforehand(changes: dict[str, Any], said: str) -> None:
+    found = plan_checks(plan(batch=10, **changes))
+    assert [one.verdict for one in found] == ["warn"] * bool(said)
+    for one in found:
+        assert one.detail == f"some memory is read every 2 to 3 s only: what a connection costs {said} be known"
+        assert one.have is not None
+        assert one.have < 6
+        assert one.remedy.endswith("(a ramp of 20 s)")
+
+
 def test_the_ports_are_shown_as_a_sum() -> None:
     found = check("ports", plan(), spread(sources=1))
-    assert found.detail == "1 source x 1 destination x 28,232 ports = 28,232"
+    assert found.detail == (
+        "1 source x 1 destination x 28,232 ports = 28,232; a half of them is to stay free, so that a connect finds one without a long search"
+    )
     assert (found.have, found.need) == (28_232, 100_000)
 
 

@@ -25,6 +25,7 @@ _HOST = {
     "proc/sys/fs/file-max": "9223372036854775807\n",
     "proc/sys/fs/file-nr": "533\t0\t9223372036854775807\n",
     "proc/sys/fs/epoll/max_user_watches": "5491511\n",
+    "proc/sys/kernel/osrelease": "6.18.5-amd64\n",
     "proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
     "proc/sys/net/ipv4/ip_local_reserved_ports": "80,32767-32769,40000\n",
     "proc/sys/net/ipv4/tcp_tw_reuse": "2\n",
@@ -55,6 +56,7 @@ def test_an_ordinary_host(tmp_path: Path) -> None:
     assert (limits.conntrack_count, limits.conntrack_max) == (5, 262144)
     assert limits.tcp_mem_pages == (287898, 383867, 575796)
     assert limits.epoll_watches == 5491511
+    assert limits.kernel == (6, 18)
     assert (limits.memory_total, limits.memory_available) == (24684084 * 1024, 24000000 * 1024)
     assert (limits.cgroup_memory_limit, limits.pids_limit, limits.cpu_quota) == (None, None, None)
     assert (limits.cpus, limits.cpu_time, limits.threads_max) == (3, 3.0, 192730)

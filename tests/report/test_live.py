@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run
@@ -42,6 +43,27 @@ def state_at(run: Run, until_s: float) -> LiveState:
             break
         feed(fold, t_s, kind, what)
     return fold.state()
+
+
+def test_a_resumed_run_counts_what_it_had_lost_and_knows_no_end_while_it_opens_again() -> None:
+    run = a_run(400, hold_s=60.0)
+    fold = LiveFold(run.plan)
+    fold.resumed(Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
+    fold.phase(Phase("hold", 5.0))
+    fold.tick(80.0, Tick(second=1, held=100, opened=100))
+    state = fold.state()
+    assert (state.held, state.opened, state.lost, state.eta_s, state.heartbeats_per_s) == (100, 500, 400, None, 0.0)
+    assert plain_line(state).endswith("hold      held 100 of 400; opens again what it held; lost 400 (generator_lost 400)")
+    fold.planned(msgspec.structs.replace(run.plan, hold_s=90.0))
+    assert (fold.state().eta_s, fold.state().refilling) == (15.0, False)
+    # One that begins anew has its baseline once more, and what it costs is measured from there.
+    fold = LiveFold(run.plan)
+    fold.resumed(Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
+    for t_s, kind, what in events(run):
+        if t_s <= 30.0:
+            feed(fold, t_s, kind, what)
+    again = fold.state()
+    assert (again.eta_s is not None, again.refilling, again.host_per_connection is not None) == (True, False, True)
 
 
 def test_the_fold_at_several_instants() -> None:

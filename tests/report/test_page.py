@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -97,9 +98,15 @@ def made(run: Run) -> tuple[str, Page, Summary]:
     return text, Page(text), summary
 
 
+@functools.cache
+def page_of(name: str) -> tuple[str, Page, Summary]:
+    """That of a kind of run: its figures take a second or two to draw."""
+    return made(KINDS[name]())
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> tuple[str, str, Page, Summary]:
-    return (request.param, *made(KINDS[request.param]()))
+    return (request.param, *page_of(request.param))
 
 
 def test_it_is_whole(kind: tuple[str, str, Page, Summary]) -> None:
@@ -214,7 +221,7 @@ def test_a_night_of_a_sample_a_second_stays_below_two_megabytes() -> None:
 
 
 def test_a_string_of_a_run_is_never_more_than_text() -> None:
-    text, page, _ = made(KINDS["hostile"]())
+    text, page, _ = page_of("hostile")
     assert page.tags["script"] == 1
     assert "alert" not in "".join(page.scripts)
     assert "<script>alert" not in text
@@ -238,7 +245,7 @@ EXPECTED_MISSING = {
 
 @pytest.mark.parametrize("name", EXPECTED_MISSING)
 def test_where_there_is_no_data_a_sentence_says_so(name: str) -> None:
-    _, page, _ = made(KINDS[name]())
+    _, page, _ = page_of(name)
     for sentence in EXPECTED_MISSING[name]:
         assert sentence in page.text
 
@@ -254,7 +261,7 @@ def test_where_there_is_no_data_a_sentence_says_so(name: str) -> None:
     ],
 )
 def test_a_verdict_is_told_by_word_and_shape_and_not_by_colour_alone(name: str, word: str) -> None:
-    text, _, _ = made(KINDS[name]())
+    text, _, _ = page_of(name)
     badge = re.search(r'<p class="verdict (\w+)"><svg[^>]*>(.*?)</svg><strong>(\w+)</strong>', text)
     assert badge is not None
     assert (badge[1], badge[3]) == (word, word)
@@ -275,7 +282,7 @@ def test_severities_have_a_word_and_a_shape_each() -> None:
 
 
 def test_the_doubts_stand_beside_the_answer() -> None:
-    _, page, _ = made(KINDS["invalid"]())
+    _, page, _ = page_of("invalid")
     assert "Do not rely on these numbers" in page.text[: page.text.index(" Contents ")]
     run = a_run(20_000)
     for sample in run.samples[10:]:
@@ -285,7 +292,7 @@ def test_the_doubts_stand_beside_the_answer() -> None:
 
 
 def test_it_reads_in_light_in_dark_on_a_phone_and_on_paper() -> None:
-    _, page, _ = made(a_run(30_000))
+    _, page, _ = page_of("good")
     style = "".join(page.styles)
     for query in ("@media screen and (prefers-color-scheme: dark)", "@media (max-width: 44rem)", "@media print", "size: A4"):
         assert query in style
@@ -305,8 +312,8 @@ def test_the_table_of_limits_is_in_order() -> None:
 
 
 def test_a_forecast_that_hangs_on_a_lost_fit_is_no_fact() -> None:
-    assert "would fit" not in made(KINDS["unsteady"]())[1].words
-    assert "would fit" in made(a_run(30_000))[1].words
+    assert "would fit" not in page_of("unsteady")[1].words
+    assert "would fit" in page_of("good")[1].words
 
 
 def test_what_is_passed_on_tells_no_secret_and_takes_no_commas() -> None:

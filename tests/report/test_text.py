@@ -223,7 +223,13 @@ def test_no_cost_in_the_answer_is_without_its_error() -> None:
     assert server is not None
     server.bytes_per_connection, server.ci95 = 229.0, (-106.0, 564.0)
     assert "not known (between -106 and 564 B) in nginx, " in answer(summary)
+    server.bytes_per_connection, server.ci95 = -0.02, (-0.1, 0.1)
+    assert "0 B ± 0.1 in nginx, " in answer(summary)
+    (row,) = re.findall(r"^nginx, user memory +(\S+) +(.+?) {2,}", printed(summary), re.MULTILINE)
+    assert row == ("0", "-0.1 to 0.1")
+    server.bytes_per_connection = 229.0
     summary.cost.host_total = None
+    server.ci95 = (-106.0, 564.0)
     assert one_line(summary).endswith("none was lost")
     server.ci95 = (52.0, 406.0)
     assert "between 52 and 406 B in nginx" in answer(summary)

@@ -119,3 +119,10 @@ def test_what_another_process_went_on_with_meanwhile_is_not_what_was_read(cut_of
     # And it may be gone on with again by whoever reads it again.
     assert [one.name for one in read_run(cut_off).phases] == ["baseline"]
     resume(read_interrupted(cut_off)).close(False)
+
+
+def test_why_the_session_itself_ended_it_is_known_and_of_the_last_session_alone(tmp_path: Path) -> None:
+    failed = Finding("generator_failed", "error", "every host is lost; the last one, vm at 10.0.0.9, has said nothing for 20 s")
+    again = Finding("resumed", "warning", "the run was cut off")
+    for number, (findings, why) in enumerate((((), ""), ((failed,), failed.evidence), ((failed, again), ""), ((again, failed), failed.evidence))):
+        assert read_interrupted(held(tmp_path / f"{number}.db", hold_s=60.0, findings=findings)).ended_by == why

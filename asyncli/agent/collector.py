@@ -1,0 +1,353 @@
+"""A collector whose server is on another host: an agent's samples of that, our own of this one, on the run's one clock.
+
+It stands in the place of :class:`asyncli.collect.collector.Collector`. What the agent reads bears the names that it always bears
+(status.*, server.*, kernel.*, host.*, tcp.*); the same of this host begins with ``client.``, and is not read a second time where
+agent and soak are on one host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from asyncli.agent.link import BORDER_S, AgentError, AgentHeldError, Link
+from asyncli.agent.wire import KEEPS_S, Batch, Granted, Hello
+from asyncli.collect.collector import Collector
+from asyncli.collect.kernel import SlabReader, read_counters
+from asyncli.collect.locate import ServerFacts
+from asyncli.collect.probes import Reading
+from asyncli.collect.processes import ProcessGroup, listed, read_session_cpu, read_session_memory
+from asyncli.engine.spread import Spread
+from asyncli.environment import boot_id, network
+from asyncli.plan import Plan
+from asyncli.preflight import examine_far
+from asyncli.records import METRICS, Check, Finding, Sample
+from asyncli.units import format_clock, format_duration
+
+_EVERY_S = 1.0
+# An agent that is silent for less than this (s) is not worth a word: nothing is lost, as it keeps what it read.
+_SILENT_S = 5.0
+# One that is silent is asked this seldom, and at a border of phases waited for no longer.
+_AGAIN_S = 2.0
+# Samples are a second apart, and one may be missed; more is a hole.
+_HOLE_S = 2.5
+_LONGEST_TEXT, _LONGEST_CODE = 2000, 60
+# No clock is known so badly that a sample of the past could lie so far (s) in the future.
+_FUTURE_S = 10.0
+# Instants by the agent's clock in what its collector says (units.format_clock); an IPv6 address may have as many digits.
+_INSTANT = re.compile(r"(?<![\w:.])(\d+):(\d\d):(\d\d)(?!\w|[:.]\S)")
+#: What the agent counts from its own start: where it is started anew in a run, it goes on from where it was.
+_ITS_OWN = ("status.polls", "status.connects", "status.unanswered", "server.ended", "agent.cpu_s")
+_FAMILIES = tuple(name for name in METRICS if name.endswith("."))
+_NEAR = ("tcp.", "kernel.tcp_inuse", "kernel.tcp_orphan", "kernel.tcp_tw")
+Read = Callable[[], Reading]
+
+
+class AgentCollector:
+    """``clock`` is the run's own (s); the rest as a :class:`Collector` has it, by whose methods it is used."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        clock: Callable[[], float],
+        generator_pids: Callable[[], Sequence[int]],
+        on_sample: Callable[[Sample], None],
+        on_finding: Callable[[Finding], None],
+    ) -> None:
+        self._link = Link(plan)
+        self._plan, self._clock, self._pids = plan, clock, generator_pids
+        self._on_sample, self._on_finding = on_sample, on_finding
+        self._hello: Hello | None = None
+        self._here: Collector | None = None
+        self._asking = asyncio.Lock()
+        self._leased = False
+        # The last sample that was taken in: its number, and its instant on the run's clock.
+        self._after, self._last_s = 0, -math.inf
+        # The agent was started anew since then.
+        self._anew = False
+        # It has not been heard since then, and whether that was said.
+        self._lost_s: float | None = None
+        self._told = False
+        #: Something is missing of what it was to tell since then.
+        self._gaping = False
+        self._said: set[tuple[str, str]] = set()
+        # Its own counters as they were told last, and where they stood when it was started anew.
+        self._counted: dict[str, float] = {}
+        self._before: dict[str, float] = {}
+
+    @property
+    def server(self) -> ServerFacts:
+        """The server as the agent found it."""
+        return ServerFacts() if self._hello is None else self._hello.server
+
+    @property
+    def local(self) -> bool:
+        """The server is on this very host, which pays for both ends of each connection."""
+        return self._hello is not None and self._hello.boot_id is not None and self._hello.boot_id == boot_id()
+
+    @property
+    def boot(self) -> str | None:
+        """Which boot of which machine the agent is on; None where it cannot tell."""
+        return None if self._hello is None else self._hello.boot_id
+
+    @property
+    def _one_network(self) -> bool:
+        return self.local and self._hello is not None and self._hello.network == network()
+
+    @property
+    def agent(self) -> dict[str, Any] | None:
+        """What the run's environment keeps of the agent, its clock as it is known by now."""
+        hello, offset = self._hello, self._link.clock.now(time.monotonic())
+        if hello is None:
+            return None
+        drift = self._link.clock.drift
+        return {
+            **hello.environment,
+            "url": self._link.url,
+            "asyncli": hello.asyncli,
+            "boot_id": hello.boot_id,
+            "same_host": self.local,
+            "same_network": self._one_network,
+            "clock_offset_s": None if offset is None else offset.offset_s,
+            "clock_error_s": None if offset is None else offset.error_s,
+            "clock_drift_ppm": None if drift is None else drift[0] * 1e6,
+            "clock_drift_error_ppm": None if drift is None else drift[1] * 1e6,
+        }
+
+    def examine(self, plan: Plan, spread: Spread, hosts: list[Check] | None = None) -> list[Check]:
+        """The preflight of both hosts; ``hosts``: that of those which open the connections in this one's place. Blocking."""
+        assert self._hello is not None
+        hello = self._hello
+        return examine_far(
+            plan, spread, limits=hello.limits, configured=hello.configured, status_url=hello.status_url, hosts=hosts
+        )
+
+    async def open(self, *, hold: bool = True) -> None:
+        """Meet the agent and measure its clock; ``hold`` it against other sessions. Raises :class:`AgentError` in one line."""
+        self._hello = hello = await self._link.hello()
+        if hold:
+            self._after = (await self._hold()).newest
+        self._here = Collector(
+            self._plan, clock=self._clock, generator_pids=self._pids, on_sample=self._on_sample, on_finding=self._on_finding,
+            local=False, probes=self._probes(),
+        )  # fmt: skip
+        offset = self._link.clock.now(time.monotonic())
+        assert offset is not None
+        server = hello.server.version or hello.server.name or "the server"
+        where = "this host, whose memory is not read a second time" if self.local else hello.host
+        self._tell(
+            Finding(
+                "agent", "info",
+                f"the agent at {self._link.url} samples {server} on {where}; its clock is known to "
+                f"± {format_duration(offset.error_s)}",
+            )
+        )  # fmt: skip
+        if self._link.in_the_clear:
+            evidence = f"the token of the agent at {self._link.url} crosses the network in the clear"
+            self._tell(Finding("agent_in_the_clear", "warning", evidence, "start the agent with --tls-cert, and write https://"))
+        for finding in hello.standing:
+            self._tell(self._of_the_agent(finding))
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        assert self._here is not None
+        here = asyncio.create_task(self._here.run())
+        try:
+            while not here.done():
+                begun = time.monotonic()
+                await self._ask()
+                rest = (_EVERY_S if self._lost_s is None else _AGAIN_S) - (time.monotonic() - begun)
+                await asyncio.wait({here}, timeout=max(0.05, rest))
+            here.result()
+        finally:
+            here.cancel()
+            await asyncio.wait({here})
+
+    async def sample_now(self) -> Sample:
+        """Everything on both hosts, for the borders of phases; a silent agent is waited for some seconds at most."""
+        assert self._here is not None
+        within_s = BORDER_S if self._lost_s is None else _AGAIN_S
+        sample, _ = await asyncio.gather(self._here.sample_now(), self._ask(within_s))
+        return sample
+
+    async def close(self) -> None:
+        """Let the agent go."""
+        if self._leased:
+            with contextlib.suppress(AgentError):
+                await self._link.leave()
+        await self._link.close()
+        if self._here is not None:
+            await self._here.close()
+
+    def end(self) -> None:
+        """The run is over, and what the agent owes by now is missing."""
+        if self._lost_s is not None:
+            self._gap(self._lost_s, self._clock(), "the agent was not heard, and it did not come back before the run's end")
+
+    # What comes from the agent.
+
+    async def _ask(self, within_s: float | None = None) -> None:
+        """Whatever is new; with ``within_s``, after one more sample that is waited for so long at most. What fails is a gap."""
+        async with self._asking:
+            try:
+                if not self._leased:
+                    await self._meet_again()
+                try:
+                    batch = await self._more(within_s)
+                except AgentHeldError:
+                    # It knows us no more: it was started anew, or another session had it meanwhile.
+                    self._leased = False
+                    await self._meet_again()
+                    batch = await self._more(within_s)
+                self._take(batch)
+                while batch.rows and batch.rows[-1].n < batch.newest:
+                    batch = await self._more(None)
+                    self._take(batch)
+                self._heard_again()
+            except AgentError as error:
+                self._missed(error)
+
+    async def _more(self, within_s: float | None) -> Batch:
+        return await (self._link.samples(self._after) if within_s is None else self._link.sample_now(self._after, within_s))
+
+    async def _hold(self) -> Granted:
+        granted = await self._link.take(f"asyncli on {platform.node()} (pid {os.getpid()})")
+        self._leased = True
+        return granted
+
+    async def _meet_again(self) -> None:
+        hello = await self._link.hello()
+        await self._hold()
+        if self._hello is None or hello.instance != self._hello.instance:
+            self._started_anew(hello)
+        for finding in hello.standing:
+            self._tell(self._of_the_agent(finding))
+
+    def _started_anew(self, hello: Hello) -> None:
+        """Its numbers and counts begin anew. What it asked the server after its last sample nobody knows: once a second."""
+        self._hello, self._after, self._anew = hello, 0, True
+        begun_s = self._on_our_clock(hello.started_s)
+        self._before = dict(self._counted)
+        if math.isfinite(self._last_s) and "status.polls" in self._counted:
+            # Counted among those of which the server may have seen none or all.
+            for name in ("status.polls", "status.unanswered"):
+                self._before[name] += max(0.0, math.ceil(begun_s - self._last_s) + 1.0)
+        evidence = (
+            f"the agent at {self._link.url} was started anew, at {format_clock(begun_s)}; its counters go on from where they were"
+        )
+        self._tell(Finding("agent_restarted", "warning", evidence, "see its log for why it ended"))
+
+    def _take(self, batch: Batch) -> None:
+        overrun = batch.first > self._after + 1
+        for row in batch.rows:
+            if row.n <= self._after:
+                continue
+            self._after = row.n
+            # The clock is known a little better with each answer; no sample goes back behind another for that.
+            t_s = max(self._on_our_clock(row.t_s), math.nextafter(self._last_s, math.inf))
+            if not 0 <= t_s <= self._clock() + _FUTURE_S:
+                continue  # of before the run; or of no instant at all
+            if math.isfinite(self._last_s) and t_s - self._last_s > (_HOLE_S if overrun or self._anew else _SILENT_S):
+                kept = f"the agent was not heard, and it keeps {format_duration(KEEPS_S)}"
+                ended = "the agent was not heard, and it had ended"
+                self._gap(self._last_s, t_s, kept if overrun else ended if self._anew else "the agent, or its host, stood still")
+            # Only before the first of a batch something may have been dropped.
+            self._last_s, overrun, self._anew = t_s, False, False
+            self._on_sample(Sample(t_s, self._continued(row.values)))
+        for said in batch.said:
+            self._tell(self._of_the_agent(said.finding))
+
+    def _heard_again(self) -> None:
+        """It has told all up to now; where its last sample is an old one, only the next tells whether it stood still."""
+        if self._lost_s is None or self._clock() - self._last_s > _HOLE_S:
+            return
+        if self._told and not self._gaping:
+            lasted = format_duration(round(self._clock() - self._lost_s))
+            at = format_clock(self._clock())
+            evidence = f"the agent answers again, at {at}, after {lasted}: nothing is missing, as it had kept it"
+            self._on_finding(Finding("agent_back", "info", evidence))
+        self._lost_s, self._told, self._gaping = None, False, False
+
+    def _missed(self, error: AgentError) -> None:
+        """It did not answer, or not us: said once, where that lasts."""
+        now_s = self._clock()
+        if self._lost_s is None:
+            self._lost_s = self._last_s if math.isfinite(self._last_s) else now_s
+        if self._told or (error.lost and now_s - self._lost_s < _SILENT_S):
+            return
+        self._told = True
+        evidence = f"nothing was heard of the server's host from {format_clock(self._lost_s)} on: {error}"
+        remedy = (
+            f"the agent keeps what it reads for {format_duration(KEEPS_S)}; what is missing in the end has a finding of its own"
+        )
+        self._on_finding(Finding("agent_lost", "warning", evidence, remedy))
+
+    def _gap(self, from_s: float, to_s: float, why: str) -> None:
+        evidence = (
+            f"nothing is known of the server's host from {format_clock(from_s)} to {format_clock(to_s)} "
+            f"({format_duration(to_s - from_s)}): {why}"
+        )
+        self._gaping = True
+        self._on_finding(
+            Finding("agent_gap", "warning", evidence, "its numbers have a gap, which no figure of the report bridges")
+        )
+
+    def _tell(self, finding: Finding) -> None:
+        """Once: an agent that is met again says what it has said."""
+        if (finding.code, finding.evidence) not in self._said:
+            self._said.add((finding.code, finding.evidence))
+            self._on_finding(finding)
+
+    def _of_the_agent(self, finding: Finding) -> Finding:
+        """Its instants on the run's clock, and on which host it was."""
+
+        def ours(match: re.Match[str]) -> str:
+            hours, minutes, seconds = map(int, match.groups())
+            return format_clock(self._on_our_clock(float(hours * 3600 + minutes * 60 + seconds)))
+
+        where = "" if self.local else " (on the server's host)"
+        evidence = _INSTANT.sub(ours, finding.evidence[:_LONGEST_TEXT])
+        return Finding(finding.code[:_LONGEST_CODE], finding.severity, f"{evidence}{where}", finding.remedy[:_LONGEST_TEXT])
+
+    def _on_our_clock(self, theirs_s: float) -> float:
+        now_s = time.monotonic()
+        offset = self._link.clock.now(now_s)
+        return self._clock() - now_s + theirs_s - (offset.offset_s if offset is not None else 0.0)
+
+    def _continued(self, values: dict[str, float]) -> dict[str, float]:
+        """What we know by name, its own counters on from where they were."""
+        known = {name: value for name, value in values.items() if name in METRICS or name.startswith(_FAMILIES)}
+        for name in known.keys() & _ITS_OWN:
+            self._counted[name] = known[name] = known[name] + self._before.get(name, 0.0)
+        return known
+
+    # What is read here.
+
+    def _probes(self) -> list[tuple[str, Read]]:
+        """Of the generator and the session all; of this host what the agent does not read."""
+        generator = ProcessGroup("generator", listed(self._pids), may_be_empty=True)
+        here: list[tuple[str, Read]] = []
+        if not self._one_network:
+            here.append(("client_kernel", lambda: _of_the_client(read_counters(), near_only=self.local)))
+        if not self.local:
+            slab = SlabReader()
+            here.append(("client_slab", lambda: _of_the_client(slab.read())))
+        return [
+            *here, ("generator", generator.scan), ("session", read_session_cpu),
+            ("generator_memory", generator.memory), ("session_memory", read_session_memory),
+        ]  # fmt: skip
+
+
+def _of_the_client(reading: Reading, *, near_only: bool = False) -> Reading:
+    """The same under names of this host's own; ``near_only``: what each network namespace has for itself. What cannot be read of
+    it has no finding: no number of the report wants it."""
+    kept = {name: value for name, value in reading.values.items() if not near_only or name.startswith(_NEAR)}
+    return Reading({f"client.{name}": value for name, value in kept.items()})

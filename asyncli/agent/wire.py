@@ -1,0 +1,151 @@
+"""What agent and soak say to each other: JSON over HTTP, of one version. Both sides hold what they get to these types.
+
+GET /v1/hello is who and where the agent is; POST and DELETE /v1/lease take and leave it; GET /v1/samples?after=N is what came
+since sample N, POST /v1/sample?after=N the same after one more was taken of everything, at once. Instants are seconds of the
+agent's monotonic clock, which only the exchange of :mod:`asyncli.agent.offset` makes comparable with another host's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Annotated, Any
+
+import msgspec
+
+from asyncli.collect.locate import ServerFacts
+from asyncli.errors import HostError
+from asyncli.preflight.configured import Configured
+from asyncli.preflight.limits import Limits
+from asyncli.records import Finding
+
+#: Raised when either side would misread the other.
+PROTOCOL = 1
+PROTOCOL_HEADER, LEASE_HEADER = "Asyncli-Protocol", "Asyncli-Lease"
+TOKEN_VARIABLE = "ASYNCLI_AGENT_TOKEN"
+#: What the agent keeps (s): a network that was cut for less loses nothing.
+KEEPS_S = 600.0
+#: A session that has not been heard of for so long (s) holds the agent no more where another asks for it.
+LEASE_S = 15.0
+#: Samples and findings in one answer; who is behind asks again.
+MOST_ROWS = 60
+#: A token shorter than this can be guessed by asking; one longer than that is another file.
+SHORTEST_TOKEN, LONGEST_TOKEN = 16, 512
+_LONGEST_HOLDER = 200
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """When the agent heard the question and when it answered (s)."""
+
+    heard_s: float
+    said_s: float
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Sample number ``n``, taken at ``t_s``."""
+
+    n: Number
+    t_s: float
+    values: dict[str, float]
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A finding of the agent's collector, made at ``t_s``; the first of its kind after sample ``n``."""
+
+    n: Number
+    t_s: float
+    finding: Finding
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Samples after the one that was named, in order. ``first``: the oldest that is kept; ``newest``: the last that there is.
+
+    ``instance`` is another one where the agent was started anew: its numbers then begin anew as well.
+    """
+
+    instance: str
+    clock: Clock
+    first: Number
+    newest: Number
+    rows: list[Row]
+    said: list[Said]
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The agent, its host and the server there. ``network`` tells one network namespace of a host from another.
+
+    ``standing``: findings that hold for whoever comes; ``latest``: the last sample's values.
+    """
+
+    protocol: int
+    asyncli: str
+    instance: str
+    started_s: float
+    clock: Clock
+    host: str
+    boot_id: str | None
+    network: str | None
+    server: ServerFacts
+    limits: Limits
+    configured: Configured
+    status_url: str | None
+    environment: dict[str, Any]
+    newest: Number
+    latest: dict[str, float]
+    standing: list[Finding]
+
+
+class Version(msgspec.Struct, frozen=True):
+    """What of a hello every version has."""
+
+    protocol: int
+    asyncli: str = "?"
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """Who asks for the agent, in words for those who come later."""
+
+    holder: Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_HOLDER)]
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """The agent is held, under this word, by whoever says it, until it has not been said for :data:`LEASE_S`."""
+
+    lease: str
+    newest: Number
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why not, in one line."""
+
+    error: str
+
+
+def numbers(values: dict[str, float]) -> dict[str, float]:
+    """Those that are finite: JSON has no other."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def read_token(path: str | None, flag: str) -> str | None:
+    """The token in the file ``path``, else that of the environment; None without either. It never stands in a command line.
+
+    Raises :class:`HostError` for a file that cannot be read and for what is no token; ``flag`` is what named the file.
+    """
+    if path is None:
+        where, text = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
+        if not text:
+            return None
+    else:
+        where = f"{flag} {path}"
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                text = file.read(LONGEST_TOKEN + 2)
+        except OSError as error:
+            raise HostError(f"{where}: cannot be read ({error.strerror}); name a file with the token in it") from None
+    token = text.strip()
+    if not SHORTEST_TOKEN <= len(token) <= LONGEST_TOKEN or not all(33 <= ord(char) <= 126 for char in token):
+        what = f"a token is {SHORTEST_TOKEN} to {LONGEST_TOKEN} printable characters of ASCII without blanks"
+        raise HostError(f"{where}: holds no token: {what}; make one: head -c 24 /dev/urandom | base64")
+    return token

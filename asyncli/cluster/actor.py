@@ -1,0 +1,171 @@
+"""The actor: one a host, in its Dask worker's loop. Starts the ordinary host process, passes orders down and keeps what it says.
+
+Dask's workers are daemonic, so nothing is forked here: the host process is a program of its own that ends with this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+from distributed import get_worker
+
+from asyncli.cluster.look import give_back, holder, take
+from asyncli.collect.probes import OWN_BUDGET
+from asyncli.collect.processes import ProcessGroup, listed
+from asyncli.engine.generator import Generator
+from asyncli.engine.shard import Adopt, Down, Drain, Failed, Measured, Shard, Start, Ticked
+from asyncli.errors import AsyncliError
+
+#: A session that asks nothing for so long is gone or cut off, and counts these connections no more: they are closed. Shorter than
+#: what a session waits before it opens them elsewhere (generator.LOST_S).
+LEASH_S = 15.0
+_decode_down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
+_encode = msgspec.msgpack.Encoder().encode
+# A loop holds its tasks weakly.
+_tasks: set[asyncio.Task[None]] = set()
+
+
+class HostActor:
+    """Calls come from one session. Frames are msgpack, as on the host process's pipes: nothing is pickled but the calls."""
+
+    def __init__(self, whose: str) -> None:
+        self._whose = whose
+        self._worker = get_worker()
+        self._news = asyncio.Event()
+        self._generator: Generator | None = None
+        self._kept: deque[bytes] = deque()
+        #: The number of the first message that is kept.
+        self._first = 0
+        self._orders = 0
+        self._closing: asyncio.Task[None] | None = None
+        #: Its processes stand, or never will.
+        self._opened = asyncio.Event()
+        self._asked = time.monotonic()
+        self._measure_at = 0.0
+
+    async def open(self, shard: bytes) -> str:
+        """Start the host process; "" or, in one line, why not.
+
+        Calls travel each by itself: the one that closes may be here first, or come while this one waits.
+        """
+        if self._closing is not None:
+            return "its session has left it"
+        if busy := holder():
+            return f"it is held by {busy}"
+        generator = self._generator = Generator(msgspec.msgpack.decode(shard, type=Shard))
+        self._group = ProcessGroup("generator", listed(lambda: generator.pids), may_be_empty=True)
+        take(self._whose)
+        self._keep(self._mind())
+        try:
+            await generator.start()
+        except (AsyncliError, OSError) as error:
+            give_back(self._whose)
+            return " ".join(str(error).split())
+        finally:
+            self._asked = time.monotonic()
+            self._opened.set()
+        self._keep(self._listen(generator))
+        return ""
+
+    async def clock(self) -> float:
+        """Now, by this host's monotonic clock."""
+        self._asked = time.monotonic()
+        return self._asked
+
+    async def tell(self, number: int, order: bytes) -> None:
+        """Order ``number``, from 0 on; one that was told before and is repeated is not done twice."""
+        self._asked = time.monotonic()
+        if number < self._orders or self._generator is None:
+            return
+        self._orders = number + 1
+        match _decode_down.decode(order):
+            case Start(t0=t0):
+                self._generator.begin(t0)
+            case Drain():
+                await self._measure()
+                self._generator.drain()
+            case Adopt(workers=workers):
+                self._generator.adopt(workers)
+
+    async def said(self, after: int, wait_s: float) -> list[bytes]:
+        """Messages number ``after`` and on, waiting ``wait_s`` for one if there is none; those before have arrived and go."""
+        self._asked = time.monotonic()
+        while self._kept and self._first < after:
+            self._kept.popleft()
+            self._first += 1
+        if not self._kept:
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._news.wait()
+        return list(self._kept)
+
+    async def close(self) -> None:
+        """End the host process, and wait for it."""
+        if self._closing is None:
+            self._closing = self._keep(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            if self._generator is not None:
+                await self._generator.close()
+                # Of one that is about to start there was no process to end yet.
+                await self._opened.wait()
+                await self._generator.close()
+        finally:
+            give_back(self._whose)
+
+    async def _mind(self) -> None:
+        """End with the session: at once where Dask says that it is gone, and after a while where nothing is heard."""
+        while self._closing is None:
+            await asyncio.sleep(1.0)
+            forgotten = not any(one is self for one in self._worker.state.actors.values())
+            if forgotten or (self._opened.is_set() and time.monotonic() - self._asked > LEASH_S):
+                await self.close()
+                why = f"it heard nothing of its session for {LEASH_S:.0f} s, and closed its connections"
+                self._say(_encode(Failed(why, away=True)))
+
+    async def _listen(self, generator: Generator) -> None:
+        await self._measure()
+        async for message in generator.messages():
+            self._say(_encode(message))
+            if isinstance(message, Failed):
+                return
+            # Ticks come once a second. Of sixty processes a reading takes ten milliseconds, and then comes seldomer.
+            if isinstance(message, Ticked) and time.monotonic() >= self._measure_at:
+                await self._measure()
+
+    async def _measure(self) -> None:
+        values, cost_s = await asyncio.to_thread(self._read)
+        self._measure_at = time.monotonic() + cost_s / OWN_BUDGET
+        if values:
+            self._say(_encode(Measured(values)))
+
+    def _read(self) -> tuple[dict[str, float], float]:
+        begun = time.thread_time()
+        values = self._group.scan().values | self._group.memory().values
+        return values, time.thread_time() - begun
+
+    def _say(self, message: bytes) -> None:
+        self._kept.append(message)
+        self._news.set()
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        _tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """One that fails is a bug, which must not hide behind a host that goes on answering."""
+        _tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._say(_encode(Failed(why=f"its actor failed: {type(error).__name__}: {' '.join(str(error).split())}")))

@@ -1,0 +1,380 @@
+"""A Dask cluster as the session uses it: find the hosts, lay the plan over them, and put an actor on each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import logging
+import platform
+import shlex
+import time
+import uuid
+import warnings
+from collections.abc import Mapping
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from asyncli import __version__
+from asyncli.cluster.generator import ClusterGenerator
+from asyncli.cluster.look import Seen, look, machine, read_look
+from asyncli.cluster.muster import Fleet, Member, choose, ends_there, muster, open_cluster, said_of
+from asyncli.engine.shard import Shard
+from asyncli.engine.spread import Spread
+from asyncli.environment import look_around
+from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
+from asyncli.plan import Plan, plan_document
+from asyncli.preflight import read_limits
+from asyncli.preflight.limits import Limits
+from asyncli.records import Check, Finding
+
+try:
+    import distributed
+    from distributed import Client, Security
+    from distributed.versions import VersionMismatchWarning
+except ImportError as missing:  # the extra "dask" is not installed
+    _error = f"a cluster needs Dask's distributed, which cannot be loaded here ({missing}); pip install 'asyncli[dask]'"
+    raise HostError(_error) from None
+
+# A scheduler answers in milliseconds; one behind a slow link in a second.
+_CONNECT_S, _ANSWER_S = 5.0, 30.0
+_CLOSE_S = 5.0
+# Workers that are started by one loop over ssh are there within seconds.
+_COME_S = 60.0
+
+
+class Cluster:
+    """The cluster at ``address``, for one soak: :meth:`muster`, :meth:`generator`, :meth:`close`."""
+
+    def __init__(self, address: str, security: Any = None, *, hosts: int | None = None, flags: str = "") -> None:
+        self.address = address
+        #: What names it on a command line.
+        self.flags = flags or f"--cluster {address}"
+        self._least = hosts
+        self._security = security
+        self._client: Any = None
+        self._fleet: Fleet | None = None
+        #: The session's own words for itself, by which an actor knows whose it is.
+        self._whose = f"a session of {_user()} on {platform.node()} ({uuid.uuid4().hex[:6]})"
+        # Of each connection's two ends, what the kernel has whose memory is sampled.
+        self._server_there, self._watched = False, machine()
+        self._agent = False
+        self.checks: list[Check] = []
+
+    @classmethod
+    def at(
+        cls, address: str, *, ca: str | None = None, cert: str | None = None, key: str | None = None, hosts: int | None = None
+    ) -> Self:
+        """The scheduler at ``tcp://host:port``, or ``tls://host:port`` with files of PEM. Raises :class:`PlanError`.
+
+        ``hosts``: that many are waited for, a minute at most, and fewer refused. Without files a ``tls://`` takes what Dask's own
+        configuration says (``distributed.comm.tls``).
+        """
+        try:
+            parts = urlsplit(address)
+            wrong = parts.scheme not in ("tcp", "tls") or not parts.hostname or not parts.port
+        except ValueError:
+            wrong = True
+        if wrong:
+            raise PlanError(f"--cluster: {address!r} is no address of a Dask scheduler; write tcp://host:8786 or tls://host:8786")
+        files = {"--cluster-ca": ca, "--cluster-cert": cert, "--cluster-key": key}
+        given = {name: file for name, file in files.items() if file is not None}
+        if parts.scheme == "tcp":
+            if given:
+                raise PlanError(f"{', '.join(given)}: of no use with tcp://, which is not encrypted; write tls:// in --cluster")
+            _quiet()
+            return cls(address, hosts=hosts)
+        missing = ", ".join(name for name in files if name not in given)
+        if given and missing:
+            raise PlanError(f"--cluster: tls:// takes all three of {', '.join(files)}; {missing} is missing")
+        for name, file in given.items():
+            try:
+                with open(file, "rb"):
+                    pass
+            except OSError as error:
+                raise PlanError(f"{name}: {file} cannot be read ({error.strerror})") from None
+        settings = {"tls_ca_file": ca, "tls_client_cert": cert, "tls_client_key": key} if given else {}
+        security = Security(require_encryption=True, **settings)
+        if not security.tls_ca_file:
+            raise PlanError(f"--cluster: tls:// needs certificates; give {', '.join(files)}, or set distributed.comm.tls of Dask")
+        _quiet()
+        flags = " ".join([f"--cluster {address}", *(f"{name} {shlex.quote(file)}" for name, file in given.items())])
+        return cls(address, security, hosts=hosts, flags=flags)
+
+    @classmethod
+    def of(cls, client: Any) -> Self:
+        """The cluster of a notebook's ``Client`` (or a ``LocalCluster`` and its like), or an address. Raises :class:`PlanError`.
+
+        Its connection is our own, in our loop: the client stays its owner's.
+        """
+        if isinstance(client, str):
+            return cls.at(client)
+        if isinstance(client, cls):
+            return client
+        address = getattr(getattr(client, "scheduler", None), "address", None) or getattr(client, "scheduler_address", None)
+        if not isinstance(address, str) or not address:
+            raise PlanError(f"cluster: {client!r} is no Dask client with a scheduler; give one, or its address: tcp://host:8786")
+        return cls(address, getattr(client, "security", None))
+
+    async def muster(self, plan: Plan) -> tuple[Limits, Spread]:
+        """Find the hosts and lay ``plan`` over them: this host's limits, and the fleet as one spread (``local``: to this host).
+
+        ``checks`` and :attr:`findings` are then of the hosts. Raises :class:`ClusterError`, or PreflightError where they cannot
+        hold it.
+        """
+        if self._client is None:
+            await self._connect()
+        members = await self._gather(plan)
+        fleet = self._fleet = muster(plan, members)
+        self.checks = fleet.checks
+        limits = read_limits()
+        with contextlib.suppress(AsyncliError):
+            # Where its name says nothing here, it is not here.
+            limits, here = await look_around(msgspec.structs.replace(plan, sources=()))
+            self._server_there = here.local
+        return limits, msgspec.structs.replace(fleet.spread, local=self._server_there)
+
+    def watched_by_agent(self, boot: str | None) -> None:
+        """What is sampled is the server's host, by an agent: the machine of this boot, where that is known."""
+        self._agent, self._server_there, self._watched = True, True, boot or "elsewhere"
+
+    def _opened_on(self, boot: str) -> int:
+        """How many connections the machine of this boot opens."""
+        assert self._fleet is not None
+        return sum(self._fleet.share(member) for member in self._fleet.members if member.seen.boot == boot)
+
+    @property
+    def _ends(self) -> int | None:
+        assert self._fleet is not None
+        return ends_there(self._server_there, self._opened_on(self._watched), self._fleet.plan.connections)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is to be said of the hosts."""
+        assert self._fleet is not None
+        left_out = None if self._ends else _not_measured(self._ends, self._agent)
+        return [one for one in (said_of(self._fleet), open_cluster(self.address), left_out) if one is not None]
+
+    @property
+    def leave_out(self) -> tuple[str, ...]:
+        """Beginnings of the names of what is sampled and says nothing of this run."""
+        assert self._fleet is not None
+        names = ("generator.",) if self._ends else ("generator.", "kernel.", "host.", *(("tcp.",) if self._ends == 0 else ()))
+        all_here = self._opened_on(machine()) == self._fleet.plan.connections
+        # With an agent's samples there are this host's, which is no client.
+        return (*names, "client.") if self._agent and not all_here else names
+
+    def environment(self, hosts: list[dict[str, Any]]) -> dict[str, Any]:
+        """What the run file's environment has of it; ``hosts``: :meth:`ClusterGenerator.document`."""
+        about = {
+            "scheduler": self.address, "distributed": distributed.__version__, "hosts": hosts,
+            "server_here": self._server_there and not self._agent,
+        }  # fmt: skip
+        return {"cluster": about, "local": self._ends == 2}
+
+    def generator(self, shard: Shard) -> ClusterGenerator:
+        """The fleet's processes, not started yet."""
+        assert self._fleet is not None
+        return ClusterGenerator(self._fleet, shard, self._engage, self._find)
+
+    async def close(self) -> None:
+        """Leave the cluster. What is left of us there ends by itself."""
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_CLOSE_S):
+                    await client.close()
+
+    # -- what Dask is asked
+
+    async def _connect(self) -> None:
+        try:
+            # Not awaited in the same call: a client that does not connect in time must be closed all the same.
+            self._client = Client(
+                self.address, security=self._security, asynchronous=True, timeout=_CONNECT_S, set_as_default=False, name="asyncli"
+            )
+            async with asyncio.timeout(_CONNECT_S + 3.0):
+                await self._client
+        except (OSError, RuntimeError, ValueError, TypeError, MemoryError) as error:
+            # An answer of HTTP, read as a length of Dask's, is more than any memory.
+            reason = "an answer that is not Dask's" if isinstance(error, MemoryError) else _reason(error)
+            raise ClusterError(unanswered(self.address, reason)) from None
+
+    async def _gather(self, plan: Plan) -> list[Member]:
+        """The hosts that are there, once they are as many as were asked for."""
+        least, until = self._least or 0, time.monotonic() + _COME_S
+        while True:
+            last = not least or time.monotonic() >= until
+            try:
+                members = choose(await self._see(plan, await self._addresses()), plan)
+                if len(members) >= least:
+                    return members
+                there = ", ".join(member.name for member in members)
+                raise ClusterError(
+                    f"--cluster-hosts: {len(members)} of {least} hosts are there after {_COME_S:.0f} s ({there}); see the Dask "
+                    "workers' logs on the others, or ask for fewer"
+                )
+            except ClusterError:
+                if last:
+                    raise
+            await asyncio.sleep(1.0)
+
+    async def _addresses(self) -> list[str]:
+        async with self._in_time("list its workers"):
+            found = sorted(await self._client.nthreads())
+        if not found:
+            raise ClusterError(
+                f"the scheduler at {self.address} has no worker; start one on each client host: dask worker {self.address}"
+            )
+        return found
+
+    async def _see(self, plan: Plan, addresses: list[str]) -> dict[str, Seen | str]:
+        """What each worker sees of its host, or in words why it does not. Each is asked by itself: one may be cut off, though the
+        scheduler has not noticed.
+        """
+        document = plan_document(plan)
+        said = await asyncio.gather(*(self._look_from(address, document) for address in addresses))
+        return dict(zip(addresses, said, strict=True))
+
+    async def _look_from(self, address: str, document: Mapping[str, Any]) -> Seen | str:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                said = (await self._client.run(look, document, workers=[address], on_error="return"))[address]
+        except (OSError, RuntimeError) as error:
+            said = error
+        if isinstance(said, bytes):
+            return read_look(said)
+        reason = _reason(said)
+        if "No module named 'asyncli" in reason:
+            return f"has no asyncli, or an older one; install asyncli[dask] {__version__} there, in the Python that runs it"
+        return f"cannot be asked ({reason}); its log says more"
+
+    async def _find(self, known: set[str]) -> list[Member]:
+        """Hosts that are there, but for those at the places ``known``."""
+        assert self._fleet is not None
+        plan = self._fleet.plan
+        if self._client is None or self._client.status != "running":
+            # It has lost its scheduler.
+            await self.close()
+            await self._connect()
+        seen = await self._see(plan, await self._addresses())
+        usable = {
+            address: one
+            for address, one in seen.items()
+            if isinstance(one, Seen) and one.place not in known and not one.held_by and not one.why_not
+        }
+        return choose(usable, plan)
+
+    async def _engage(self, member: Member) -> _Actor:
+        from asyncli.cluster.actor import HostActor
+
+        key = f"asyncli-{uuid.uuid4().hex}"
+        # Another client may be the current one, a notebook's; what comes back binds itself to the current one.
+        with self._client.as_current():
+            future = self._client.submit(HostActor, self._whose, actor=True, workers=[member.address], key=key, pure=False)
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    return _Actor(future, await future)
+            except BaseException as error:
+                future.release()
+                if not isinstance(error, Exception):
+                    raise
+                why = f"nothing within {_ANSWER_S:.0f} s" if isinstance(error, TimeoutError) else _reason(error)
+                raise ClusterError(f"no actor can be started on {member.name} ({member.address}): {why}") from None
+
+    @contextlib.asynccontextmanager
+    async def _in_time(self, what: str) -> Any:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                yield
+        except (OSError, RuntimeError) as error:
+            raise ClusterError(f"the scheduler at {self.address} does not {what} ({_reason(error)}); see its log") from None
+
+
+class _Actor:
+    """What :class:`~asyncli.cluster.generator.Handle` asks for."""
+
+    def __init__(self, future: Any, proxy: Any) -> None:
+        self._future, self._proxy = future, proxy
+
+    def lost(self) -> str:
+        status = self._future.status
+        return "" if status in ("finished", "pending") else "has lost its Dask worker"
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        return await getattr(self._proxy, method)(*arguments)
+
+    def release(self) -> None:
+        with contextlib.suppress(Exception):
+            self._future.release()
+
+
+def unanswered(address: str, reason: str) -> str:
+    """What to say of a scheduler that cannot be talked to, by what a connect came to: does anybody listen, and what to mend."""
+    tls, low = address.startswith("tls"), reason.lower()
+    if "key values mismatch" in low:
+        return f"--cluster-key: is not the key of the certificate in --cluster-cert ({reason}); give the two that belong together"
+    # A scheduler without TLS speaks first, or is asked first: by chance.
+    if tls and ("wrong version number" in low or "not idle" in low):
+        what, mend = "speaks no TLS", "write tcp://, or start the scheduler with its certificate (--tls-cert)"
+    elif tls and "certificate verify failed" in low:
+        what, mend = (
+            "shows a certificate that is not to be trusted",
+            "give its authority with --cluster-ca, or renew what has expired",
+        )
+    elif tls and "alert" in low:
+        what, mend = (
+            "refuses our certificate",
+            "give one that has not expired, of the authority that the scheduler was started with",
+        )
+    elif any(word in low for word in ("reset", "closed", "eof occurred", "broken pipe", "not dask's")):
+        # With TLS 1.3 who is refused for his certificate only sees that the other hangs up.
+        what, mend = (
+            ("refuses our certificate, or speaks no TLS", "give one of the authority that it was started with, or write tcp://")
+            if tls
+            else ("does not speak to us as a Dask scheduler does", "does it speak TLS? then write tls://")
+        )
+    else:
+        return f"no Dask scheduler answers at {address} ({reason}); start one: dask scheduler"
+    return f"something listens at {address}, but {what} ({reason}); {mend}"
+
+
+def _reason(error: BaseException) -> str:
+    """What is at the bottom of an error of Dask's, in one line: a refused connect, a certificate that has expired."""
+    words = ""
+    seen: BaseException | None = error
+    while seen is not None:
+        words = " ".join(str(seen).split()) or words
+        seen = seen.__cause__ or seen.__context__
+    return (words or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__))[:200]
+
+
+def _not_measured(ends: int | None, agent: bool) -> Finding:
+    where = "the server's host" if agent else "this host"
+    why = "neither the server nor a client is on" if ends == 0 else "some of the clients, but not all, are on"
+    remedy = (
+        "leave the Dask worker on the server's host out"
+        if agent
+        else "start asyncli on the server's host, or on a host of its own with an agent on the server's"
+    )
+    return Finding(
+        "cluster_memory", "info", f"{why} {where}, so its kernel's and whole memory are not of this run and are left out", remedy
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "nobody"
+
+
+def _quiet() -> None:
+    """On a command line what Dask would log is said by us, in one line."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] in ("distributed", "tornado"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    # Its table of versions that differ: of asyncli's we say so, and of the others little matters to us.
+    warnings.filterwarnings("ignore", category=VersionMismatchWarning)

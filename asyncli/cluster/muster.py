@@ -1,0 +1,226 @@
+"""Which hosts there are, what each can hold, and who opens what. Pure: what was seen of the hosts comes in."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from asyncli.cluster.look import Seen
+from asyncli.engine.fleet import Room, deal, held_by
+from asyncli.engine.shard import Shard
+from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, share, workers_needed
+from asyncli.errors import ClusterError, HeldError, PlanError, PreflightError
+from asyncli.plan import Plan
+from asyncli.preflight import checks_to_findings, refusals
+from asyncli.preflight.checks import host_checks
+from asyncli.records import Check, Finding
+from asyncli.units import format_count, format_many
+
+# What stands before a check's code where it is one host's of several: such a one is no limit of the host that reports.
+_OF_A_HOST = "host_"
+
+
+class HostHeldError(ClusterError, HeldError):
+    """A client host on which another session opens connections."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A host of the fleet: its ``address`` is that of its Dask worker, ``workers`` are the numbers of its processes."""
+
+    name: str
+    address: str
+    seen: Seen
+    room: Room
+    workers: tuple[int, ...] = ()
+
+    @property
+    def spread(self) -> Spread:
+        assert self.seen.spread is not None
+        return self.seen.spread
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """The hosts of a run, and the plan laid over them. ``workers``: how many there are in all."""
+
+    plan: Plan
+    members: tuple[Member, ...]
+    workers: int
+    destinations: tuple[Destination, ...]
+
+    def share(self, member: Member) -> int:
+        """How many connections it opens."""
+        return held_by(self.plan.connections, self.plan.batch, self.workers, member.workers)
+
+    @property
+    def checks(self) -> list[Check]:
+        """Each host's limits against its share."""
+        found = []
+        for member in self.members:
+            part, spread = _part(self.plan, self.share(member)), member.spread
+            spread = msgspec.structs.replace(spread, workers=max(1, len(member.workers)))
+            for check in host_checks(part, spread, member.seen.limits):
+                named = f"{member.name}: {check.what}"
+                found.append(msgspec.structs.replace(check, code=f"{_OF_A_HOST}{check.code}", what=named))
+        return found
+
+    @property
+    def spread(self) -> Spread:
+        """The fleet as one: every source and port of it."""
+        sources = tuple(source for member in self.members for source in member.spread.sources or ("",))
+        ports = min(member.spread.ports for member in self.members)
+        return Spread(self.destinations, sources, self.workers, local=False, ports=ports)
+
+    def shard_of(self, shard: Shard, member: Member) -> Shard:
+        """``shard`` for one host: what it opens, from where, and to where its own resolver says."""
+        spread = member.spread
+        # One that comes later has no workers yet: it takes over what it has room for.
+        most = self.share(member) if member.workers else member.room.connections
+        return msgspec.structs.replace(
+            shard, destinations=spread.destinations, sources=spread.sources, local=spread.local, mine=member.workers,
+            crowded=spread.crowds(most),
+        )  # fmt: skip
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Each host as the run file has it."""
+        return [
+            {
+                "name": member.name,
+                "address": member.address,
+                "connections": self.share(member),
+                "workers": len(member.workers),
+                "room": member.room.connections,
+                "sources": max(1, len(member.spread.sources)),
+                "limits": msgspec.to_builtins(member.seen.limits),
+            }
+            for member in self.members
+        ]
+
+
+def choose(seen: Mapping[str, Seen | str], plan: Plan) -> list[Member]:
+    """One Dask worker a host, of ``seen`` by address (or why it could not be looked at). Raises :class:`ClusterError`."""
+    hosts: dict[str, list[tuple[str, Seen]]] = {}
+    for address, one in sorted(seen.items()):
+        if isinstance(one, str):
+            raise ClusterError(f"the worker at {address} {one}")
+        if one.why_not:
+            raise ClusterError(f"{one.host} ({address}): {one.why_not}")
+        hosts.setdefault(one.place, []).append((address, one))
+    names = Counter(workers[0][1].host for workers in hosts.values())
+    members = []
+    for workers in hosts.values():
+        address, one = workers[0]
+        name = one.host if names[one.host] == 1 else f"{one.host} at {urlsplit(address).hostname}"
+        if busy := next((other.held_by for _, other in workers if other.held_by), ""):
+            raise HostHeldError(f"{name} is held by {busy}; wait for its end, or leave that host's worker out")
+        members.append(Member(name, address, one, room_of(plan, one)))
+    twins = Counter(member.name for member in members)
+    return [
+        msgspec.structs.replace(member, name=f"{member.name}:{urlsplit(member.address).port}")
+        if twins[member.name] > 1
+        else member
+        for member in members
+    ]
+
+
+def muster(plan: Plan, members: list[Member]) -> Fleet:
+    """Deal the plan's connections to ``members``. Raises :class:`PreflightError` where they cannot hold them.
+
+    ``plan.force``: deal them all the same.
+    """
+    if plan.workers is not None and plan.workers < len(members):
+        hosts = format_many(len(members), "host")
+        raise PlanError(f"--workers: {plan.workers} for {hosts}; write {len(members)} or more, they are of all hosts together")
+    rooms = [member.room for member in members]
+    dealt = deal(plan.connections, plan.batch, rooms, plan.workers)
+    if dealt is None:
+        if not plan.force:
+            raise PreflightError("\n".join([*_too_few(plan, members), "(--force goes on all the same)"]))
+        dealt = deal(
+            plan.connections, plan.batch, [Room(plan.connections, plan.connections, room.cpus) for room in rooms], plan.workers
+        )
+        assert dealt is not None
+    destinations = tuple(dict.fromkeys(one for member in members for one in member.spread.destinations))
+    crew = tuple(msgspec.structs.replace(member, workers=mine) for member, mine in zip(members, dealt, strict=True))
+    return Fleet(plan, crew, sum(map(len, dealt)), destinations)
+
+
+def room_of(plan: Plan, seen: Seen) -> Room:
+    """What a host can take of ``plan`` by its own preflight: the most that no check refuses, and in one process."""
+    limits, low, high = seen.limits, 0, plan.connections
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _refused(plan, seen, middle):
+            high = middle - 1
+        else:
+            low = middle
+    nofile = limits.nofile_hard or 1024
+    return Room(low, max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS), limits.cpus or 1)
+
+
+def _refused(plan: Plan, seen: Seen, connections: int) -> list[Check]:
+    assert seen.spread is not None
+    nofile = seen.limits.nofile_hard or 1024
+    workers = workers_needed(connections, nofile, seen.limits.cpus or 1)
+    while share(connections, plan.batch, workers, 0) + OWN_DESCRIPTORS > nofile and workers < connections:
+        workers += 1
+    spread = msgspec.structs.replace(seen.spread, workers=workers)
+    return refusals(host_checks(_part(plan, connections), spread, seen.limits))
+
+
+def _part(plan: Plan, connections: int) -> Plan:
+    """The plan as one host sees it: its connections, at its part of the pace."""
+    mine = max(1, connections)
+    return msgspec.structs.replace(plan, connections=mine, interval_s=plan.interval_s * plan.connections / mine)
+
+
+def _too_few(plan: Plan, members: list[Member]) -> list[str]:
+    there = sum(member.room.connections for member in members)
+    if there >= plan.connections:
+        return [f"the shares of {plan.workers} processes fit on no host; leave --workers out"]
+    hosts = format_many(len(members), "host")
+    lines = [f"the {hosts} of the cluster can hold {there:,} of the {plan.connections:,} connections; add hosts, or mend:"]
+    for member in members:
+        found = checks_to_findings(_refused(plan, member.seen, member.room.connections + 1))
+        lines += [f"{member.name}, {member.room.connections:,}: {one.evidence}; mend: {one.remedy}" for one in found]
+    return lines
+
+
+def ends_there(server: bool, opened: int, connections: int) -> int | None:
+    """How many ends of each connection one machine's kernel has, which has the ``server`` or not, and opens so many of them.
+
+    None where of some it has more than of others.
+    """
+    if opened not in (0, connections):
+        return None
+    return int(server) + int(opened == connections)
+
+
+def open_cluster(address: str) -> Finding | None:
+    """What is to be said of a scheduler that anybody can speak to; None where it is encrypted, or on this host alone."""
+    parts = urlsplit(address)
+    if parts.scheme != "tcp":
+        return None
+    try:
+        if ipaddress.ip_address(parts.hostname or "").is_loopback:
+            return None
+    except ValueError:
+        pass
+    return Finding(
+        "cluster_open", "warning",
+        f"the scheduler at {address} speaks without TLS: whoever reaches it can run programs on every host of it",
+        "use tls:// with certificates, or a network that only these hosts are on (docs/cluster.md)",
+    )  # fmt: skip
+
+
+def said_of(fleet: Fleet) -> Finding:
+    """The fleet in a sentence."""
+    each = ", ".join(f"{member.name} {format_count(fleet.share(member))}" for member in fleet.members)
+    hosts = format_many(len(fleet.members), "host")
+    return Finding(
+        "cluster", "info", f"the connections are opened by {hosts}, in {format_many(fleet.workers, 'process')}: {each}"
+    )

@@ -1,0 +1,342 @@
+"""The experiment that asyncli comes from: one nginx, two clients on hosts of their own, its phases and its table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asyncli.analysis.company import company
+from asyncli.analysis.cost import Cost, costs
+from asyncli.analysis.joint import ramps_of
+from asyncli.analysis.reconcile import reconcile
+from asyncli.analysis.series import end_of_hold, series
+from asyncli.analysis.totals import fold
+from asyncli.errors import EngineError
+from asyncli.experiments import Experiment
+from asyncli.experiments.cabled import CLIENTS, HOSTS, SYSCTLS, Programs, in_rounds, memory, serving, slots_of, suffix
+from asyncli.experiments.context import Context, fitness
+from asyncli.experiments.held import slope, tcp_of_an_end
+from asyncli.experiments.judging import Case, Interval, claimed, in_every_round, together
+from asyncli.experiments.record import Claim, Column, Conclusions, Round, Row, Table, of_step
+from asyncli.lab import child
+from asyncli.lab.network import Network
+from asyncli.lab.nginx import LabNginx
+from asyncli.merge import Merged, merge_files
+from asyncli.records import Finding, Sample
+from asyncli.store.reader import Run
+from asyncli.units import parse_duration
+
+_KB = 1024
+# What a soak takes beside its phases: workers, preflight, report.
+_SLACK_S = 120.0
+
+_IDLE, _STARTED, _ON = "1. the idle host", "2. nginx started, no request", "3. both clients on"
+_COLUMNS = [
+    Column("free", "free", "B"), Column("used", "used", "B"), Column("rss", "nginx RSS", "B"), Column("active", "Active"),
+    Column("waiting", "Waiting"), Column("accepts", "accepts"), Column("handled", "handled"), Column("requests", "requests"),
+]  # fmt: skip
+_SOURCE = {
+    _IDLE: {"free": 1_723_336.0 * _KB, "used": 148_316.0 * _KB},
+    _STARTED: {"free": 1_681_552.0 * _KB},
+    _ON: {
+        "free": 654_000.0 * _KB, "used": 1_042_512.0 * _KB, "rss": 94_600.0 * _KB, "active": 100_001.0, "waiting": 100_000.0,
+        "accepts": 165_539.0, "handled": 165_539.0, "requests": 1_095_055.0,
+    },
+}  # fmt: skip
+_COST = [
+    Column("rss_each", "nginx RSS by connections", "B"), Column("user", "nginx, one more", "B"), Column("user_half", "±", "B"),
+    Column("kernel", "kernel, its end", "B"), Column("own", "server's host, one more", "B"), Column("own_half", "±", "B"),
+    Column("cpu", "nginx CPU", "share"),
+]  # fmt: skip
+_COST_SOURCE = {"rss_each": 968.7, "own": 9_156.6, "cpu": 0.02}
+# Of fewer connections nginx's processes and slots are most of its memory, and a quotient says nothing.
+_ENOUGH_TO_DIVIDE = 50_000
+_COUNTS = [
+    Column("asked", "asked"), Column("held", "held"), Column("lost", "lost"), Column("opened", "opened"),
+    Column("answered", "answered"), Column("late_ms", "ramp late, p99", "ms"), Column("p99_ms", "latency p99", "ms"),
+    Column("shift_ms", "clock", "ms"),
+]  # fmt: skip
+
+
+# Measuring.
+
+
+async def _run(context: Context) -> None:
+    await in_rounds(context, "nginx with two clients", _round)
+
+
+async def _round(context: Context, number: int, folder: Path) -> None:
+    plan = context.plan
+    files = [folder / f"{name}{suffix(number)}.db" for name in ("client-9", "client-10", "run")]
+    with Network(HOSTS, SYSCTLS) as network:
+        before = memory()
+        many, keepalive_s = len(CLIENTS) * plan["connections"], parse_duration(plan["keepalive"])
+        async with serving(context, network, many, keepalive_s) as (nginx, charges):
+            started = memory()
+            if all(one.code != "slots" for one in context.findings):
+                context.findings.append(Finding("slots", "info", slots_of(nginx)))
+            await _soaks(context, network, nginx, files[:2])
+    merged = await asyncio.to_thread(merge_files, files[:2], files[2])
+    context.add(_IDLE, number, **before)
+    context.add(_STARTED, number, **started, rss=series(merged.run.samples, "server.rss_bytes").first())
+    found = figures_of(merged, charges.samples, sockets_charged=charges.with_sockets)
+    context.add(_ON, number, **found["on"])
+    context.add("cost", number, **found["cost"])
+    for name, one in found["clients"].items():
+        context.add(name, number, **one)
+    context.findings += [one for one in merged.run.findings if one.severity == "error" or one.code.startswith("merge")]
+    held = f"{found['on']['held']:,} of {found['on']['asked']:,} held by both, {found['on']['active']:,.0f} active on the server"
+    context.say(f"round {number + 1} of {plan['rounds']}: {held}; {files[2]}")
+
+
+async def _soaks(context: Context, network: Network, nginx: LabNginx, files: Sequence[Path]) -> None:
+    """Both clients as they would be started by hand, at one time; raises :class:`EngineError` where one measured nothing.
+
+    The server's status page answers to nobody but its own host, so an agent there reads it, for the first of them: an agent is
+    one session's.
+    """
+    plan = context.plan
+    ramp_s = plan["connections"] / plan["rate"]
+    most_s = ramp_s + parse_duration(plan["duration"]) + 2 * parse_duration(plan["baseline"]) + _SLACK_S
+    async with Programs(network) as programs:
+        url, token = await programs.agent(nginx.status_url)
+        soaks = []
+        for host, file in zip(CLIENTS, files, strict=True):
+            words = [
+                "soak", nginx.url, "-c", str(plan["connections"]), "-k", plan["keepalive"], "--ramp",
+                f"10/{10_000 / plan['rate']:g}ms", "--hold", plan["duration"], "--baseline", plan["baseline"],
+                "--residue", plan["baseline"], "--out", str(file.absolute()), "--quiet",
+            ]  # fmt: skip
+            first = host == CLIENTS[0]
+            soaks.append(
+                programs.start(
+                    host, "the soak", "asyncli", [*words, *(["--agent", url] if first else [])], token if first else None
+                )
+            )
+        ended = await child.until(lambda: all(one.ended for one in soaks), most_s)
+        for soak, file in zip(soaks, files, strict=True):
+            if not ended:
+                raise EngineError(
+                    f"the soak of {soak.host} has not ended after {most_s:.0f} s ({soak.last_words}); look at the host's load"
+                )
+            if not file.exists():
+                how = f"ended with {soak.process.returncode} and no run file"
+                raise EngineError(f"the soak of {soak.host} {how}: {soak.last_words}")
+
+
+# Reckoning: pure.
+
+
+def figures_of(merged: Merged, charges: Sequence[Sample] = (), *, sockets_charged: bool = True) -> dict[str, Any]:
+    """What the merged run says: at the hold's end (``on``), of a connection's ``cost``, and of each of the ``clients``.
+
+    ``charges``: of nginx's control group, by the monotonic clock of the host that all of them share.
+    """
+    run = merged.run
+    totals = fold(run.ticks, run.phases, run.gaps)
+    end = end_of_hold(run.phases, run.ticks, run.samples)
+    known, disagreements = reconcile(totals, run.phases, run.ticks, run.samples, run.plan, ramps=ramps_of(run.environment))
+
+    def last(name: str) -> float | None:
+        return series(run.samples, name).last(until_s=end)
+
+    wrong = [one.evidence for one in disagreements if one.code.startswith("reconcile_") and one.severity != "info"]
+    failures = fitness(None if run.complete else "a client did not come to its end", None if totals.held else "nothing was held")
+    lateness, latency = (one.quantile(0.99) for one in (totals.whole.ramp_lateness_us, totals.whole.latency_us))
+    on = {
+        **failures, "asked": run.plan.connections, "held": totals.held, "lost": totals.whole.lost, "opened": totals.whole.opened,
+        "answered": totals.whole.answered, "agrees": known.agrees, "disagree": "; ".join(wrong) or None, "late_ms": _ms(lateness),
+        "p99_ms": _ms(latency), "free": last("host.free_bytes"), "used": last("host.used_bytes"), "rss": last("server.rss_bytes"),
+        **{name: last(f"status.{name}") for name in ("active", "waiting", "accepts", "handled", "requests")},
+    }  # fmt: skip
+    clients = {}
+    for one in run.environment["merged"]["clients"]:
+        of = merged.clients[one["name"]]
+        alone = fold(of.ticks, of.phases, of.gaps)
+        clients[Path(one["name"]).stem] = {
+            "asked": of.plan.connections, "held": alone.held, "lost": alone.whole.lost, "opened": alone.whole.opened,
+            "answered": alone.whole.answered, "late_ms": _ms(alone.whole.ramp_lateness_us.quantile(0.99)),
+            "p99_ms": _ms(alone.whole.latency_us.quantile(0.99)), "shift_ms": 1e3 * one["shift_s"],
+        }  # fmt: skip
+    # Sockets of others are in the same caches, and in this host's memory.
+    strangers = company(totals, run.phases, run.ticks, run.samples, run.environment)
+    sure = fitness(failures["unusable"], *(one.evidence for one in strangers))
+    return {
+        "on": on,
+        "cost": {**sure, **_cost(run, on, end, _on_clock(run, charges), sockets_charged)},
+        "clients": clients,
+    }
+
+
+def _on_clock(run: Run, charges: Sequence[Sample]) -> list[Sample]:
+    """The charges on the run's clock."""
+    zero_s = run.environment["clock"]["monotonic_s"]
+    return [] if zero_s is None else [Sample(one.t_s - zero_s, one.values) for one in charges]
+
+
+def _cost(run: Run, on: dict[str, Any], end_s: float, charges: list[Sample], sockets_charged: bool) -> dict[str, Any]:
+    found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    own = _charged(run, charges, sockets_charged) if charges else _alone(found.host_total, found.kernel, found.generator_user)
+    hold = next((one for one in run.phases if one.name == "hold"), None)
+    cpu = None
+    if hold is not None and end_s > hold.start_s:
+        spent = series(run.samples, "server.cpu_s").between(hold.start_s, end_s)
+        if len(spent) > 1:
+            cpu = (spent.values[-1] - spent.values[0]) / (spent.t_s[-1] - spent.t_s[0])
+    user, kernel = found.server_user, found.kernel
+    return {
+        "rss_each": on["rss"] / on["held"] if on["rss"] and on["held"] else None,
+        "user": user and user.bytes_per_connection,
+        "user_half": user and user.half_width,
+        "kernel": kernel and kernel.bytes_per_connection,
+        "kernel_half": kernel and kernel.half_width,
+        "own": own and own[0],
+        "own_half": own and own[1],
+        "cpu": cpu,
+    }
+
+
+def _charged(run: Run, charges: list[Sample], sockets_charged: bool) -> tuple[float, float] | None:
+    """What one more is charged to nginx's control group, and its TCP socket where that is not; and half of the interval."""
+    parts = [slope(run, charges), *([] if sockets_charged else [slope(run, tcp_of_an_end(run.samples))])]
+    known = [one for one in parts if one is not None]
+    if len(known) < len(parts):
+        return None
+    return sum(one.bytes_per_connection for one in known), sum(one.half_width for one in known)
+
+
+def _alone(host: Cost | None, kernel: Cost | None, generator: Cost | None) -> tuple[float, float] | None:
+    """What one more takes on the server's host: what the whole host takes, less the clients' end and their own memory."""
+    if host is None or kernel is None or generator is None:
+        return None
+    value = host.bytes_per_connection - kernel.bytes_per_connection - generator.bytes_per_connection
+    # Their errors may go together, so they are added as they are.
+    return value, host.half_width + kernel.half_width + generator.half_width
+
+
+def _ms(microseconds: float | None) -> float | None:
+    return None if microseconds is None else microseconds / 1e3
+
+
+def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+    """Its tables, and what it says of the source's claims."""
+    phases = Table(
+        "The three phases",
+        _COLUMNS,
+        [
+            Row(one, {column.key: of_step(rounds, one, column.key) for column in _COLUMNS}, _SOURCE[one])
+            for one in (_IDLE, _STARTED, _ON)
+        ],
+        "This host is server, both clients and the cable: free and used count both ends of each connection and asyncli's "
+        "processes. Active counts the agent's poller. Used: net of buffers and cache.",
+    )
+    cost = Table(
+        "What one connection takes",
+        _COST,
+        [Row("here", {column.key: of_step(rounds, "cost", column.key) for column in _COST}, _COST_SOURCE)],
+        "By connections: all of it, slots and what is fixed included, as the source reckons. One more: a slope with its 95 % "
+        "interval. The server's host: what nginx's control group is charged, and its end's TCP socket where that is not; "
+        "without a group all that this host takes, less the clients' ends and asyncli's memory; the source's "
+        "is used memory by connections.",
+    )
+    steps = [*dict.fromkeys(one["step"] for one in rounds if one["step"].startswith("client-")), _ON]
+    rows = [Row(one, {column.key: of_step(rounds, one, column.key) for column in _COUNTS}) for one in steps]
+    counts = Table("The clients, and both as one run", _COUNTS, rows, "Clock: its zero after the first one's.")
+    return Conclusions([phases, cost, counts], [], _claims(rounds))
+
+
+def _claims(rounds: list[Round]) -> list[Claim]:
+    on = [one for one in rounds if one["step"] == _ON]
+    found = []
+    if on:
+        first = on[0]
+        words = (
+            f"{first['held']:,} of {first['asked']:,} held, {first['lost']:,} lost, "
+            f"{'not known how many' if first['active'] is None else format(first['active'] - 1, ',.0f')} active on the server"
+        )
+        side = in_every_round(one["held"] == one["asked"] and not one["lost"] for one in on)
+        found.append(
+            claimed(
+                "One nginx holds all that two clients open, and loses none.",
+                [Case(words, side)],
+                "all, and none lost, in every round",
+            )
+        )
+        words = first["disagree"] or "held, opened and answered by both clients are what the server counts"
+        side = in_every_round(one["agrees"] for one in on) if all(one["agrees"] is not None for one in on) else None
+        found.append(
+            claimed(
+                "The counts of both clients and of the server agree (ours, not the source's).",
+                [Case(words, side)],
+                "in every round",
+            )
+        )
+    costs_ = [one for one in rounds if one["step"] == "cost"]
+    each = [one["rss_each"] for one in costs_ if one.get("rss_each")]
+    if each:
+        known = Interval(min(each), max(each))
+        slope = ", ".join(f"{one['user']:,.0f} ± {one['user_half']:,.0f} B" for one in costs_ if one.get("user") is not None)
+        enough = all(one["held"] >= _ENOUGH_TO_DIVIDE for one in on)
+        more = (
+            f"One more takes {slope or 'what is not known'}: the rest are slots and processes, which are there before the first"
+        )
+        found.append(
+            claimed(
+                "A connection takes about 1 KB of nginx's memory.",
+                [Case(f"RSS by connections is {known.words(1500)} B", known.within(500, 1500) if enough else None)],
+                "500 to 1,500 B, all of its RSS by all connections",
+                more=more,
+            )
+        )
+    own = next((one for one in costs_ if one.get("own") is not None), None)
+    if own is not None:
+        kernel = Interval(own["kernel"] - own["kernel_half"], own["kernel"] + own["kernel_half"])
+        # Whatever else moved on this host: what is known of its parts is in it.
+        parts = kernel.low + (own["user"] - own["user_half"] if own.get("user") is not None else 0.0)
+        high = max(own["own"] + own["own_half"], parts)
+        known = Interval(min(high, max(own["own"] - own["own_half"], parts)), high)
+        words = f"{known.words(10_240)} B on the server's host, of it {kernel.words()} B the kernel's"
+        most = True if kernel.low > known.high / 2 else False if kernel.high <= known.low / 2 else None
+        side = together([known.below(10_240), most])
+        found.append(
+            claimed(
+                "In all it takes less than 10 KB of the server's host, most of it the kernel's.",
+                [Case(words, side)],
+                "below 10,240 B, and the kernel more than half",
+            )
+        )
+        fits = Interval(_ROOM / known.high, _ROOM / known.low) if known.low > 0 else None
+        if fits is not None:
+            case = Case(
+                f"{fits.words(120_000, 180_000)} such connections fit into what was free there", fits.within(120_000, 180_000)
+            )
+            more = "A connection that is idle takes less than in the source's kernel, so more fit" if fits.low > 180_000 else ""
+            found.append(claimed("2 GB of memory hold about 150,000.", [case], "120,000 to 180,000 in 1,681,552 KB", more=more))
+    return found
+
+
+_ROOM = 1_681_552 * _KB
+
+EXPERIMENT = Experiment(
+    name="two-clients",
+    title="One nginx, two clients of {connections:,}",
+    question="What do {connections:,} long connections from each of two hosts take of one nginx and of its host?",
+    source="asyncli.py -c 50000 on two clients, nginx 1.4.7 on CentOS 6.5 (kernel 2.6.32, 2 GB); ps and free in three phases",
+    defaults={
+        "rounds": 1,
+        "duration": "60s",
+        "connections": 50_000,
+        "rate": 1_000,
+        "keepalive": "60s",
+        "baseline": "5s",
+        "only": [],
+    },
+    quick={"connections": 1_000, "duration": "5s", "rate": 100, "keepalive": "10s", "baseline": "3s"},
+    run=_run,
+    conclude=conclude,
+    servers=("nginx",),
+    # A client's ports are 60,001.
+    bounds={"connections": (1, 60_000), "rate": (1, 10_000), "keepalive": (2.0, 3_600.0), "rounds": (1, 100)},
+)

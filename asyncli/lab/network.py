@@ -1,0 +1,156 @@
+"""Hosts of our own on one cable: network namespaces joined by a bridge, which are gone with us, whatever ends us.
+
+They have no names: what keeps them is a descriptor of ours, or a process in them, and both end with us. So nothing stays after a
+crash or a kill, and nothing of the host's own network is touched. See network_namespaces(7), bridge(8), veth(4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from asyncli.errors import HostError
+
+_CLONE_NEWNET = 0x40000000  # linux/sched.h
+_IP_S = 30.0
+_REMEDY = "run it as root, where network namespaces can be made"
+#: What each host calls its end of the cable.
+LINK = "eth0"
+
+
+class Network:
+    """``with Network({"server": "10.0.0.8/24", ...}) as network``: hosts on a bridge, each with its address.
+
+    ``sysctls``: of each host's network, name -> value ("net.ipv4.ip_local_port_range": "1024 61024"). Entering raises
+    :class:`HostError` where namespaces cannot be made. The bridge is in a namespace of its own, so that no firewall of the host's
+    sees what passes.
+    """
+
+    def __init__(self, hosts: Mapping[str, str], sysctls: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self.hosts = dict(hosts)
+        self._sysctls = sysctls or {}
+        self._namespaces: dict[str, int] = {}
+        self._bridge = -1
+
+    def __enter__(self) -> Self:
+        try:
+            self._lay()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._remove()
+
+    def address(self, host: str) -> str:
+        """The host's address, without the length of its network."""
+        return self.hosts[host].partition("/")[0]
+
+    @contextlib.contextmanager
+    def inside(self, host: str) -> Iterator[None]:
+        """This thread is on ``host``, and with it what it starts and opens, until the end of the block. Blocks may be nested."""
+        with _in(self._namespaces[host]):
+            yield
+
+    def link(self, host: str, state: str) -> None:
+        """The host's cable is pulled ("down"), or put back ("up")."""
+        with self.inside(host):
+            _ip("link", "set", LINK, state)
+
+    def add(self, host: str, address: str) -> None:
+        """One more address ("10.0.0.11/24") of the host."""
+        with self.inside(host):
+            _ip("address", "add", address, "dev", LINK)
+
+    def _lay(self) -> None:
+        self._bridge = _namespace()
+        with _in(self._bridge):
+            # A lone bridge needs no spanning tree, which would keep its ports shut for half a minute.
+            _ip("link", "add", "bridge0", "type", "bridge", "stp_state", "0", "forward_delay", "0")
+            _ip("link", "set", "bridge0", "up")
+        for number, (host, address) in enumerate(self.hosts.items()):
+            self._namespaces[host] = _namespace()
+            port = f"port{number}"
+            with _in(self._bridge):
+                # A path in place of a name: our descriptor of the namespace (iproute2's netns_get_fd).
+                there = f"/proc/{os.getpid()}/fd/{self._namespaces[host]}"
+                _ip("link", "add", port, "type", "veth", "peer", "name", LINK, "netns", there)
+                _ip("link", "set", port, "master", "bridge0", "up")
+            with self.inside(host):
+                _ip("link", "set", "lo", "up")
+                # An IPv6 address of its own would be looked for twice before it may be used, and nobody wants one.
+                _ip("link", "set", LINK, "addrgenmode", "none")
+                _ip("address", "add", address, "dev", LINK)
+                _ip("link", "set", LINK, "up")
+                for name, value in self._sysctls.get(host, {}).items():
+                    _set(name, value)
+
+    def _remove(self) -> None:
+        for namespace in (*self._namespaces.values(), self._bridge):
+            if namespace >= 0:
+                os.close(namespace)
+        self._namespaces, self._bridge = {}, -1
+
+
+def _namespace() -> int:
+    """A descriptor of a fresh network namespace; it is gone when that is closed and no process is in it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.unshare(_CLONE_NEWNET) != 0:
+            raise HostError(f"a network namespace cannot be made ({os.strerror(ctypes.get_errno())}); {_REMEDY}")
+        try:
+            return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            _enter(before)
+    finally:
+        os.close(before)
+
+
+@contextlib.contextmanager
+def _in(namespace: int) -> Iterator[None]:
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _enter(namespace)
+        try:
+            yield
+        finally:
+            _enter(before)
+    finally:
+        os.close(before)
+
+
+def _enter(namespace: int) -> None:
+    # os.setns is there only since Python 3.12.
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(namespace, _CLONE_NEWNET) != 0:
+        raise HostError(f"a network namespace cannot be entered ({os.strerror(ctypes.get_errno())}); {_REMEDY}")
+
+
+def _ip(*words: str) -> None:
+    argv: Sequence[str] = ("ip", *words)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_IP_S, check=False)
+    except FileNotFoundError:
+        raise HostError("there is no program called ip on this host; install it (apt-get install iproute2)") from None
+    except subprocess.TimeoutExpired:
+        raise HostError(f"'{' '.join(argv)}' has not ended after {_IP_S:.0f} s; look at the host's load") from None
+    if done.returncode != 0:
+        raise HostError(f"'{' '.join(argv)}' failed: {' '.join(done.stderr.split())[:200]}; {_REMEDY}")
+
+
+def _set(name: str, value: str) -> None:
+    path = Path("/proc/sys") / name.replace(".", "/")
+    try:
+        path.write_text(value, encoding="ascii")
+    except OSError as error:
+        raise HostError(
+            f"sysctl {name} cannot be set to {value!r} in a network namespace ({error.strerror}); {_REMEDY}"
+        ) from None

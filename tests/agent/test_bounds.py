@@ -1,0 +1,198 @@
+"""How much a stranger may have of an agent: of its connections, its time, its patience. In this process, with its bounds made small."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from asyncli.agent import server as module
+from asyncli.agent.server import Agent
+from asyncli.plan import Plan
+from asyncli.records import Sample
+
+TOKEN = "a-token-of-the-tests-0123456789"
+
+
+@contextlib.asynccontextmanager
+async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterator[Agent]:
+    said: list[str] = []
+    plan = Plan(urls=(), **(of or {"server_pid": os.getpid()}))
+    one = Agent(plan, host="127.0.0.1", port=0, token=TOKEN, tls=tls, say=said.append)
+    one.said = said  # type: ignore[attr-defined]
+    await one.open()
+    running = asyncio.create_task(one.run())
+    try:
+        yield one
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await one.close()
+
+
+@pytest.fixture
+async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
+    """Samples this very process; whoever is wrong or silent waits a moment only."""
+    monkeypatch.setattr(module, "_WRONG_S", 0.01)
+    monkeypatch.setattr(module, "_IDLE_S", 0.3)
+    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 8)
+    async with an_agent() as one:
+        yield one
+
+
+async def ask(agent: Agent, head: str, body: bytes = b"", *, token: str = TOKEN, source: str = "127.0.0.1") -> tuple[int, bytes]:
+    """Status and body of one request on a connection of its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=(source, 0))
+    named = f"Host: x\r\nAuthorization: Bearer {token}\r\nAsyncli-Protocol: 1\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    writer.write(f"{head} HTTP/1.1\r\n{named}".encode() + body)
+    answer = await reader.read()
+    writer.close()
+    return int(answer.split()[1]), answer.partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "status"),
+    [
+        ("GET /v1/hello", b"", 200),
+        ("GET /metrics", b"", 200),
+        ("GET /", b"", 404),
+        ("GET /v1/hello/", b"", 404),
+        ("GET /v1/../../etc/passwd", b"", 404),
+        ("HEAD /v1/hello", b"", 405),
+        ("PUT /v1/lease", b"", 405),
+        ("POST /v1/lease", b"", 400),
+        ("POST /v1/lease", b'{"holder": ""}', 400),
+        ("POST /v1/lease", b'{"holder": "' + b"x" * 201 + b'"}', 400),
+        ("POST /v1/lease", b'{"holder": "' + b"x" * 2000 + b'"}', 413),
+        ("GET /v1/samples?after=0", b"", 409),
+        ("POST /v1/sample?after=0", b"", 409),
+        ("DELETE /v1/lease", b"", 204),
+    ],
+)
+async def test_it_answers_what_it_answers_and_nothing_else(agent: Agent, head: str, body: bytes, status: int) -> None:
+    found, answer = await ask(agent, head, body)
+    assert found == status
+    assert b"Python" not in answer
+    assert b"aiohttp" not in answer
+    # Of a stranger nothing is answered, not even that there is no such page.
+    assert (await ask(agent, head, body, token="x" * 20))[0] == 401
+
+
+async def test_the_holder_is_told_to_the_second(agent: Agent) -> None:
+    assert (await ask(agent, "POST /v1/lease", b'{"holder": "one\\u001b[2J"}'))[0] == 200
+    status, body = await ask(agent, "POST /v1/lease", b'{"holder": "two"}')
+    assert status == 409
+    assert b"it is held by one?[2J, from 127.0.0.1 since " in body
+
+
+async def test_one_address_that_asks_too_often_stops_no_other(agent: Agent) -> None:
+    found = [(await ask(agent, "GET /metrics", source="127.3.0.1"))[0] for _ in range(60)]
+    assert found[:30] == [200] * 30
+    assert 429 in found
+    assert (await ask(agent, "GET /metrics", source="127.3.0.2"))[0] == 200
+    assert "refused 127.3.0.1: asks too often" in agent.said  # type: ignore[attr-defined]
+
+
+async def test_a_house_full_of_strangers_lets_the_holder_in(agent: Agent) -> None:
+    held = [await asyncio.open_connection("127.0.0.1", agent.port) for _ in range(30)]
+    assert (await ask(agent, "GET /metrics"))[0] == 200
+    assert any("8 connections are open" in line for line in agent.said)  # type: ignore[attr-defined]
+    # Those who ask nothing are sent away, and so is one whose request never ends.
+    held[-1][1].write(b"GET /v1/hello HTTP/1.1\r\nX: ")
+    for reader, writer in held:
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+
+
+async def test_samples_of_everything_are_few(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, body = await ask(agent, "POST /v1/lease", b'{"holder": "one"}')
+    word = body.split(b'"')[3].decode()
+    found, taken, take = [], [], agent._collector.sample_now
+
+    async def counted() -> Sample:
+        taken.append(1)
+        return await take()
+
+    monkeypatch.setattr(agent._collector, "sample_now", counted)
+    for number in range(16):
+        reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=(f"127.4.0.{number + 1}", 0))
+        writer.write(
+            f"POST /v1/sample?after=0 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nAsyncli-Protocol: 1\r\n"
+            f"Asyncli-Lease: {word}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
+        found.append(int((await reader.read()).split()[1]))
+        writer.close()
+    assert status == 200
+    # Who asks for more of them gets the next one that comes of itself.
+    assert found == [200] * 16
+    assert 12 <= len(taken) < 16
+
+
+async def test_a_stranger_uses_up_nothing_of_those_who_have_the_token(agent: Agent) -> None:
+    # As at the end of a tunnel, where all have one address.
+    found = [(await ask(agent, "GET /metrics", token="x" * 20))[0] for _ in range(60)]
+    assert 429 in found
+    assert (await ask(agent, "GET /metrics"))[0] == 200
+
+
+async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 8)
+    authority, theirs = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(theirs)
+    ours = ssl.create_default_context()
+    authority.configure_trust(ours)
+    async with an_agent(theirs) as agent:
+        # Who does not trust it is told of.
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", agent.port, ssl=ssl.create_default_context())
+        async with asyncio.timeout(30):
+            while not any(line.startswith("refused 127.0.0.1: TLS fails") for line in agent.said):  # type: ignore[attr-defined]
+                await asyncio.sleep(0.01)
+        silent = [await asyncio.open_connection("127.0.0.1", agent.port) for _ in range(30)]
+        # Long before the handshake's own limit all but eight are let go.
+        gone = [asyncio.ensure_future(reader.read()) for reader, _ in silent]
+        async with asyncio.timeout(module._HANDSHAKE_S - 1.0):
+            while sum(one.done() for one in gone) < 30 - 8:
+                await asyncio.wait(gone, return_when=asyncio.FIRST_COMPLETED, timeout=0.1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, ssl=ours)
+        writer.write(f"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode())
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        assert "refused 127.0.0.1: 8 connections are open" in agent.said  # type: ignore[attr-defined]
+        writer.close()
+        for _, one in silent:
+            one.close()
+        await asyncio.gather(*gone, return_exceptions=True)
+
+
+async def test_a_server_that_is_started_again_is_described_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "_FACTS_FOR_S", 0.0)
+    written = tmp_path / "server.pid"
+    first, second = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+    try:
+        written.write_text(str(first.pid))
+        async with an_agent(server_pidfile=str(written)) as agent:
+
+            async def pid() -> Any:
+                return json.loads((await ask(agent, "GET /v1/hello"))[1])["server"]["pid"]
+
+            assert await pid() == first.pid
+            written.write_text(str(second.pid))
+            first.kill()
+            first.wait()
+            async with asyncio.timeout(30):
+                while await pid() != second.pid:
+                    await asyncio.sleep(0.3)
+    finally:
+        for one in (first, second):
+            one.kill()
+            one.wait()

@@ -1,0 +1,66 @@
+"""The page for Prometheus, by the grammar of its text format 0.0.4."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncli.agent.exposition import exposition
+from asyncli.records import METRICS
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\\\|\\"|\\n)*"'
+_SAMPLE = re.compile(rf"({_NAME})(?:\{{({_LABEL}(?:,{_LABEL})*)\}})? (\S+)")
+_HELP = re.compile(rf"# HELP ({_NAME}) (?:[^\\\n]|\\\\|\\n)*")
+_TYPE = re.compile(rf"# TYPE ({_NAME}) (counter|gauge|histogram|summary|untyped)")
+
+
+def parsed(text: str) -> dict[tuple[str, str], float]:
+    """Samples by name and labels; fails where it is not the format: one HELP and one TYPE before a metric's lines, all together."""
+    assert text.endswith("\n")
+    found: dict[tuple[str, str], float] = {}
+    helped, typed, current = set(), {}, ""
+    for line in text[:-1].split("\n"):
+        if match := _HELP.fullmatch(line):
+            assert match[1] not in helped
+            helped.add(match[1])
+        elif match := _TYPE.fullmatch(line):
+            assert match[1] not in typed
+            typed[match[1]] = match[2]
+            current = match[1]
+        else:
+            match = _SAMPLE.fullmatch(line)
+            assert match, line
+            assert match[1] == current, "the lines of a metric are one group"
+            assert (match[1], match[2] or "") not in found
+            found[match[1], match[2] or ""] = float(match[3])
+    assert helped == set(typed) == {name for name, _ in found}
+    assert all(name.endswith("_total") == (kind == "counter") for name, kind in typed.items())
+    return found
+
+
+def test_every_metric_has_its_line() -> None:
+    values = {name + ("X" if name.endswith(".") else ""): float(number) for number, name in enumerate(METRICS)}
+    # Of the soak's own hosts nothing is sampled here.
+    values = {name: value for name, value in values.items() if not name.startswith(("client.", "silent."))}
+    found = parsed(exposition(values, "1.0"))
+    assert len(found) == len(values) + 1
+    assert found["asyncli_status_accepts_total", ""] == values["status.accepts"]
+    assert found["asyncli_server_pss_bytes", ""] == values["server.pss_bytes"]
+    assert found["asyncli_server_cpu_seconds_total", ""] == values["server.cpu_s"]
+    assert found["asyncli_kernel_slab_bytes", 'cache="X"'] == values["kernel.slab.X"]
+    assert found["asyncli_tcp_events_total", 'counter="X"'] == values["tcp.X"]
+    assert found["asyncli_agent_info", 'version="1.0"'] == 1.0
+
+
+_ANY = st.dictionaries(
+    st.one_of(st.sampled_from(sorted(METRICS)), st.builds(str.__add__, st.sampled_from(["tcp.", "kernel.slab.", "probe."]), st.text())),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+
+
+@given(_ANY, st.text())
+def test_whatever_is_named_the_format_holds(values: dict[str, float], version: str) -> None:
+    parsed(exposition(values, version))

@@ -1,0 +1,514 @@
+"""A cluster as its user meets it: wrong addresses, foreign workers, certificates, signals, notebooks. One host, this one."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from hosts import Dask, Hosts, clustered
+from lanes import Lanes, Running
+from programs import Program, Server, codes, held, recorded, report, run, serving, told, until
+
+import asyncli
+from asyncli import __version__
+from asyncli.cluster.actor import HostActor
+from asyncli.cluster.link import Cluster, unanswered
+from asyncli.cluster.look import Seen
+from asyncli.cluster.muster import Fleet
+from asyncli.engine.shard import build_shard
+from asyncli.engine.spread import Destination, Spread
+from asyncli.errors import ClusterError, PlanError
+from asyncli.plan import Plan
+from asyncli.preflight.limits import Limits
+
+SHORT = ("-k", "4", "--ramp", "50/10ms", "--baseline", "0.2", "--residue", "0.2", "--json", "run.json", "--out", "run.db")
+lanes = Lanes()
+
+
+@pytest.fixture(scope="module")
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    yield from lanes.start(request, tmp_path_factory)
+
+
+class There(NamedTuple):
+    hosts: Hosts
+    workers: tuple[Dask, ...]
+    server: Server
+
+    @property
+    def address(self) -> str:
+        return self.hosts.address
+
+    def until_free(self) -> None:
+        for worker in self.workers:
+            worker.until_free()
+
+    def any_host(self) -> bool:
+        return any(worker.hosts() for worker in self.workers)
+
+    def holding(self, folder: Path, *more: str) -> Program:
+        return Program(folder, "soak", self.server.url, "--cluster", self.address, "-c", "100", "--hold", "10m", *SHORT, *more)
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[There]:
+    """Two Dask workers on one host, which are one."""
+    with clustered(folder) as hosts, serving() as server:
+        yield There(hosts, (hosts.worker(), hosts.worker()), server)
+
+
+@contextmanager
+def empty_cluster(folder: Path) -> Iterator[There]:
+    with clustered(folder) as hosts, serving() as server:
+        yield There(hosts, (), server)
+
+
+@contextmanager
+def no_cluster(folder: Path) -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
+def soak(folder: Path, server: Server, address: str, *arguments: str) -> tuple[int, str]:
+    """The status and what stands on standard error of a soak that should not come far."""
+    done = run(folder, "soak", server.url, "--cluster", address, "-c", "100", "--hold", "1", *SHORT, *arguments)
+    return done.status, done.err
+
+
+def one_line(folder: Path, server: Server, address: str, *arguments: str) -> str:
+    before = server.accepts
+    status, said = soak(folder, server, address, *arguments)
+    assert (status, said.count("\n"), server.accepts) == (2, 1, before), said
+    assert not (folder / "run.db").exists()
+    return said
+
+
+@lanes(cluster)
+def test_two_workers_of_one_host_are_one_actor(folder: Path, there: There) -> None:
+    assert soak(folder, there.server, there.address) == (0, "")
+    summary = report(folder, "run.db")
+    (one,) = summary["environment"]["cluster"]["hosts"]
+    assert (one["connections"], one["workers"]) == (100, 1)
+    assert summary["connections"]["held"] == 100
+    there.until_free()
+
+
+@lanes(cluster)
+def test_what_the_hosts_cannot_do(folder: Path, there: There) -> None:
+    status, said = soak(folder, there.server, there.address, "-c", "200k", "--source", "127.0.0.1")
+    assert status == 2
+    assert "the 1 host of the cluster can hold" in said
+    assert "local ports" in said
+    assert "Traceback" not in said
+    status, said = soak(folder, there.server, there.address, "-c", "60k", "--workers", "1")
+    assert status == 2
+    assert "the shares of 1 processes fit on no host; leave --workers out" in said
+
+
+def shard(there: There) -> bytes:
+    plan = Plan(urls=(there.server.url,), connections=10)
+    return msgspec.msgpack.encode(build_shard(plan, Spread((Destination(2, "127.0.0.1", there.server.port),), (), 1, True, 28_232)))
+
+
+@lanes(cluster)
+def test_an_actor_that_is_closed_at_any_moment_leaves_nothing(folder: Path, there: There) -> None:
+    """A call is a message of its own: one that closes may overtake the one that opens, or come in the midst of it."""
+    from distributed import Client
+
+    async def provoke() -> None:
+        async with Client(there.address, asynchronous=True, set_as_default=False) as client:
+            for after_s in (None, 0.0, 0.0, 0.0, 0.002, 0.005, 0.01, 0.02, 0.05):
+                with client.as_current():
+                    actor = await client.submit(HostActor, "a test", actor=True, pure=False)
+                if after_s is None:
+                    await actor.close()
+                    assert await actor.open(shard(there)) == "its session has left it"
+                else:
+                    opening = asyncio.ensure_future(actor.open(shard(there)))
+                    await asyncio.sleep(after_s)
+                    await actor.close()
+                    await opening
+                assert not there.any_host(), after_s
+
+    asyncio.run(provoke())
+
+
+@lanes(cluster)
+def test_two_sessions_that_come_at_once(folder: Path, there: There) -> None:
+    from distributed import Client
+
+    async def provoke() -> None:
+        async with Client(there.address, asynchronous=True, set_as_default=False) as client:
+            with client.as_current():
+                where = [sorted(await client.nthreads())[0]]
+                first, second = [
+                    await client.submit(HostActor, name, actor=True, pure=False, workers=where) for name in ("one", "another")
+                ]
+            assert await first.open(shard(there)) == ""
+            assert await second.open(shard(there)) == "it is held by one"
+            await second.close()
+            assert there.any_host()
+            await first.close()
+
+    asyncio.run(provoke())
+    there.until_free()
+
+
+@lanes(cluster)
+def test_two_sessions_on_one_host(folder: Path, there: There) -> None:
+    (folder / "other").mkdir()
+    with there.holding(folder) as first:
+        first.until_phase("hold")
+        assert "is held by a session of" in one_line(folder / "other", there.server, there.address)
+        first.signal()
+        assert first.wait().status == 0
+
+
+def two_signals(folder: Path, there: There, phase: str, *long: str) -> None:
+    with there.holding(folder, *long) as program:
+        if phase == "start":
+            program.until(there.any_host, "a host process starts")
+        else:
+            program.until_phase(phase)
+        # Two kinds: two of one kind may be told as one.
+        program.signal(signal.SIGTERM)
+        program.signal(signal.SIGINT)
+        assert program.wait().status == 130
+        assert "Traceback" not in program.err
+        program.until_gone()
+    there.until_free()
+
+
+@lanes(cluster)
+def test_two_signals_in_the_start_leave_nothing_anywhere(folder: Path, there: There) -> None:
+    two_signals(folder, there, "start")
+
+
+@lanes(cluster)
+def test_two_signals_in_the_baseline_leave_nothing_anywhere(folder: Path, there: There) -> None:
+    two_signals(folder, there, "baseline", "--baseline", "10m")
+
+
+@lanes(cluster)
+def test_two_signals_in_the_ramp_leave_nothing_anywhere(folder: Path, there: There) -> None:
+    two_signals(folder, there, "ramp", "--ramp", "1/1s")
+
+
+@lanes(cluster)
+def test_two_signals_in_the_hold_leave_nothing_anywhere(folder: Path, there: There) -> None:
+    two_signals(folder, there, "hold")
+
+
+@lanes(cluster)
+def test_a_killed_session_leaves_nothing_anywhere_and_its_run_can_be_resumed(folder: Path, there: There) -> None:
+    with there.holding(folder) as program:
+        program.until(lambda: held(folder) == 100, "all are on record")
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    alone = run(folder, "soak", "--resume", "run.db")
+    assert (alone.status, alone.err.count("\n")) == (2, 1)
+    assert f"were opened by a cluster; write --cluster {there.address} again" in alone.err
+    before = recorded(folder / "run.db")
+    assert before is not None
+    # At once, as a service manager would: the hosts may not have let go yet, and are waited for.
+    with Program(folder, "soak", "--resume", "run.db", "--cluster", there.address) as program:
+        program.until(lambda: held(folder) == 100 and ticks(folder) > len(before.ticks) + 3, "all are held again")
+        assert there.any_host()
+        program.signal()
+        done = program.wait()
+        program.until_gone()
+    there.until_free()
+    assert (done.status, done.err) == (4, "")
+    summary = report(folder, "run.db")
+    assert (summary["connections"]["held"], summary["connections"]["deaths"]) == (100, {"generator_lost": 100})
+    assert (summary["connections"]["opened"], summary["connections"]["reopened"]) == (200, 100)
+    assert "resumed" in codes(summary)
+    # What the hosts' processes have used goes on from where it was.
+    now = recorded(folder / "run.db")
+    assert now is not None
+    used = [one.values["generator.cpu_s"] for one in now.samples if "generator.cpu_s" in one.values]
+    assert used == sorted(used)
+
+
+def ticks(folder: Path) -> int:
+    run = recorded(folder / "run.db")
+    return len(run.ticks) if run is not None else 0
+
+
+@lanes(cluster)
+def test_from_a_notebook(folder: Path, there: There) -> None:
+    from distributed import Client
+
+    async def cell() -> None:
+        client = await asyncio.to_thread(Client, there.address)
+        try:
+            settings = {"connections": 100, "ramp": "50/10ms", "hold": 1, "baseline": 0.2, "residue": 0.2}
+            recorded = await asyncli.soak(there.server.url, folder / "run.db", cluster=client, **settings)
+            assert (recorded.verdict, recorded.summary.connections.held) == ("passed", 100)
+            # It is still its owner's.
+            assert await asyncio.to_thread(lambda: client.submit(sum, [1, 2]).result()) == 3
+        finally:
+            await asyncio.to_thread(client.close)
+
+    asyncio.run(cell())
+
+
+def test_who_cannot_join_keeps_nobody_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of another asyncli, one without, and one that is cut off though the scheduler still knows it."""
+    whole = Seen(asyncli=__version__, host="good", place="good", boot="good", limits=Limits(), spread=Spread((), (), 1, local=False, ports=28_232))
+    kinds: dict[str, Any] = {
+        "tcp://1": msgspec.msgpack.encode({"asyncli": "0.0.9"}), "tcp://2": ModuleNotFoundError("No module named 'asyncli'", name="asyncli"),
+        "tcp://3": None, "tcp://4": OSError("Timed out trying to connect"), "tcp://5": msgspec.msgpack.encode(whole),
+    }  # fmt: skip
+
+    class Scheduler:
+        status = "running"
+
+        async def nthreads(self) -> dict[str, int]:
+            return dict.fromkeys(kinds, 1)
+
+        async def run(self, function: Any, document: Any, *, workers: list[str], on_error: str) -> dict[str, Any]:
+            if kinds[workers[0]] is None:
+                await asyncio.sleep(60.0)
+            return {workers[0]: kinds[workers[0]]}
+
+    monkeypatch.setattr("asyncli.cluster.link._ANSWER_S", 0.2)
+    there = Cluster("tcp://scheduler:1")
+    there._client = Scheduler()
+    there._fleet = Fleet(Plan(urls=("http://10.0.0.8/",)), (), 1, ())
+    assert [one.name for one in asyncio.run(there._find(set()))] == ["good"]
+    # Before the start each is told, in one line.
+    words = {"tcp://1": "has asyncli 0.0.9", "tcp://2": "has no asyncli, or an older one; install", "tcp://3": "cannot be asked", "tcp://4": "(Timed out trying"}
+    every = kinds
+    for address, said in words.items():
+        kinds = {address: every[address]}
+        with pytest.raises(ClusterError, match=re.escape(said)):
+            asyncio.run(there.muster(there._fleet.plan))
+
+
+# -- what is no cluster
+
+
+@pytest.mark.parametrize(
+    ("address", "files", "said"),
+    [
+        ("scheduler:8786", {}, "is no address of a Dask scheduler; write tcp://host:8786"),
+        ("tcp://127.0.0.1:1", {"ca": "ca.pem"}, "--cluster-ca: of no use with tcp://"),
+        ("tls://127.0.0.1:1", {"ca": "ca.pem"}, "--cluster-cert, --cluster-key is missing"),
+        ("tls://127.0.0.1:1", {}, "tls:// needs certificates"),
+    ],
+)
+def test_an_address_that_makes_no_sense(address: str, files: dict[str, str], said: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        Cluster.at(address, **files)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+# Each was met with a real scheduler, some of them by chance in place of another.
+@pytest.mark.parametrize(
+    ("scheme", "reason", "said"),
+    [
+        ("tcp", "[Errno 104] Connection reset by peer", "does it speak TLS? then write tls://"),
+        ("tcp", "Stream is closed", "does it speak TLS? then write tls://"),
+        ("tls", "Stream is closed", "refuses our certificate, or speaks no TLS"),
+        ("tls", "EOF occurred in violation of protocol (_ssl.c:2427)", "refuses our certificate, or speaks no TLS"),
+        ("tls", "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:2580)", "refuses our certificate ("),
+        ("tls", "IOStream is not idle; cannot convert to SSL", "speaks no TLS ("),
+        ("tls", "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)", "speaks no TLS ("),
+    ],
+)
+def test_who_listens_and_cannot_be_talked_to_is_not_said_to_be_missing(scheme: str, reason: str, said: str) -> None:
+    words = unanswered(f"{scheme}://10.0.0.7:8786", reason)
+    assert words.startswith(f"something listens at {scheme}://10.0.0.7:8786, but ")
+    assert said in words
+
+
+@lanes(no_cluster)
+def test_an_address_that_leads_nowhere(folder: Path, server: Server) -> None:
+    assert "no Dask scheduler answers at tcp://127.0.0.1:1 (" in one_line(folder, server, "tcp://127.0.0.1:1")
+
+
+@lanes(no_cluster)
+def test_what_is_no_scheduler(folder: Path, server: Server) -> None:
+    with serving() as other:
+        assert "no Dask scheduler answers at" in one_line(folder, server, f"tcp://127.0.0.1:{other.port}")
+
+
+@lanes(no_cluster)
+def test_without_the_extra_it_says_what_to_install(folder: Path, server: Server) -> None:
+    code = "import sys; sys.modules['distributed'] = None\nfrom asyncli.cli.main import main\nmain()"
+    asked = ["soak", "http://127.0.0.1:1/", "--cluster", "tcp://127.0.0.1:8786"]
+    done = subprocess.run([sys.executable, "-c", code, *asked], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "pip install 'asyncli[dask]'" in done.stderr
+
+
+@lanes(empty_cluster)
+def test_a_cluster_without_a_worker(folder: Path, there: There) -> None:
+    said = one_line(folder, there.server, there.address)
+    assert f"has no worker; start one on each client host: dask worker {there.address}" in said
+
+
+@lanes(empty_cluster)
+def test_workers_of_another_kind(folder: Path, there: There) -> None:
+    """Another asyncli is there, or none is to be found."""
+    kinds = {
+        "import asyncli; asyncli.__version__ = '0.0.9'": "has asyncli 0.0.9, here it is",
+        "import sys\nclass Without:\n    def find_spec(self, name, *_):\n        if name.startswith('asyncli'): "
+        "raise ModuleNotFoundError(f'No module named {name!r}')\nsys.meta_path.insert(0, Without())": "has no asyncli, or an older one; install",
+    }
+    for change, said in kinds.items():
+        preload = folder / "preload.py"
+        preload.write_text(change)
+        there.hosts.stop_workers()
+        there.hosts.worker(None, "--preload", str(preload))
+        assert said in one_line(folder, there.server, there.address)
+
+
+@lanes(empty_cluster)
+def test_a_bug_of_the_actor_does_not_hide(folder: Path, there: There) -> None:
+    there.hosts.stop_workers()
+    preload = folder / "preload.py"
+    preload.write_text(
+        "from asyncli.collect.processes import ProcessGroup as p\n"
+        "def memory(self, old=p.memory, left=[3]):\n    if not left[0]: raise RuntimeError('a bug')\n    left[0] -= 1\n    return old(self)\n"
+        "p.memory = memory\n"
+    )
+    worker = there.hosts.worker(None, "--preload", str(preload))
+    with there.holding(folder) as program:
+        done = program.wait()
+        program.until_gone()
+    worker.until_free()
+    assert (done.status, "Traceback" in done.err) == (4, False)
+    assert "has given up (its actor failed: RuntimeError: a bug) while it held 100" in " ".join(done.out.split())
+
+
+@lanes(empty_cluster)
+def test_a_scheduler_that_dies_and_is_started_anew(folder: Path, there: There) -> None:
+    there.hosts.stop_workers()
+    worker = there.hosts.worker()
+    with there.holding(folder) as program:
+        program.until(lambda: held(folder) == 100, "all are held")
+        there.hosts.scheduler.kill()
+        program.until(lambda: "hosts_all_lost" in told(folder) and held(folder) == 0, "it says that it waits")
+        worker.until_free()
+        there.hosts.schedule_anew()
+        worker = there.hosts.worker()
+        program.until(lambda: held(folder) == 100, "all are held again")
+        program.signal()
+        done = program.wait()
+        program.until_gone()
+    worker.until_free()
+    assert (done.status, done.err) == (4, "")
+    summary = report(folder, "run.db")
+    assert {"host_lost", "hosts_all_lost", "host_joined"} <= codes(summary)
+    connections = summary["connections"]
+    assert (connections["opened"], connections["deaths"], connections["held"]) == (200, {"generator_lost": 100}, 100)
+    assert "lost 100 connections with a client host (" in next(one["evidence"] for one in summary["findings"] if one["code"] == "verdict_invalid")
+
+
+@lanes(empty_cluster)
+def test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while(folder: Path, there: There) -> None:
+    there.hosts.stop_workers()
+    for number, patience_s in enumerate((600.0, 3.0)):
+        worker = there.hosts.worker()
+        code = f"import asyncli.cluster.generator as g; g.ALONE_S = {patience_s}\nfrom asyncli.cli.main import main\nmain()"
+        asked = ("soak", there.server.url, "--cluster", there.address, "-c", "100", "--hold", "10m", *SHORT[:-3], "run.json", "--out", f"run{number}.db")
+        with subprocess.Popen([sys.executable, "-c", code, *asked], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as soak:
+            assert soak.stderr is not None
+            try:
+                until(lambda name=f"run{number}.db": held(folder, name) == 100, "all are held")
+                worker.stop()
+                until(lambda name=f"run{number}.db": "hosts_all_lost" in told(folder, name), "it says that it waits")
+                if patience_s > 60.0:
+                    soak.send_signal(signal.SIGINT)
+                assert (soak.wait(60.0), soak.stderr.read()) == (4, "")
+            finally:
+                soak.kill()
+        found = report(folder, f"run{number}.db")
+        assert ("generator_failed" in codes(found)) is (patience_s < 60.0)
+        assert found["connections"]["deaths"] == {"generator_lost": 100}
+        there.hosts.stop_workers()
+
+
+@lanes(empty_cluster)
+def test_so_many_hosts_are_waited_for(folder: Path, there: There) -> None:
+    there.hosts.stop_workers()
+    asked = ("-c", "10", "--hold", "0.2", *SHORT, "--cluster-hosts", "1")
+    with Program(folder, "soak", there.server.url, "--cluster", there.address, *asked) as program:
+        time.sleep(2.0)  # it finds none meanwhile
+        there.hosts.worker()
+        assert (program.wait().status, program.err) == (0, "")
+    code = "import asyncli.cluster.link as l; l._COME_S = 2.0\nfrom asyncli.cli.main import main\nmain()"
+    words = ["check", there.server.url, "--cluster", there.address, "--cluster-hosts", "2"]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--cluster-hosts: 1 of 2 hosts are there after 2 s" in done.stderr
+
+
+# -- TLS
+
+
+def certificates(folder: Path, name: str, lasts: datetime.timedelta) -> tuple[str, ...]:
+    """An authority and a certificate of its that ``lasts`` from now, as Dask's flags of a scheduler or worker."""
+    import trustme
+
+    folder = folder / name
+    folder.mkdir()
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1", "localhost", not_after=datetime.datetime.now(datetime.UTC) + lasts)
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    leaf.private_key_pem.write_to_path(folder / "key.pem")
+    for blob in leaf.cert_chain_pems:
+        blob.write_to_path(folder / "cert.pem", append=True)
+    return ("--tls-ca-file", str(folder / "ca.pem"), "--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
+
+
+def flags_of(files: tuple[str, ...]) -> tuple[str, ...]:
+    return ("--cluster-ca", files[1], "--cluster-cert", files[3], "--cluster-key", files[5])
+
+
+@lanes(empty_cluster)
+def test_tls_to_a_scheduler_that_has_none(folder: Path, there: There) -> None:
+    files = flags_of(certificates(folder, "ours", datetime.timedelta(days=1)))
+    said = one_line(folder, there.server, there.address.replace("tcp", "tls"), *files)
+    assert re.search(r"something listens at tls://127\.0\.0\.1:\d+, but (refuses our certificate, or )?speaks no TLS \(.*write tcp://", said)
+
+
+@lanes(no_cluster)
+def test_tls_lets_in_who_has_a_certificate_and_nobody_else(folder: Path, server: Server) -> None:
+    day = datetime.timedelta(days=1)
+    ours, strangers, expired = (
+        certificates(folder, name, lasts) for name, lasts in (("ours", day), ("strangers", day), ("expired", -day))
+    )
+    with clustered(folder, more=ours) as cluster:
+        worker = cluster.worker()
+        assert soak(folder, server, cluster.address, *flags_of(ours)) == (0, "")
+        assert "cluster_open" not in codes(report(folder, "run.db"))
+        (folder / "run.db").unlink()
+        said = one_line(folder, server, cluster.address, *flags_of(strangers))
+        assert "shows a certificate that is not to be trusted (" in said
+        assert "certificate verify failed" in said
+        said = one_line(folder, server, cluster.address.replace("tls", "tcp"))
+        assert "something listens at tcp://127.0.0.1:" in said
+        assert "does it speak TLS? then write tls://" in said
+        # A client whose certificate has expired is not let in: what it knows of it is that the scheduler hangs up.
+        mixed = ("--cluster-ca", ours[1], "--cluster-cert", expired[3], "--cluster-key", expired[5])
+        assert "refuses our certificate" in one_line(folder, server, cluster.address, *mixed)
+        mixed = ("--cluster-ca", ours[1], "--cluster-cert", strangers[3], "--cluster-key", strangers[5])
+        assert "refuses our certificate" in one_line(folder, server, cluster.address, *mixed)
+        torn = ("--cluster-ca", ours[1], "--cluster-cert", ours[3], "--cluster-key", strangers[5])
+        assert "--cluster-key: is not the key of the certificate in --cluster-cert" in one_line(folder, server, cluster.address, *torn)
+        worker.until_free()

@@ -1,0 +1,344 @@
+"""A fleet of two hosts, each in a network namespace of its own: whole, cut off, killed, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from agents import AnAgent, token_file
+from hosts import HUB, Bridge, Dask, Hosts, another_machine, bridged, clustered
+from lanes import Lanes, Running
+from namespaces import inside
+from programs import Program, codes, held, recorded, report, require_whole, until
+from skew import Skew
+
+from asyncli.analysis.sides import sides
+from asyncli.lab.nginx import LabNginx
+from asyncli.store.reader import read_run
+
+pytestmark = [pytest.mark.nginx, pytest.mark.namespaces]
+N = 1000
+EARLIER_S = 5000.0
+lanes = Lanes()
+
+
+@pytest.fixture(scope="module")
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    yield from lanes.start(request, tmp_path_factory)
+
+
+class Stage(NamedTuple):
+    bridge: Bridge
+    hosts: Hosts
+    server: LabNginx
+    first: Dask
+    second: Dask
+
+    def soaking(self, folder: Path, *arguments: str, before: tuple[str, ...] = (), status: bool = True) -> Program:
+        seen = ("--status-url", str(self.server.status_url)) if status else ()
+        with inside(self.bridge.hub):
+            return Program(
+                folder, "soak", self.server.url, "--cluster", self.hosts.address, "-c", str(N), "-k", "4", "--ramp", "10/10ms",
+                "--baseline", "0.2", "--residue", "0.2", *seen, "--timeout", "2", "--connect-timeout", "2", "--out", "run.db",
+                "--json", "run.json", *arguments, before=before,
+            )  # fmt: skip
+
+
+@contextmanager
+def staged(folder: Path, before: tuple[str, ...] = (), before_second: tuple[str, ...] = ()) -> Iterator[Stage]:
+    with bridged(2) as bridge, asyncio.Runner() as runner, clustered(folder, at=HUB, namespace=bridge.hub) as hosts:
+        with inside(bridge.hub):
+            server = LabNginx(connections=4 * N, address=HUB, workers=2)
+            runner.run(server.start())
+        try:
+            one, other = bridge.clients
+            yield Stage(bridge, hosts, server, hosts.worker(one, before=before), hosts.worker(other, before=(*before, *before_second)))
+        finally:
+            runner.run(server.stop())
+
+
+@contextmanager
+def machines(folder: Path) -> Iterator[Stage]:
+    """The clients are on another machine than the server, by what tells machines apart."""
+    with staged(folder, another_machine(folder, 1)) as stage:
+        yield stage
+
+
+@contextmanager
+def cut(folder: Path) -> Iterator[Stage]:
+    with staged(folder) as stage:
+        yield stage
+
+
+@contextmanager
+def briefly_cut(folder: Path) -> Iterator[Stage]:
+    with staged(folder) as stage:
+        yield stage
+
+
+@contextmanager
+def drained(folder: Path) -> Iterator[Stage]:
+    with staged(folder) as stage:
+        yield stage
+
+
+@contextmanager
+def clocks(folder: Path) -> Iterator[tuple[Stage, Skew]]:
+    """The second host was booted before the others."""
+    skew = Skew(folder)
+    skew.ahead(EARLIER_S)
+    with staged(folder, before_second=("env", *(f"{name}={value}" for name, value in skew.environment.items()))) as stage:
+        yield stage, skew
+
+
+@contextmanager
+def killed(folder: Path) -> Iterator[Stage]:
+    with staged(folder) as stage:
+        yield stage
+
+
+def reopened(folder: Path) -> bool:
+    """The share of one of two hosts is open again, and all are held."""
+    run = recorded(folder / "run.db")
+    return run is not None and sum(tick.reopened for _, tick in run.ticks) == N / 2 and held(folder) == N
+
+
+@contextmanager
+def two_held(stage: Stage, folder: Path, *arguments: str) -> Iterator[Program]:
+    """A soak that holds all of its connections from two hosts, until the end of the block."""
+    with stage.soaking(folder, "--hold", "10m", *arguments) as program:
+        program.until(lambda: held(folder) == N, "all are on record")
+        yield program
+        program.until_gone()
+    for one in (stage.first, stage.second):
+        one.until_free()
+
+
+def end(program: Program) -> None:
+    program.signal()
+    program.wait()
+
+
+@lanes(machines)
+def test_two_hosts_are_one_run(folder: Path, stage: Stage) -> None:
+    with stage.soaking(folder, "--hold", "3") as program:
+        done = program.wait()
+    summary = report(folder, "run.db")
+    require_whole(done.status, summary)
+    assert (summary["connections"]["held"], summary["connections"]["lost"], summary["reconciliation"]["agrees"]) == (N, 0, True)
+    assert summary["reconciliation"]["accepts_delta"] == N
+    cluster = summary["environment"]["cluster"]
+    assert [(one["connections"], one["workers"]) for one in cluster["hosts"]] == [(N / 2, 1), (N / 2, 1)]
+    for number, one in enumerate(cluster["hosts"]):
+        assert one["name"].endswith(f" at {stage.bridge.address(number)}")
+        # One machine has one monotonic clock, so that what is left is the error of the measurement.
+        assert abs(one["clock_offset_s"]) <= one["clock_uncertainty_s"] < 0.1
+    assert summary["generator"]["processes"] == 4
+    # The server is where asyncli is, and no client.
+    there = sides(summary["environment"])
+    assert (there.ends, there.server, there.generator, there.far) == (1, True, False, None)
+    assert "cluster_memory" not in codes(summary)
+    # Each second of each host is counted once.
+    run = recorded(folder / "run.db")
+    assert run is not None
+    seconds = [tick.second for _, tick in run.ticks]
+    assert seconds == list(range(1, len(seconds) + 1))
+    assert sum(tick.opened for _, tick in run.ticks) == N
+
+
+@lanes(machines)
+def test_an_agent_on_the_servers_host_and_a_session_on_a_third(folder: Path, stage: Stage) -> None:
+    token = token_file(folder)
+    with inside(stage.bridge.hub):
+        agent = AnAgent(folder, "--status-url", str(stage.server.status_url), "--token-file", token)
+    with agent:
+        asked = ("--agent", agent.url, "--agent-token-file", str(token), "--hold", "3")
+        with stage.soaking(folder, *asked, before=another_machine(folder, 2), status=False) as program:
+            done = program.wait()
+    summary = report(folder, "run.db")
+    require_whole(done.status, summary)
+    both = summary["reconciliation"]
+    assert (both["client_held"], both["server_active"], both["accepts_delta"], both["agrees"]) == (N, N, N, True)
+    assert summary["server"]["processes"] == {"baseline": 3, "hold_end": 3}
+    there = sides(summary["environment"])
+    assert (there.ends, there.server, there.generator, there.host) == (1, True, False, "the server's host")
+    assert "cluster_memory" not in codes(summary)
+    names = set(read_run(folder / "run.db").samples.metrics)  # type: ignore[attr-defined]
+    assert {"status.active", "server.pss_bytes", "kernel.socket_bytes", "host.used_bytes", "generator.cpu_s", "session.cpu_s"} <= names
+    # Of the session's host, which opens nothing, there is nothing.
+    assert [name for name in names if name.startswith("client.")] == []
+
+
+@lanes(machines)
+def test_a_short_cut_loses_no_second(folder: Path, stage: Stage) -> None:
+    with two_held(stage, folder, "--timeout", "1m") as program:
+        stage.bridge.link(1, "down")
+        program.until(lambda: "said nothing for 5 s" in program.out, "its silence is told")
+        stage.bridge.link(1, "up")
+        program.until(lambda: "speaks again" in program.out, "its return is told")
+        program.until(lambda: held(folder) == N, "all are counted again")
+        # And one of the session itself: what the hosts say meanwhile is kept there.
+        before = recorded(folder / "run.db")
+        assert before is not None
+        program.signal(signal.SIGSTOP)
+        since = time.monotonic()
+        until(lambda: time.monotonic() > since + 5.0, "five seconds pass")
+        program.signal(signal.SIGCONT)
+        program.until(lambda: (now := recorded(folder / "run.db")) and len(now.ticks) > len(before.ticks) + 5, "it goes on")
+        end(program)
+    summary = report(folder, "run.db")
+    assert {"host_silent", "host_back"} <= codes(summary)
+    assert "host_lost" not in codes(summary)
+    assert (summary["connections"]["held"], summary["connections"]["lost"], summary["connections"]["opened"]) == (N, 0, N)
+    assert summary["reconciliation"]["agrees"]
+    # Each second of the session's own absence has the heartbeats of that second.
+    run = read_run(folder / "run.db")
+    assert all(tick.sent for _, tick in run.ticks[len(before.ticks) : len(before.ticks) + 5])
+
+
+@lanes(briefly_cut)
+def test_what_a_cut_longer_than_the_timeout_loses_is_laid_to_the_host(folder: Path, stage: Stage) -> None:
+    with two_held(stage, folder) as program:
+        stage.bridge.link(1, "down")
+        program.until(lambda: "said nothing for 5 s" in program.out, "its silence is told")
+        stage.bridge.link(1, "up")
+        program.until(lambda: "speaks again" in program.out, "its return is told")
+        program.until(lambda: held(folder) == N, "all are held again")
+        end(program)
+    summary = report(folder, "run.db")
+    assert summary["connections"]["deaths"]["heartbeat_timeout"] > N / 4
+    assert {(one["cause"], one["code"]) for one in summary["diagnoses"]} == {("heartbeat_timeout", "client_cut")}
+    told = next(one["evidence"] for one in summary["findings"] if one["code"] == "lost_heartbeat_timeout")
+    assert f" at {stage.bridge.address(1)} had itself been silent for " in told
+
+
+@lanes(cut)
+def test_a_link_that_is_down_for_long_loses_the_host(folder: Path, stage: Stage) -> None:
+    with two_held(stage, folder) as program:
+        stage.bridge.link(1, "down")
+        program.until(lambda: "said nothing for 5 s" in program.out, "its silence is told")
+        program.until(lambda: held(folder) == N / 2, "what it held is left out")
+        program.until(lambda: "said nothing for 20 s" in program.out, "its loss is told")
+        assert "its share of 500 is opened again: 500 on" in program.out
+        stage.second.until_free()
+        program.until(lambda: reopened(folder), "the other holds them all")
+        stage.bridge.link(1, "up")
+        end(program)
+    summary = report(folder, "run.db")
+    assert {"host_silent", "host_lost"} <= codes(summary)
+    assert (summary["connections"]["held"], summary["connections"]["deaths"]["generator_lost"]) == (N, 500)
+    assert summary["run"]["verdict"] == "invalid"
+
+
+@lanes(clocks)
+def test_a_clock_of_its_own_and_a_host_that_sleeps(folder: Path, there: tuple[Stage, Skew]) -> None:
+    stage, skew = there
+    with two_held(stage, folder) as program:
+        since = time.monotonic()
+        slept_s = skew.suspend(
+            lambda: [stage.second.popen.pid, *stage.second.hosts()],
+            lambda: until(lambda: time.monotonic() > since + 3.0, "three seconds pass"),
+        )
+        program.until(lambda: "has drifted by" in program.out, "its clock is measured again")
+        end(program)
+    (drifted_ms,) = set(re.findall(r"has drifted by (-\d+) ms", program.out))
+    assert abs(float(drifted_ms) + 1000 * slept_s) < 100
+    summary = report(folder, "run.db")
+    first, second = (one["clock_offset_s"] for one in summary["environment"]["cluster"]["hosts"])
+    assert abs(second - first - EARLIER_S) < 0.1
+    counts = summary["connections"]
+    assert (counts["held"], counts["lost"], counts["opened"], summary["reconciliation"]["agrees"]) == (N, 0, N, True)
+    # Both began at one instant: neither waited for the other's clock, nor made up for it.
+    run = read_run(folder / "run.db")
+    assert [tick.second for _, tick in run.ticks] == list(range(1, len(run.ticks) + 1))
+    assert summary["ramp"]["lateness_ms"]["max"] < 1000
+
+
+@lanes(drained)
+def test_a_host_that_is_cut_off_in_the_drain_keeps_nobody_waiting(folder: Path, stage: Stage) -> None:
+    with two_held(stage, folder) as program:
+        stage.bridge.link(1, "down")
+        program.until(lambda: "said nothing for 5 s" in program.out, "its silence is told")
+        end(program)
+        stage.second.until_free()
+        stage.bridge.link(1, "up")
+    summary = report(folder, "run.db")
+    assert {"host_silent", "host_lost"} <= codes(summary)
+    assert "drain_unfinished" not in codes(summary)
+    assert (summary["run"]["complete"], summary["connections"]["held"]) == (True, N / 2)
+    assert summary["connections"]["deaths"] == {"generator_lost": N / 2}
+
+
+@lanes(killed)
+def test_a_killed_host_process(folder: Path, stage: Stage) -> None:
+    with two_held(stage, folder) as program:
+        os.kill(min(stage.second.hosts()), signal.SIGKILL)
+        lost_to_the_other(stage, folder, program)
+    opened_again(folder)
+
+
+@lanes(killed)
+def test_a_killed_dask_worker(folder: Path, stage: Stage) -> None:
+    with two_held(stage, folder) as program:
+        stage.second.kill()
+        lost_to_the_other(stage, folder, program)
+    opened_again(folder)
+
+
+@lanes(killed)
+def test_a_host_process_that_is_stopped_does_not_hide_behind_its_actor(folder: Path, stage: Stage) -> None:
+    second = stage.hosts.worker(stage.bridge.clients[1])
+    with two_held(stage, folder) as program:
+        stopped = min(stage.first.hosts())
+        os.kill(stopped, signal.SIGSTOP)
+        program.until(lambda: "said nothing for 5 s" in program.out, "its silence is told")
+        program.until(lambda: held(folder) == N / 2, "what it held is left out")
+        # What is lost meanwhile it is not asked to open, until it speaks.
+        second.kill()
+        program.until(lambda: "500 by nobody, for want of room" in program.out, "the other's loss is told")
+        os.kill(stopped, signal.SIGCONT)
+        program.until(lambda: "500 connections that nobody held are opened again: 500 on" in program.out, "it takes them over")
+        program.until(lambda: reopened(folder), "all are held again")
+        end(program)
+    assert {"host_back", "share_taken"} <= codes(report(folder, "run.db"))
+    opened_again(folder)
+
+
+@lanes(killed)
+def test_what_nobody_has_room_for_waits_for_another_host(folder: Path, stage: Stage) -> None:
+    # On one host ports for little more than its share. On the other those of the lost connections wait in TIME_WAIT.
+    with inside(stage.bridge.clients[0]):
+        Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20599")
+    second = stage.hosts.worker(stage.bridge.clients[1])
+    with two_held(stage, folder) as program:
+        second.kill()
+        program.until(lambda: "500 by nobody, for want of room" in program.out, "its loss is told")
+        program.until(lambda: held(folder) == N / 2, "a half is held")
+        third = stage.hosts.worker(stage.bridge.clients[1])
+        program.until(lambda: "is there, and opens 500 connections" in program.out, "another host has come")
+        program.until(lambda: reopened(folder), "all are held again")
+        end(program)
+        third.until_free()
+    assert "host_joined" in codes(report(folder, "run.db"))
+
+
+def lost_to_the_other(stage: Stage, folder: Path, program: Program) -> None:
+    program.until(lambda: "its share of 500 is opened again: 500 on" in program.out, "its loss is told")
+    stage.second.until_free()
+    program.until(lambda: reopened(folder), "the other holds them all")
+    end(program)
+
+
+def opened_again(folder: Path) -> None:
+    summary = report(folder, "run.db")
+    assert (summary["connections"]["held"], summary["connections"]["deaths"]) == (N, {"generator_lost": 500})
+    assert summary["reconciliation"]["server_active"] == N
+

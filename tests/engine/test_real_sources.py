@@ -1,0 +1,156 @@
+"""Sources that are real: addresses of a client host's interface, found and used in turn, in a network of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asyncli.engine.net import RealNet
+from asyncli.engine.resolve import lay_out
+from asyncli.engine.shard import build_shard
+from asyncli.engine.spread import Destination, Route, Spread
+from asyncli.errors import HostError
+from asyncli.lab.network import Network
+from asyncli.plan import Plan
+from tests.programs import DEADLINE_S
+
+URL = "http://10.77.0.8:8080/"
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    try:
+        with Network({"server": "10.77.0.8/24", "client": "10.77.0.9/24"}) as made:
+            yield made
+    except HostError as error:
+        pytest.skip(str(error))
+
+
+def laid_out(network: Network, connections: int, **plan: object) -> tuple[tuple[str, ...], Route | None]:
+    with network.inside("client"):
+        found = lay_out(Plan(urls=(URL,), connections=connections, **plan), ports=1000, nofile=1024, cpus=1)  # type: ignore[arg-type]
+    return found.sources, found.route
+
+
+def test_addresses_of_the_routes_interface_are_found(network: Network) -> None:
+    assert laid_out(network, 900) == ((), Route("eth0", "10.77.0.9/24", ("10.77.0.9",)))
+    for address in ("10.77.0.11/24", "10.77.0.12/32", "10.99.0.1/24"):
+        network.add("client", address)
+    # An address of another network: the server may know no way back to it.
+    usable = ("10.77.0.9", "10.77.0.11", "10.77.0.12")
+    assert laid_out(network, 900) == (usable, Route("eth0", "10.77.0.9/24", usable))
+    # Where one does, it is not bound.
+    assert laid_out(network, 400)[0] == ()
+    assert laid_out(network, 900, sources=("10.77.0.12",))[0] == ("10.77.0.12",)
+    with network.inside("client"):
+        subprocess.run(["ip", "addr", "add", "10.77.0.13/24", "dev", "eth0", "label", "eth0:1"], check=True)
+    assert "10.77.0.13" in laid_out(network, 900)[0]
+
+
+def test_an_address_that_is_a_network_by_itself_stands_for_its_interface(network: Network) -> None:
+    with network.inside("client"):
+        for words in ("addr del 10.77.0.9/24 dev eth0", "addr add 10.77.0.9/32 dev eth0", "addr add 10.88.0.5/32 dev eth0",
+                      "route add 10.77.0.8/32 dev eth0 src 10.77.0.9"):  # fmt: skip
+            subprocess.run(["ip", *words.split()], check=True)
+    assert laid_out(network, 900)[0] == ("10.77.0.9", "10.88.0.5")
+
+
+def test_a_soak_uses_them_in_turn(network: Network, tmp_path: Path) -> None:
+    for address in ("10.77.0.11/24", "10.77.0.12/24"):
+        network.add("client", address)
+    # Too few ports for one address, and few enough that a soak is quick.
+    with network.inside("client"):
+        Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20199", encoding="ascii")
+    with _counting(network) as seen:
+        with network.inside("client"):
+            soak = [sys.executable, "-m", "asyncli", "soak", "-c", "240", "-k", "3600", "--ramp", "20/10ms", "--hold", "1s", "--baseline", "0.2s",
+                    "--residue", "0", "--out", "a.db", "--json", "a.json", "--quiet", URL]  # fmt: skip
+            done = subprocess.run(soak, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode == 0, done.stderr
+        assert seen == {"10.77.0.9": 80, "10.77.0.11": 80, "10.77.0.12": 80}
+    assert json.loads((tmp_path / "a.json").read_text())["environment"]["sources"] == 3
+
+
+def test_the_preflight_refuses_what_one_address_cannot_and_its_command_mends_it(network: Network, tmp_path: Path) -> None:
+    def check(*more: str) -> str:
+        with network.inside("client"):
+            Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("10000 65000", encoding="ascii")
+            command = [sys.executable, "-m", "asyncli", "check", "-c", "60000", URL, *more]
+            return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False).stdout
+
+    said = " ".join(check().split())
+    assert "2 more addresses of this host: ip addr add 10.77.0.10/24 dev eth0 && ip addr add 10.77.0.11/24 dev eth0" in said
+    assert "2 more ports of the server: listen 8081; listen 8082; in its server block" in said
+    with network.inside("client"):
+        subprocess.run("ip addr add 10.77.0.10/24 dev eth0 && ip addr add 10.77.0.11/24 dev eth0", shell=True, check=True)
+    assert "1 destination x 3 sources" in " ".join(check().split())
+    assert "more address" not in check()
+
+
+@contextlib.contextmanager
+def _counting(network: Network) -> Iterator[Counter[str]]:
+    """A server on the server's host that answers each HEAD, and counts connections by where they come from."""
+    seen: Counter[str] = Counter()
+    with network.inside("server"):
+        listener = socket.create_server(("10.77.0.8", 8080), backlog=512)
+    open_: list[socket.socket] = []
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, peer = listener.accept()
+                seen[peer[0]] += 1
+                open_.append(connection)
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+        for one in open_:
+            one.close()
+
+
+def _parities(network: Network, crowded: bool) -> set[int]:
+    with network.inside("server"):
+        listener = socket.create_server(("10.77.0.8", 8080), backlog=64)
+    with listener, network.inside("client"):
+        net = RealNet((Destination(socket.AF_INET, "10.77.0.8", 8080),), (), crowded)
+        handles = [net.connect(0, 0) for _ in range(32)]
+        try:
+            ports = []
+            for handle in handles:
+                with socket.socket(fileno=os.dup(handle)) as one:
+                    ports.append(one.getsockname()[1])
+        finally:
+            for handle in handles:
+                net.close(handle, abort=True)
+    return {port % 2 for port in ports}
+
+
+@pytest.mark.skipif(tuple(map(int, os.uname().release.split(".")[:2])) < (6, 8), reason="before Linux 6.8 it helps nothing")
+def test_where_most_ports_will_be_used_every_one_is_looked_at_from_the_start(network: Network) -> None:
+    # Else every second one first, and once those are used up each connect passes all of them.
+    assert len(_parities(network, crowded=False)) == 1
+    assert _parities(network, crowded=True) == {0, 1}
+
+
+@pytest.mark.parametrize(("connections", "crowded"), [(400, False), (401, True)])
+def test_a_shard_says_whether_most_ports_will_be_used(connections: int, crowded: bool) -> None:
+    spread = Spread((Destination(socket.AF_INET, "10.77.0.8", 8080),), (), 1, False, 1000)
+    assert build_shard(Plan(urls=(URL,), connections=connections), spread).crowded is crowded

@@ -1,0 +1,21 @@
+"""What the experiments on hosts of their own need."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncli.errors import HostError
+from asyncli.lab.network import Network
+from asyncli.lab.nginx import find_nginx
+
+
+@pytest.fixture
+def in_namespaces() -> None:
+    """nginx is installed, and namespaces can be made."""
+    if find_nginx() is None:
+        pytest.skip("no nginx")
+    try:
+        with Network({"a": "10.0.0.1/24"}):
+            pass
+    except HostError as error:
+        pytest.skip(str(error))

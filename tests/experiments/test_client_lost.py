@@ -1,0 +1,117 @@
+"""A fleet of two of which one is cut off: what made-up rounds come to, and a taste of the real one, to its end and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncli.experiments import load
+from asyncli.experiments.client_lost import by_peer, conclude
+from asyncli.experiments.record import Claim, Round
+from tests.programs import Program, report, run, until
+
+EXPERIMENT = load("client-lost")
+SUM = {
+    "step": "sum", "asked": 50_000, "held": 50_000, "opened": 75_000, "lost": 25_000, "causes": {"generator_lost": 25_000}, "failed": 0,
+    "accepted": 75_000, "lost_after_s": 20.1, "again_s": 13.0,
+}  # fmt: skip
+BEFORE = {"step": "before the cut", "after_s": 0.0, "active": 50_001.0, "of_9": 25_000, "of_10": 25_000}
+BACK = {"step": "the cable is put back", "after_s": 40.0, "active": 75_001.0, "of_9": 50_000, "of_10": 25_000}
+GONE = {"step": "the server has let the dead go", "after_s": 66.0, "active": 50_001.0}
+
+
+def claims(*rounds: Round) -> list[Claim]:
+    return conclude(EXPERIMENT.defaults, [{"round": 0, **one} for one in rounds]).claims
+
+
+@pytest.mark.parametrize(
+    ("changes", "number", "verdict"),
+    [
+        ({}, 0, "holds"),
+        ({"causes": {"generator_lost": 25_000, "reset": 1}}, 0, "does not hold"),
+        ({"failed": 1}, 0, "does not hold"),
+        ({}, 1, "holds"),
+        ({"lost": 24_999}, 1, "does not hold"),
+        ({"held": 49_999, "lost": 25_001}, 1, "does not hold"),
+        ({}, 2, "holds"),
+        ({"accepted": 75_001}, 2, "does not hold"),
+        ({"accepted": None}, 2, "cannot say"),
+        ({}, 3, "holds"),
+        ({"again_s": 18.0}, 3, "does not hold"),
+        ({}, 4, "holds"),
+        ({"of_9": 49_999}, 4, "does not hold"),
+        ({}, 5, "holds"),
+        ({"active": 50_001.0}, 5, "does not hold"),
+        # The server has forgotten them at once: nothing dead was to be counted.
+        ({"of_10": 0, "active": 50_001.0}, 5, "does not hold"),
+    ],
+)
+def test_each_claim_is_judged_by_its_rule(changes: dict[str, Any], number: int, verdict: str) -> None:
+    rounds = [BEFORE, *({**one, **{key: value for key, value in changes.items() if key in one}} for one in (BACK, SUM)), GONE]
+    assert claims(*rounds)[number].verdict == verdict
+
+
+def test_what_was_not_seen_is_not_claimed() -> None:
+    assert claims() == []
+    found = claims({**SUM, "again_s": None, "lost_after_s": None})
+    assert [one.verdict for one in found] == ["holds", "holds", "holds"]
+    assert "gone 26 s later" in claims(SUM, BEFORE, BACK, GONE)[-1].why
+    assert "25,000 still there at the hold's end" in claims(SUM, BEFORE, BACK, {**BACK, "step": "near the hold's end"})[-1].why
+
+
+def test_connections_are_counted_by_their_peers() -> None:
+    listed = "0 0 192.168.1.8:80 192.168.1.9:2041 \n0      11     192.168.1.8:80   192.168.1.9:2042\n0 0 192.168.1.8:80 192.168.1.10:2041\n"
+    assert by_peer(listed) == {"192.168.1.9": 2, "192.168.1.10": 1}
+
+
+def test_a_taste_of_it_adds_up(in_namespaces: None, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    with Program(tmp_path, "experiment", "client-lost", "--quick", "--out", "it") as program:
+        done = program.wait()
+        program.until_gone()
+    assert done.status == 0, done.err
+    record = json.loads((tmp_path / "it/record.json").read_text())
+    of = {one["step"]: one for one in record["rounds"]}
+    assert (of["sum"]["held"], of["sum"]["opened"], of["sum"]["causes"]) == (400, 600, {"generator_lost": 200})
+    assert [one["verdict"] for one in record["conclusions"]["claims"][:3]] == ["holds"] * 3
+    # The server's own kernel knows who opened them.
+    assert (of["before the cut"]["of_9"], of["before the cut"]["of_10"]) == (200, 200)
+    assert (of["the cable is put back"]["of_9"], of["the cable is put back"]["active"]) == (400, 601)
+    assert 4 <= of["the host is silent"]["after_s"] < 15 < of["the host is lost"]["after_s"] < 25
+    # What stands in a row is of one instant: it is lost, and nothing is opened again yet; then all of it is.
+    keys = ("held", "active", "opened", "lost", "reopened")
+    assert [of["the host is silent"][key] for key in keys] == [200, 401, 400, 0, 0]
+    assert [of["the host is lost"][key] for key in keys] == [200, 401, 400, 200, 0]
+    assert [of["all are held again"][key] for key in keys] == [400, 601, 600, 200, 200]
+    assert record["question"].startswith("What becomes of 200 connections of each of two hosts")
+    assert {one["code"] for one in record["findings"]} >= {"host_silent", "host_lost"}
+    assert {one.name for one in (tmp_path / "it").iterdir()} == {"run.db", "record.json", "report.html"}
+    summary = report(tmp_path, "it/run.db")
+    assert (summary["run"]["verdict"], summary["environment"]["agent"]["same_network"]) == ("invalid", False)
+
+
+def test_killed_it_leaves_nothing(in_namespaces: None, tmp_path: Path) -> None:
+    with Program(tmp_path, "experiment", "client-lost", "--quick", "--duration", "10m", "--out", "it") as program:
+        program.until(lambda: (tmp_path / "it/run.db").exists() and len(program.hosts()) == 2, "both hosts open theirs")
+        program.signal(signal.SIGKILL)
+        until(lambda: not program.processes(), "nginx, the agent, Dask and all of theirs are gone")
+
+
+def test_without_dask_or_with_a_hold_that_is_too_short_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(tmp_path, "experiment", "client-lost", "--quick", "--duration", "20s", "--out", "it")
+    if "asyncli[dask]" not in done.err:
+        complaint = "--duration: 20s is too short for a cut of 25s; write 27 s or more"
+        assert (done.status, done.err.strip()) == (2, f"asyncli: {complaint}")
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/distributed.py").write_text("raise ModuleNotFoundError(\"No module named 'distributed'\")")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "hidden"), os.environ.get("PYTHONPATH", "")]))
+    done = run(tmp_path, "experiment", "client-lost", "--quick", "--out", "it")
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "a cluster needs Dask's distributed" in done.err
+    assert "pip install 'asyncli[dask]'" in done.err
+    assert not (tmp_path / "it").exists()

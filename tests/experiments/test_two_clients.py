@@ -1,0 +1,105 @@
+"""The original experiment: what made-up rounds come to, and a taste of the real one, in namespaces, to its end and killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncli.experiments import load
+from asyncli.experiments.record import Claim, Round
+from asyncli.experiments.two_clients import conclude
+from tests.programs import Program, report, until
+
+EXPERIMENT = load("two-clients")
+ON = {
+    "step": "3. both clients on", "round": 0, "asked": 100_000, "held": 100_000, "lost": 0, "opened": 100_000, "answered": 900_000,
+    "agrees": True, "disagree": None, "active": 100_001.0, "waiting": 100_000.0, "free": 20e9, "used": 2e9, "rss": 110e6,
+}  # fmt: skip
+COST = {
+    "step": "cost", "round": 0, "rss_each": 1_100.0, "user": 528.0, "user_half": 5.0, "kernel": 4_000.0, "kernel_half": 20.0, "own": 5_000.0,
+    "own_half": 200.0, "cpu": 0.05,
+}  # fmt: skip
+
+
+def claims(*rounds: Round) -> dict[str, Claim]:
+    return {one.claim.split()[2 if one.claim.startswith("The") else 1]: one for one in conclude(EXPERIMENT.defaults, list(rounds)).claims}
+
+
+@pytest.mark.parametrize(
+    ("changes", "word", "verdict"),
+    [
+        ({}, "nginx", "holds"),
+        ({"held": 99_999}, "nginx", "does not hold"),
+        ({"lost": 1}, "nginx", "does not hold"),
+        ({}, "of", "holds"),
+        ({"agrees": False, "disagree": "the client opened 5"}, "of", "does not hold"),
+        ({"agrees": None}, "of", "cannot say"),
+        ({}, "connection", "holds"),
+        ({"rss_each": 2_000.0}, "connection", "does not hold"),
+        # Of few connections the processes are most of it.
+        ({"held": 2_000, "asked": 2_000}, "connection", "cannot say"),
+        ({}, "all", "holds"),
+        ({"own": 12_000.0}, "all", "does not hold"),
+        ({"own": 9_900.0, "own_half": 800.0}, "all", "does not hold"),
+        ({"kernel": 2_000.0}, "all", "does not hold"),
+        # More fit than the source thought.
+        ({}, "GB", "does not hold"),
+        ({"own": 11_000.0}, "GB", "holds"),
+        ({"own": 11_000.0, "own_half": 4_000.0}, "GB", "cannot say"),
+    ],
+)
+def test_each_claim_is_judged_by_its_rule(changes: dict[str, Any], word: str, verdict: str) -> None:
+    rounds = [{**one, **{key: value for key, value in changes.items() if key in one}} for one in (ON, COST)]
+    assert claims(*rounds)[word].verdict == verdict
+
+
+def test_of_nothing_nothing_is_claimed() -> None:
+    found = conclude(EXPERIMENT.defaults, [])
+    assert found.claims == []
+    assert found.tables[0].rows[2].source["active"] == 100_001
+
+
+def test_a_taste_of_it_holds_all_and_its_counts_agree(in_namespaces: None, tmp_path: Path) -> None:
+    with Program(tmp_path, "experiment", "two-clients", "--quick", "--out", "it", "--json", "it.json") as program:
+        done = program.wait()
+        program.until_gone()
+    assert done.status == 0, done.err
+    record = json.loads((tmp_path / "it.json").read_text())
+    assert [one["verdict"] for one in record["conclusions"]["claims"][:2]] == ["holds", "holds"]
+    (on,) = (one for one in record["rounds"] if one["step"] == ON["step"])
+    # Active has the agent's poller, which reads it where the server is; the clients cannot.
+    assert (on["held"], on["lost"], on["active"], on["agrees"]) == (2000, 0, 2001, True)
+    assert {one.name for one in (tmp_path / "it").iterdir()} == {"client-9.db", "client-10.db", "run.db", "record.json", "report.html"}
+    summary = report(tmp_path, "it/run.db")
+    assert (summary["run"]["verdict"], summary["connections"]["held"]) == ("passed", 2000)
+    counts = summary["reconciliation"]
+    assert (counts["client_held"], counts["server_active"], counts["accepts_delta"]) == (2000, 2000, 2000)
+    # One host pays for both ends, and is read once.
+    assert summary["environment"]["local"] is True
+    (cost,) = (one for one in record["rounds"] if one["step"] == "cost")
+    assert 400 < cost["user"] < 700
+    # The agent is one session's; the other is a stranger to the server's host.
+    one, other = (report(tmp_path, f"it/client-{number}.db") for number in (9, 10))
+    assert {one["code"] for one in summary["findings"]} >= {"agent", "merged"}
+    assert (one["environment"]["agent"]["same_network"], one["reconciliation"]["server_active"] is not None) == (False, True)
+    assert (other["environment"].get("agent"), other["reconciliation"]["server_active"]) == (None, None)
+    assert other["environment"]["sysctls"]["net.ipv4.ip_local_port_range"].split() == ["1024", "61024"]
+
+
+def test_killed_it_leaves_nothing(in_namespaces: None, tmp_path: Path) -> None:
+    with Program(tmp_path, "experiment", "two-clients", "--quick", "--duration", "10m", "--out", "it") as program:
+        program.until(lambda: len(list((tmp_path / "it").glob("client-*.db"))) == 2 and len(program.hosts()) == 2, "both clients run")
+        program.signal(signal.SIGKILL)
+        until(lambda: not program.processes(), "nginx, the agent, both clients and all of theirs are gone")
+
+
+def test_stopped_it_says_so(in_namespaces: None, tmp_path: Path) -> None:
+    with Program(tmp_path, "experiment", "two-clients", "--quick", "--duration", "10m", "--out", "it") as program:
+        program.until(lambda: len(program.hosts()) == 2, "both clients run")
+        program.signal()
+        assert program.wait().status == 130
+        program.until_gone()

@@ -1,0 +1,256 @@
+"""A soak that samples the server's host through an agent there: nginx and agent in a network namespace whose status page answers
+to nobody else, the soak in another one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+from agents import TOKEN, AnAgent, token_file
+from namespaces import SERVER, WATCHED, Cable, a_cable, inside
+from programs import SHORT, Program, codes, report, run, told
+from programs import held as connections
+from provoked import Nginx, an_nginx
+
+from asyncli.analysis.series import series
+from asyncli.store.reader import Run, read_run
+from asyncli.units import format_clock
+
+pytestmark = [pytest.mark.nginx, pytest.mark.namespaces]
+# Between heartbeats there is time for what is done to the agent.
+HELD = ("-c", "100", "--baseline", "1", "--residue", "0.2", "--keepalive", "4", "--interval", "5ms")
+
+
+@contextmanager
+def a_server(**options: int) -> Iterator[tuple[Cable, Nginx]]:
+    """An nginx at the far end of a cable; its status page answers on that namespace's loopback alone."""
+    with a_cable() as cable, inside(cable.server), an_nginx(address=SERVER, **options) as nginx:
+        yield cable, nginx
+
+
+def agent(cable: Cable, nginx: Nginx, folder: Path, *more: str | Path, listen: str = f"{SERVER}:0", name: str = "agent") -> AnAgent:
+    with inside(cable.server):
+        return AnAgent(folder, "--status-url", nginx.status_url, "--token-file", token_file(folder), *more, listen=listen, name=name)
+
+
+def soak(cable: Cable, folder: Path, nginx: Nginx, url: str, *more: str | Path, name: str = "soak") -> Program:
+    with inside(cable.client):
+        where = ("--agent", url, "--agent-token-file", folder / "token", "--out", "run.db")
+        return Program(folder, "soak", nginx.url, *where, *more, name=name)
+
+
+def found(run: Run, code: str) -> str:
+    (one,) = [finding.evidence for finding in run.findings if finding.code == code]
+    return one
+
+
+def test_what_the_agent_reads_is_the_servers_and_is_sent_over_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert(SERVER)
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "agent.pem"))
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    with a_server() as (cable, nginx), agent(cable, nginx, tmp_path, "--tls-cert", tmp_path / "agent.pem") as there:
+        assert there.url.startswith("https://")
+        asked = (*HELD, "--hold", "3", "--agent-ca", tmp_path / "ca.pem", "--json", "run.json")
+        with soak(cable, tmp_path, nginx, there.url, *asked) as held:
+            done = held.wait()
+            held.until_gone()
+        assert (done.status, done.err) == (0, "")
+        there.signal(signal.SIGTERM)
+        assert there.wait().status == 0
+        there.until_gone()
+    summary = json.loads((tmp_path / "run.json").read_text())
+    counts, both = summary["connections"], summary["reconciliation"]
+    assert (counts["held"], counts["lost"], counts["failed"]) == (100, 0, 0)
+    assert (both["client_held"], both["server_active"], both["accepts_delta"], both["agrees"]) == (100, 100, 100, True)
+    assert summary["server"]["processes"] == {"baseline": 3, "hold_end": 3}
+    assert summary["environment"]["server"]["label"] == nginx.label
+    where = summary["environment"]["agent"]
+    assert (where["same_host"], where["same_network"], where["url"]) == (True, False, there.url)
+    # Both clocks are one and the same.
+    assert abs(where["clock_offset_s"]) <= where["clock_error_s"] < 0.1
+    assert summary["environment"]["local"] is True
+    # Its limits and nginx's are checked as if it were here.
+    assert {"nginx_worker_connections", "somaxconn", "memory"} <= {check.code for check in read_run(tmp_path / "run.db").checks}
+    names = set(read_run(tmp_path / "run.db").samples.metrics)  # type: ignore[attr-defined]
+    assert {"status.active", "server.pss_bytes", "kernel.socket_bytes", "host.used_bytes", "agent.cpu_s", "tcp.RetransSegs"} <= names
+    # Of this host only what each network namespace has for itself is read again.
+    assert {"generator.cpu_s", "session.cpu_s", "client.tcp.RetransSegs", "client.kernel.tcp_inuse"} <= names
+    assert not {"client.host.used_bytes", "client.kernel.socket_bytes"} & names
+    assert TOKEN not in (tmp_path / "run.db").read_bytes().decode("latin-1") + done.out + there.err
+
+
+def test_an_agent_on_another_host_has_one_end_of_each_connection(tmp_path: Path) -> None:
+    # The soak is told that it was booted another time: to it the agent's host is another one.
+    (tmp_path / "boot_id").write_text("00000000-0000-0000-0000-000000000001\n")
+    booted = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"', str(tmp_path / "boot_id"))
+    with a_server() as (cable, nginx), agent(cable, nginx, tmp_path) as there, inside(cable.client):
+        asked = ("--agent", there.url, "--agent-token-file", tmp_path / "token", *HELD, "--hold", "1", "--out", "run.db")
+        done = run(tmp_path, "soak", nginx.url, *asked, before=booted)
+    assert (done.status, done.err) == (0, "")
+    recorded = read_run(tmp_path / "run.db")
+    assert recorded.environment["local"] is False
+    assert recorded.environment["agent"]["same_host"] is False
+    names = set(recorded.samples.metrics)  # type: ignore[attr-defined]
+    assert {"kernel.socket_bytes", "host.used_bytes", "client.host.used_bytes", "client.tcp.RetransSegs", "client.kernel.socket_bytes"} <= names
+    assert {"far_memory", "far_file_max", "far_somaxconn", "memory", "nginx_nofile"} <= {check.code for check in recorded.checks}
+    summary = report(tmp_path, "run.db")
+    assert summary["reconciliation"]["agrees"] is True
+    assert "far_file_max" in {one["name"] for one in summary["forecast"]["ceilings"]}
+    text = " ".join(done.out.split())
+    assert f"Server's host by its agent ({there.url})" in text
+
+
+def test_a_cut_of_the_network_loses_no_sample(tmp_path: Path) -> None:
+    with a_server() as (cable, nginx), agent(cable, nginx, tmp_path, listen=f"{WATCHED}:0") as there, soak(cable, tmp_path, nginx, there.url, *HELD, "--hold", "60") as held:
+        held.until_phase("hold")
+        # The other cable, on which nothing but the agent is asked.
+        link(cable, "down")
+        held.until(lambda: told(tmp_path) >= {"agent_lost"}, "the agent is missed")
+        link(cable, "up")
+        held.until(lambda: told(tmp_path) >= {"agent_back"}, "the agent is back")
+        held.signal()
+        assert held.wait().status == 0
+    kept = read_run(tmp_path / "run.db")
+    assert "agent_gap" not in told(tmp_path)
+    assert "nothing is missing" in found(kept, "agent_back")
+    steps = [b - a for a, b in itertools.pairwise(series(kept.samples, "status.active").t_s)]
+    assert max(steps) < 2.0
+    assert report(tmp_path, "run.db")["reconciliation"]["agrees"] is True
+
+
+def test_an_agent_that_stands_still_reads_nothing_meanwhile(tmp_path: Path) -> None:
+    with a_server() as (cable, nginx), agent(cable, nginx, tmp_path) as there, soak(cable, tmp_path, nginx, there.url, *HELD, "--hold", "60") as held:
+        held.until_phase("hold")
+        there.signal(signal.SIGSTOP)
+        held.until(lambda: told(tmp_path) >= {"agent_lost"}, "the agent is missed")
+        there.signal(signal.SIGCONT)
+        held.until(lambda: told(tmp_path) >= {"agent_gap"}, "the agent is back")
+        held.signal()
+        assert held.wait().status == 0
+    kept = read_run(tmp_path / "run.db")
+    assert "stood still" in found(kept, "agent_gap")
+    assert "agent_back" not in told(tmp_path)
+    # The gap is where the samples have one.
+    pages = series(kept.samples, "status.active").t_s
+    low, high = max(itertools.pairwise(pages), key=lambda pair: pair[1] - pair[0])
+    assert f"from {format_clock(low)} to {format_clock(high)} (" in found(kept, "agent_gap")
+
+
+def test_an_agent_that_is_killed_and_started_again_is_a_gap(tmp_path: Path) -> None:
+    with a_server() as (cable, nginx), agent(cable, nginx, tmp_path) as there, soak(cable, tmp_path, nginx, there.url, *HELD, "--hold", "60") as held:
+        held.until_phase("hold")
+        there.signal(signal.SIGKILL)
+        held.until(lambda: told(tmp_path) >= {"agent_lost"}, "the agent is missed")
+        with agent(cable, nginx, tmp_path, listen=f"{SERVER}:{there.port}", name="again"):
+            held.until(lambda: told(tmp_path) >= {"agent_gap"}, "it is back")
+            held.signal()
+            assert held.wait().status == 0
+    kept = read_run(tmp_path / "run.db")
+    assert "Connection refused" in found(kept, "agent_lost")
+    assert "the agent was not heard, and it had ended" in found(kept, "agent_gap")
+    assert "its counters go on" in found(kept, "agent_restarted")
+    polls = series(kept.samples, "status.polls").values
+    assert all(a < b for a, b in itertools.pairwise(polls))
+    summary = report(tmp_path, "run.db")
+    assert (summary["run"]["verdict"], summary["reconciliation"]["agrees"]) == ("passed", True)
+    assert "server_ended" not in codes(summary)
+
+
+def test_an_agent_that_never_comes_back_is_a_gap_to_the_end(tmp_path: Path) -> None:
+    with a_server() as (cable, nginx), agent(cable, nginx, tmp_path) as there, soak(cable, tmp_path, nginx, there.url, *HELD, "--hold", "2") as held:
+        held.until_phase("hold")
+        there.signal(signal.SIGKILL)
+        assert held.wait().status == 0
+        held.until_gone()
+    kept = read_run(tmp_path / "run.db")
+    assert "it did not come back before the run's end" in found(kept, "agent_gap")
+    assert report(tmp_path, "run.db")["connections"]["held"] == 100
+
+
+def test_one_session_at_a_time(tmp_path: Path) -> None:
+    with a_server() as (cable, nginx), agent(cable, nginx, tmp_path) as there:
+        with soak(cable, tmp_path, nginx, there.url, *HELD, "--hold", "60") as held:
+            held.until_phase("hold")
+            with inside(cable.client):
+                asked = ("--agent", there.url, "--agent-token-file", tmp_path / "token")
+                second = run(tmp_path, "soak", nginx.url, *asked, *SHORT, "-c", "10", name="second")
+                # Looking takes nothing from it.
+                check = run(tmp_path, "check", nginx.url, *asked, "-c", "10", name="check")
+            with inside(cable.server):
+                status, text = there.ask("/metrics", Authorization=f"Bearer {TOKEN}")
+            held.signal()
+            assert held.wait().status == 0
+        # It was let go at once.
+        with soak(cable, tmp_path, nginx, there.url, *SHORT, "-c", "10", "--hold", "0.2", "--out", "next.db", name="next") as after:
+            assert after.wait().status == 0
+    assert second.status == 2
+    assert second.err.count("\n") == 1
+    assert "it is held by asyncli on" in second.err
+    assert f"(pid {held.pid}), from 10.213.0.1 since " in second.err
+    assert (check.status, check.err) == (0, "")
+    assert "no limit stands in the way" in check.out
+    assert status == 200
+    assert b"\nasyncli_status_active 101.0\n" in text
+
+
+def test_a_killed_session_is_resumed_once_its_agent_has_let_it_go(tmp_path: Path) -> None:
+    with a_server() as (cable, nginx), agent(cable, nginx, tmp_path) as there:
+        with soak(cable, tmp_path, nginx, there.url, *HELD, "--hold", "60") as held:
+            held.until(lambda: connections(tmp_path) == 100, "all are on record")
+            held.signal(signal.SIGKILL)
+            held.until_gone()
+        # At once, as a service manager would.
+        with inside(cable.client):
+            asked = ("--agent", there.url, "--agent-token-file", tmp_path / "token")
+            again = Program(tmp_path, "soak", "--resume", "run.db", *asked, name="again")
+        with again:
+            again.until(lambda: "waits, for 25 s at most" in again.out, "it says why it waits")
+            again.until(lambda: "resumed" in told(tmp_path) and connections(tmp_path) == 100, "all are held again")
+            again.signal()
+            assert again.wait().status == 4
+    kept = read_run(tmp_path / "run.db")
+    assert found(kept, "resumed")
+    assert not {"agent_lost", "agent_restarted"} & {finding.code for finding in kept.findings}
+
+
+def test_a_server_that_ends_is_told_by_the_agent(tmp_path: Path) -> None:
+    with a_server() as (cable, nginx), agent(cable, nginx, tmp_path) as there, soak(cable, tmp_path, nginx, there.url, *HELD, "--hold", "60") as held:
+        held.until_phase("hold")
+        nginx.kill(signal.SIGKILL)
+        held.until(lambda: told(tmp_path) >= {"server_ended", "status_lost"}, "the agent says so")
+        held.signal()
+        assert held.wait().status == 99
+    kept = read_run(tmp_path / "run.db")
+    # By the run's own clock, which began seconds ago.
+    assert " at 0:00:" in found(kept, "server_ended")
+
+
+def test_how_many_a_server_elsewhere_holds_is_found_through_its_agent(tmp_path: Path) -> None:
+    short = ("-k", "2", "--timeout", "1s", "--hold", "2s", "--baseline", "0.3s", "--residue", "0", "--batch", "20", "--start", "270")
+    with a_server(workers=1, worker_connections=300) as (cable, nginx), agent(cable, nginx, tmp_path) as there, inside(cable.client):
+        asked = ("--agent", there.url, "--agent-token-file", tmp_path / "token", "--out", "steps", "--json", "found.json")
+        done = run(tmp_path, "capacity", nginx.url, *asked, *short, "--most", "400")
+    assert (done.status, done.err) == (0, "")
+    found = json.loads((tmp_path / "found.json").read_text())
+    # As where it is on this host: it closes idle clients where a sixteenth of its slots is left.
+    assert found["bracket"]["held"] <= 278 < found["bracket"]["failed"] <= 400, done.out
+    assert (found["gave_way"][0]["side"], found["gave_way"][0]["code"], found["forecast"]["name"]) == ("server", "slots", "worker_connections")
+    # It was at rest before each step: the agent's count of its connections says so.
+    assert len(found["steps"]) > 1
+    assert "not_at_rest" not in [one["code"] for one in found["findings"]]
+    for step in found["steps"]:
+        kept = read_run(tmp_path / "steps" / step["run_file"])
+        assert kept.environment["agent"]["url"] == there.url
+        assert series(kept.samples, "status.active").values[0] == 1
+
+
+def link(cable: Cable, state: str) -> None:
+    subprocess.run(["ip", "-n", cable.client, "link", "set", "c1", state], check=True, timeout=30)
