@@ -116,7 +116,7 @@ class Fleet(Protocol):
     flags: str
     checks: list[Check]
 
-    async def muster(self, plan: Plan) -> tuple[Limits, Spread]: ...
+    async def muster(self, plan: Plan, waits: Callable[[str], None]) -> tuple[Limits, Spread]: ...
     def watched_by_agent(self, boot: str | None) -> None: ...
     @property
     def findings(self) -> list[Finding]: ...
@@ -220,6 +220,11 @@ class Soak:
             self._found(Finding(STOPPED, "warning", evidence, remedy))
         self._stopped.set()
 
+    @property
+    def recording(self) -> bool:
+        """There is a run file to write to: before that there is nothing to drain or to report."""
+        return self._writer is not None
+
     async def run(self) -> Path:
         """Do all of it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
         try:
@@ -266,7 +271,7 @@ class Soak:
         return self.out
 
     async def _look_around(self) -> tuple[Limits, Spread]:
-        return await (look_around(self.plan) if self._cluster is None else self._cluster.muster(self.plan))
+        return await (look_around(self.plan) if self._cluster is None else self._cluster.muster(self.plan, self._waits))
 
     async def _when_free(self, ask: Callable[[], Awaitable[T]]) -> T:
         """What ``ask`` gives; of a run that is resumed, once what its killed session still holds is let go."""
@@ -279,10 +284,14 @@ class Soak:
                 if time.monotonic() >= until_s or self._stopped.is_set():
                     raise
                 if not told:
-                    evidence = f"waits, for {_LET_GO_S:.0f} s at most, for what a session that was killed may still hold: {error}"
-                    self._watcher.finding(Finding("waiting", "info", evidence))
+                    whom = "what a session that was killed may still hold"
+                    self._waits(f"waits, for {_LET_GO_S:.0f} s at most, for {whom}: {error}")
                     told = True
                 await _for_at_most(1.0, self._stopped)
+
+    def _waits(self, evidence: str) -> None:
+        """Said before there is a run file."""
+        self._watcher.finding(Finding("waiting", "info", evidence))
 
     async def _measure(self, spread: Spread, collector: Observer) -> None:
         """Start the generator and those who watch it, go through the phases, and end them all, whatever happens."""
@@ -758,17 +767,19 @@ def observer(
     return AgentCollector(plan, clock=clock, generator_pids=generator_pids, on_sample=on_sample, on_finding=on_finding)
 
 
-async def look_at(plan: Plan, cluster: Fleet | None = None) -> tuple[Spread, list[Check], list[Finding]]:
+async def look_at(
+    plan: Plan, cluster: Fleet | None = None, waits: Callable[[str], None] = lambda _: None
+) -> tuple[Spread, list[Check], list[Finding]]:
     """What ``asyncli check`` shows: how the plan would be spread, every limit against it, and what was odd on the way.
 
-    Sends nothing to the target.
+    ``waits`` hears what it waits for. Sends nothing to the target.
     """
     findings: list[Finding] = []
     if cluster is None:
         _, spread = await look_around(plan)
     else:
         try:
-            _, spread = await cluster.muster(plan)
+            _, spread = await cluster.muster(plan, waits)
         finally:
             await cluster.close()
     collector = observer(

@@ -28,7 +28,10 @@ def command(urls: tuple[str, ...], **values: Any) -> int:
     from asyncli.report.checks import print_checks
     from asyncli.session import look_at
 
-    spread, checks, findings = asyncio.run(look_at(plan, cluster_of(values)))
+    def waits(words: str) -> None:
+        click.echo(f"asyncli: {words}", err=True)
+
+    spread, checks, findings = asyncio.run(look_at(plan, cluster_of(values), waits))
     with printing():
         print_checks(plan, spread, checks, findings, Console(highlight=False))
     return 2 if refusals(checks) else 0

@@ -185,9 +185,10 @@ async def _soak(
                 await soak.run()
 
     def stop() -> bool:
-        if soak is not None:
-            soak.stop()
-        return soak is not None
+        if soak is None or not soak.recording:
+            return False
+        soak.stop()
+        return True
 
     finished = await until_stopped(work(), stop)
     if soak is None or not soak.started:

@@ -11,7 +11,7 @@ import shlex
 import time
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -29,6 +29,7 @@ from asyncli.plan import Plan, plan_document
 from asyncli.preflight import read_limits
 from asyncli.preflight.limits import Limits
 from asyncli.records import Check, Finding
+from asyncli.units import format_many
 
 try:
     import distributed
@@ -118,15 +119,17 @@ class Cluster:
             raise PlanError(f"cluster: {client!r} is no Dask client with a scheduler; give one, or its address: tcp://host:8786")
         return cls(address, getattr(client, "security", None))
 
-    async def muster(self, plan: Plan) -> tuple[Limits, Spread]:
+    async def muster(self, plan: Plan, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
         """Find the hosts and lay ``plan`` over them: this host's limits, and the fleet as one spread (``local``: to this host).
+
+        ``waits`` hears what it waits for, and again when that changes.
 
         ``checks`` and :attr:`findings` are then of the hosts. Raises :class:`ClusterError`, or PreflightError where they cannot
         hold it.
         """
         if self._client is None:
             await self._connect()
-        members = await self._gather(plan)
+        members = await self._gather(plan, waits)
         fleet = self._fleet = muster(plan, members)
         self.checks = fleet.checks
         limits = read_limits()
@@ -202,23 +205,30 @@ class Cluster:
             reason = "an answer that is not Dask's" if isinstance(error, MemoryError) else _reason(error)
             raise ClusterError(unanswered(self.address, reason)) from None
 
-    async def _gather(self, plan: Plan) -> list[Member]:
+    async def _gather(self, plan: Plan, waits: Callable[[str], None]) -> list[Member]:
         """The hosts that are there, once they are as many as were asked for."""
-        least, until = self._least or 0, time.monotonic() + _COME_S
+        least, until, told = self._least or 0, time.monotonic() + _COME_S, ""
         while True:
             last = not least or time.monotonic() >= until
             try:
                 members = choose(await self._see(plan, await self._addresses()), plan)
+            except ClusterError as error:
+                if last:
+                    raise
+                why = str(error).partition(";")[0]
+            else:
                 if len(members) >= least:
                     return members
                 there = ", ".join(member.name for member in members)
-                raise ClusterError(
-                    f"--cluster-hosts: {len(members)} of {least} hosts are there after {_COME_S:.0f} s ({there}); see the Dask "
-                    "workers' logs on the others, or ask for fewer"
-                )
-            except ClusterError:
                 if last:
-                    raise
+                    raise ClusterError(
+                        f"--cluster-hosts: {len(members)} of {least} hosts are there after {_COME_S:.0f} s ({there}); "
+                        "see the Dask workers' logs on the others, or ask for fewer"
+                    )
+                why = f"{len(members)} of them there ({there})"
+            if why != told:
+                told = why
+                waits(f"waits, for {_COME_S:.0f} s at most, for {format_many(least, 'client host')}: {why}")
             await asyncio.sleep(1.0)
 
     async def _addresses(self) -> list[str]:

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -294,7 +293,7 @@ def test_who_cannot_join_keeps_nobody_from_it(monkeypatch: pytest.MonkeyPatch) -
     for address, said in words.items():
         kinds = {address: every[address]}
         with pytest.raises(ClusterError, match=re.escape(said)):
-            asyncio.run(there.muster(there._fleet.plan))
+            asyncio.run(there.muster(there._fleet.plan, lambda _: None))
 
 
 # -- what is no cluster
@@ -448,14 +447,22 @@ def test_so_many_hosts_are_waited_for(folder: Path, there: There) -> None:
     there.hosts.stop_workers()
     asked = ("-c", "10", "--hold", "0.2", *SHORT, "--cluster-hosts", "1")
     with Program(folder, "soak", there.server.url, "--cluster", there.address, *asked) as program:
-        time.sleep(2.0)  # it finds none meanwhile
+        program.until(lambda: "waits, for 60 s at most, for 1 client host: the scheduler at" in program.out, "it says that it waits")
         there.hosts.worker()
         assert (program.wait().status, program.err) == (0, "")
+    (again := folder / "again").mkdir()
+    with Program(again, "soak", there.server.url, "--cluster", there.address, *asked[:-1], "2") as program:
+        program.until(lambda: "waits, for 60 s at most, for 2 client hosts: 1 of them there (" in program.out, "it says for whom")
+        program.signal()
+        assert (program.wait().status, program.err.count("\n")) == (130, 1)
+        assert "interrupted before the first measurement" in program.err
     code = "import asyncli.cluster.link as l; l._COME_S = 2.0\nfrom asyncli.cli.main import main\nmain()"
     words = ["check", there.server.url, "--cluster", there.address, "--cluster-hosts", "2"]
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--cluster-hosts: 1 of 2 hosts are there after 2 s" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    waits, refused = done.stderr.splitlines()
+    assert waits.startswith("asyncli: waits, for 2 s at most, for 2 client hosts: 1 of them there (")
+    assert "--cluster-hosts: 1 of 2 hosts are there after 2 s" in refused
 
 
 # -- TLS
