@@ -101,8 +101,7 @@ async def test_keepalive_timeout_ends_an_idle_connection(name: str) -> None:
 
 
 @both
-async def test_nothing_of_it_stays(name: str) -> None:
-    before = set(Path(tempfile.gettempdir()).glob(f"asyncli-{name}-*"))
+async def test_nothing_of_it_stays(name: str, temporary: Path) -> None:
     server = lab(name, workers=3)
     for _ in range(2):
         async with server:
@@ -113,7 +112,7 @@ async def test_nothing_of_it_stays(name: str) -> None:
         assert group(pid) == []
         assert ports.bind_error("127.0.0.1", port) is None
         client.writer.close()
-    assert set(Path(tempfile.gettempdir()).glob(f"asyncli-{name}-*")) == before
+    assert not list(temporary.iterdir())
     with pytest.raises(HostError, match=f"the lab {name} is not running"):
         _ = server.pid
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +54,7 @@ async def test_keepalive_timeout_ends_an_idle_connection() -> None:
         await client.close()
 
 
-async def test_nothing_of_it_stays() -> None:
-    before = set(Path(tempfile.gettempdir()).glob("asyncli-haproxy-*"))
+async def test_nothing_of_it_stays(temporary: Path) -> None:
     server = lab(workers=3)
     for _ in range(2):
         async with server:
@@ -68,7 +66,7 @@ async def test_nothing_of_it_stays() -> None:
         assert group(pid) == []
         assert ports.bind_error("127.0.0.1", port) is None
         client.writer.close()
-    assert set(Path(tempfile.gettempdir()).glob("asyncli-haproxy-*")) == before
+    assert not list(temporary.iterdir())
     with pytest.raises(HostError, match="the lab haproxy is not running"):
         _ = server.pid
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +174,7 @@ async def test_other_paths_of_the_status_port_are_404(name: str) -> None:
 
 
 @both
-async def test_its_processes_are_its_children_and_all_go(name: str) -> None:
-    before = _folders()
+async def test_its_processes_are_its_children_and_all_go(name: str, temporary: Path) -> None:
     async with lab(name, workers=3) as server:
         pid = server.pid
         assert server.workers == 3
@@ -187,7 +185,7 @@ async def test_its_processes_are_its_children_and_all_go(name: str) -> None:
         client = await Client.to(server.url)
         await client.beat()
     assert group(pid) == []
-    assert _folders() == before
+    assert not list(temporary.iterdir())
     client.writer.close()
     with pytest.raises(HostError, match="not running"):
         _ = server.pid
@@ -250,18 +248,17 @@ async def test_nothing_is_left_when_its_owner_is_killed(name: str) -> None:
     )
     home = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
-    with tempfile.TemporaryDirectory() as folder:
-        env = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
-        owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env)
-        assert owner.stdout is not None
-        try:
-            pid = int(owner.stdout.readline())
-            assert len(group(pid)) == 3
-        finally:
-            owner.send_signal(signal.SIGKILL)
-            owner.wait()
-            owner.stdout.close()
-        await eventually(lambda: not group(pid) and not alive(pid))
+    env = {**os.environ, "PYTHONPATH": path}
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env)
+    assert owner.stdout is not None
+    try:
+        pid = int(owner.stdout.readline())
+        assert len(group(pid)) == 3
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        owner.stdout.close()
+    await eventually(lambda: not group(pid) and not alive(pid))
 
 
 async def test_the_built_in_server_ends_with_a_worker_and_with_its_stdin() -> None:
@@ -295,13 +292,12 @@ async def test_the_built_in_server_ends_with_a_worker_and_with_its_stdin() -> No
 
 @needs_nginx
 @pytest.mark.nginx
-async def test_nginx_that_cannot_start_says_why_and_leaves_nothing() -> None:
-    before = _folders()
+async def test_nginx_that_cannot_start_says_why_and_leaves_nothing(temporary: Path) -> None:
     # nginx refuses a negative number of slots.
     with pytest.raises(HostError, match=r"nginx did not start: .*invalid number") as caught:
         await lab("nginx", worker_connections=-1).start()
     assert "\n" not in str(caught.value)
-    assert _folders() == before
+    assert not list(temporary.iterdir())
 
 
 @needs_nginx
@@ -321,7 +317,3 @@ async def test_nginx_takes_the_word_of_its_own_test() -> None:
 def test_an_unknown_server_is_a_plan_error() -> None:
     with pytest.raises(PlanError, match="write nginx, nginx-proxy, apache-prefork, apache-event, haproxy"):
         choose("apache")
-
-
-def _folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("asyncli-nginx-*"))

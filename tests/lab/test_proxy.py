@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -111,8 +110,7 @@ async def test_keepalive_requests_ends_a_client_s_connection() -> None:
         await client.close()
 
 
-async def test_nothing_of_the_three_stays() -> None:
-    before = set(Path(tempfile.gettempdir()).glob("asyncli-nginx-*"))
+async def test_nothing_of_the_three_stays(temporary: Path) -> None:
     server = lab()
     for _ in range(2):
         async with server:
@@ -120,8 +118,7 @@ async def test_nothing_of_the_three_stays() -> None:
             urls = [server.url, *(backend.url for backend in server.backends)]
         assert [group(pid) for pid in pids] == [[], [], []]
         assert [ports.bind_error("127.0.0.1", port_of(url)) for url in urls] == [None] * 3
-    # What others leave there while this runs is not ours.
-    assert not any(path.joinpath("nginx-proxy.conf").exists() for path in set(Path(tempfile.gettempdir()).glob("asyncli-nginx-*")) - before)
+    assert not list(temporary.iterdir())
     with pytest.raises(HostError, match="the lab nginx-proxy is not running"):
         _ = server.pid
     with pytest.raises(HostError, match="not running"):
