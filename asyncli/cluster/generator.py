@@ -432,7 +432,7 @@ class ClusterGenerator:
             self._hand(living[name], numbers)
         parts = [f"{self._share(numbers):,} on {name}" for name, numbers in taken.items()]
         if self._idle:
-            parts.append(f"{self._share(self._idle):,} by nobody, for want of room")
+            parts.append(f"{self._share(self._idle):,} once a host has room for them")
         return ", ".join(parts)
 
     def _hand(self, link: _Link, numbers: tuple[int, ...]) -> None:

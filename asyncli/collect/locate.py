@@ -134,7 +134,13 @@ def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) ->
     where = f"port {', '.join(str(port) for port in sorted({target.port for target in targets}))}"
     if not inodes:
         return Found(why_not=f"nothing listens on {where} in this network namespace", remedy=_NAME_A_PROCESS)
-    holders = socket_holders(inodes, proc) - set(ours)
+    listening = socket_holders(inodes, proc)
+    holders = listening - set(ours)
+    if listening and not holders:
+        return Found(
+            why_not=f"what listens on {where} is asyncli's own process, or one that started it",
+            remedy="start the server as a process of its own",
+        )
     if not holders:
         return Found(
             why_not=f"the process that listens on {where} belongs to another user, so its descriptors are hidden",

@@ -303,7 +303,7 @@ def test_a_host_process_that_is_stopped_does_not_hide_behind_its_actor(folder: P
         program.until(lambda: held(folder) == N / 2, "what it held is left out")
         # What is lost meanwhile it is not asked to open, until it speaks.
         second.kill()
-        program.until(lambda: "500 by nobody, for want of room" in program.out, "the other's loss is told")
+        program.until(lambda: "500 once a host has room for them" in program.out, "the other's loss is told")
         os.kill(stopped, signal.SIGCONT)
         program.until(lambda: "500 connections that nobody held are opened again: 500 on" in program.out, "it takes them over")
         program.until(lambda: reopened(folder), "all are held again")
@@ -320,7 +320,7 @@ def test_what_nobody_has_room_for_waits_for_another_host(folder: Path, stage: St
     second = stage.hosts.worker(stage.bridge.clients[1])
     with two_held(stage, folder) as program:
         second.kill()
-        program.until(lambda: "500 by nobody, for want of room" in program.out, "its loss is told")
+        program.until(lambda: "500 once a host has room for them" in program.out, "its loss is told")
         program.until(lambda: held(folder) == N / 2, "a half is held")
         third = stage.hosts.worker(stage.bridge.clients[1])
         program.until(lambda: "is there, and opens 500 connections" in program.out, "another host has come")
