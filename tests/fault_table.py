@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 TABLE = Path(__file__).parent.parent / "docs" / "faults.md"
 
@@ -31,6 +32,27 @@ def rows() -> list[Row]:
             done, test, says, counts = cells
             found.append(Row(done, test.strip("`"), says.split(" <br> "), counts))
     return found
+
+
+def require_said(words: Iterable[str], evidence: Iterable[str]) -> None:
+    """Each of ``words`` is in one of ``evidence``, but for numbers, instants, and what the table leaves out as "[...]"."""
+    every = [plain(one) for one in evidence]
+    for wanted in words:
+        parts = [plain(part) for part in wanted.split("[...]")]
+        assert any(all(part in one for part in parts) for one in every), (wanted, every)
+
+
+def require_counts(row: Row, agrees: bool | None) -> None:
+    """How the client's counts stood beside the server's own is what the line says."""
+    word = {True: "agree", False: "differ", None: "unknown"}[agrees]
+    assert word in re.split(r"\W+", row.counts), (word, row.counts)
+
+
+def require_as_written(test: str, summary: Mapping[str, Any]) -> None:
+    """The report of this test's run says what its line of the table does."""
+    (row,) = (one for one in rows() if one.name == test)
+    require_said(row.says, [one["evidence"] for one in summary["findings"]])
+    require_counts(row, summary["reconciliation"]["agrees"])
 
 
 def plain(text: str) -> str:

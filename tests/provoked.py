@@ -122,8 +122,7 @@ def result(request: pytest.FixtureRequest, running: dict[str, Future[Told]]) -> 
     for row in fault_table.rows():
         if row.test == f"{request.path.name}::{request.node.name}":
             told.says(*row.says)
-            agrees = {True: "agree", False: "differ", None: "unknown"}[told.summary["reconciliation"]["agrees"]]
-            assert agrees in re.split(r"\W+", row.counts), (agrees, row.counts)
+            fault_table.require_counts(row, told.summary["reconciliation"]["agrees"])
     return told
 
 
@@ -305,9 +304,7 @@ class Told:
 
     def says(self, *words: str) -> None:
         """Each of these is said by a finding, but for numbers and instants."""
-        every = [fault_table.plain(evidence) for evidence in self.evidence]
-        for wanted in map(fault_table.plain, words):
-            assert any(wanted in one for one in every), (wanted, every)
+        fault_table.require_said(words, self.evidence)
 
     def attempts(self) -> list[int]:
         """Attempts to connect in each second of the hold."""

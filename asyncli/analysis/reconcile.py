@@ -161,7 +161,9 @@ def reconcile(
     context.silent = sum(never_answered(tick) for _, tick in ticks if tick.deaths)
     context.others = accepts is not None and accepts - opened > unsure + poller + flight.opened + untold_opened
     stale_s = max(_STALE_S, 2 * pages.step_s)
-    active = Series(list(map(float, pages.t_s)), list(map(float, pages.active))).last(stop, max(start, stop - stale_s))
+    # A page that came after the hold's end may speak of the drain. An agent asks for its own when it is time.
+    in_hold = pages.told_s <= stop
+    active = Series(pages.t_s[in_hold].tolist(), pages.active[in_hold].tolist()).last(stop, max(start, stop - stale_s))
     if not pages.told:
         unknown = _unknown("the status page tells neither connections nor requests", _NOT_TOLD)
         return result, [unknown, *_parted(result.divergences, context)]
@@ -369,8 +371,9 @@ class _Pages:
         unanswered = _where(series(samples, "status.unanswered"), instants)
         took = _where(series(samples, "probe.status"), instants)
         self.t_s = np.array(instants)
-        #: The page spoke of a moment since then: it may have come a round later than it was asked for.
-        self.asked_s = self.t_s - (np.maximum(took, _APART_S) if len(took) == len(instants) else _APART_S)
+        took_s = np.array(took) if len(took) == len(instants) else np.zeros(len(instants))
+        #: The page spoke of a moment since then (it may have come a round later than it was asked for), and until then.
+        self.asked_s, self.told_s = self.t_s - np.maximum(took_s, _APART_S), self.t_s + took_s
         self.step_s = float(np.median(np.diff(self.t_s))) if len(instants) > 1 else 0.0
         #: Places of the first page after each restart, and accepts (or requests) on the page before and on it.
         self.counter = "accepts" if len(columns["accepts"]) else "requests"
@@ -432,7 +435,7 @@ def _through_time(client: _Client, pages: _Pages, start: float, stop: float) -> 
     lost, answered = client.within("lost", since, until), client.within("answered", since, until)
     unseen_opened, unseen_sent = pages.unseen(client)
     perhaps = pages.perhaps_reconnected
-    before = (t_s >= start) & (t_s <= stop)
+    before = (t_s >= start) & (pages.told_s <= stop)
     churn = (opened + lost)[before]
     unread = pages.unanswered
     found = _divergences("held", t_s[before], (pages.active - client.held(t_s, stop))[before], -churn, churn + unread[before])

@@ -64,10 +64,13 @@ def judge(
     # There with a count of 0 when the worker held nothing yet: its share was never opened all the same.
     gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _SHORT_OF if whole.failures.get(cause)}
-    if saturated:
-        return Judgement("invalid", "the generator was the limit, so the numbers are its own rather than the server's")
+    ours = []
     if gone is not None and OURS not in limited:
-        return Judgement("invalid", f"asyncli itself lost {gone.count:,} connections with {lost_with(findings, 'its').what}")
+        ours.append(f"asyncli itself lost {gone.count:,} connections with {lost_with(findings, 'its').what}")
+    if saturated:
+        ours.append("the generator was the limit, so the numbers are its own rather than the server's")
+    if ours:
+        return Judgement("invalid", "; and ".join(ours))
     if asleep and asleep == whole.lost:
         return Judgement("invalid", f"this machine was suspended, and lost {asleep:,} connections by that and none else")
     if held < asked and starved:

@@ -296,6 +296,22 @@ def test_a_page_that_fell_silent() -> None:
     assert (result.server_active, result.agrees, codes) == (None, None, ["reconciliation_unknown"])
 
 
+def test_a_page_that_came_in_the_drain_does_not_speak_of_the_hold() -> None:
+    """An agent asks for its pages when it is time, and not before the drain."""
+    run = a_run(20_000)
+    stop = next(one.start_s for one in run.phases if one.name == "drain")
+    for sample in run.samples:
+        sample.values["probe.status"] = 0.001
+    last = max((one for one in run.samples if one.t_s <= stop and "status.active" in one.values), key=lambda one: one.t_s)
+    last.t_s = stop - 0.006
+    last.values |= {"status.active": 15_001.0, "probe.status": 0.004}
+    result, codes = reconciled(run)
+    assert (result.server_active, result.agrees, codes) == (15_000, False, ["reconcile_held"])
+    last.values["probe.status"] = 0.008
+    result, codes = reconciled(run)
+    assert (result.server_active, result.agrees, codes, result.divergences) == (20_000, True, [], [])
+
+
 def test_a_page_from_well_before_the_end_speaks_of_another_moment() -> None:
     run = a_run(5000)
     stop = run.phases[3].start_s

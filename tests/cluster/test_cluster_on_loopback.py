@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from fault_table import require_as_written
 from hosts import Dask, Hosts, clustered
 from lanes import Lanes, Running
 from programs import Program, Server, codes, held, recorded, report, run, serving, told, until
@@ -232,7 +233,7 @@ def test_a_killed_session_leaves_nothing_anywhere_and_its_run_can_be_resumed(fol
     summary = report(folder, "run.db")
     assert (summary["connections"]["held"], summary["connections"]["deaths"]) == (100, {"generator_lost": 100})
     assert (summary["connections"]["opened"], summary["connections"]["reopened"]) == (200, 100)
-    assert "resumed" in codes(summary)
+    require_as_written("test_a_killed_session_leaves_nothing_anywhere_and_its_run_can_be_resumed", summary)
     # What the hosts' processes have used goes on from where it was.
     now = recorded(folder / "run.db")
     assert now is not None
@@ -412,7 +413,8 @@ def test_a_scheduler_that_dies_and_is_started_anew(folder: Path, there: There) -
     worker.until_free()
     assert (done.status, done.err) == (4, "")
     summary = report(folder, "run.db")
-    assert {"host_lost", "hosts_all_lost", "host_joined"} <= codes(summary)
+    assert "host_lost" in codes(summary)
+    require_as_written("test_a_scheduler_that_dies_and_is_started_anew", summary)
     connections = summary["connections"]
     assert (connections["opened"], connections["deaths"], connections["held"]) == (200, {"generator_lost": 100}, 100)
     assert "lost 100 connections with a client host (" in next(one["evidence"] for one in summary["findings"] if one["code"] == "verdict_invalid")
@@ -439,6 +441,8 @@ def test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while(folder: Path, 
         found = report(folder, f"run{number}.db")
         assert ("generator_failed" in codes(found)) is (patience_s < 60.0)
         assert found["connections"]["deaths"] == {"generator_lost": 100}
+        if patience_s < 60.0:
+            require_as_written("test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while", found)
         there.hosts.stop_workers()
 
 
