@@ -51,8 +51,13 @@ class Told:
         self.ask()
 
 
-@pytest.mark.parametrize(("seconds", "codes"), [(599, ["agent_lost", "agent_back"]), (600, ["agent_lost", "agent_back"]), (601, ["agent_lost", "agent_gap"])])
-def test_one_sample_that_the_agent_had_dropped_is_missing(monkeypatch: pytest.MonkeyPatch, seconds: int, codes: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "codes"),
+    [(599, ["agent_lost", "agent_back"]), (600, ["agent_lost", "agent_back"]), (601, ["agent_lost", "agent_gap"])],
+)
+def test_one_sample_that_the_agent_had_dropped_is_missing(
+    monkeypatch: pytest.MonkeyPatch, seconds: int, codes: list[str]
+) -> None:
     told = Told(monkeypatch)
     for _ in range(5):
         told.read()
