@@ -365,7 +365,9 @@ def killed(client: Client, at_s: float) -> Client:
 
 def test_a_client_that_was_killed_holds_nothing_any_more() -> None:
     a, b = made(MadeClient("a.db", boot="x"), MadeClient("b.db", boot="x", seed=2))
-    run = joined([a, killed(b, 25.0)]).run
+    merged = joined([a, killed(b, 25.0)])
+    run = merged.run
+    assert codes(merged)["merged"].evidence == "merged of 2 runs: a.db (1,000 of 1,000 held), b.db (0 of 1,000 held)"
     assert (run.complete, run.phases[-1].end_s) == (False, None)
     held = {round(t_s): tick.held for t_s, tick in run.ticks}
     assert (held[24], held[30]) == (2000, 1000)
