@@ -41,6 +41,8 @@ _HOLE_S = 2.5
 _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
 # No clock is known so badly that a sample of the past could lie so far (s) in the future.
 _FUTURE_S = 10.0
+# A sample may come so far (s) behind the one before it: as the clock is known a little better, beside that of a border.
+_BEHIND_S = 0.1
 # Instants by the agent's clock in what its collector says (units.format_clock); an IPv6 address may have as many digits.
 _INSTANT = re.compile(r"(?<![\w:.])(\d+):(\d\d):(\d\d)(?!\w|[:.]\S)")
 #: What the agent counts from its own start: where it is started anew in a run, it goes on from where it was.
@@ -251,11 +253,15 @@ class AgentCollector:
             if row.n <= self._after:
                 continue
             self._after = row.n
+            at_s = self._on_our_clock(row.t_s)
+            if at_s < self._last_s - _BEHIND_S:
+                continue  # read while this machine was suspended: the run's clock stood still, and has no instant for it
             # The clock is known a little better with each answer; no sample goes back behind another for that.
-            t_s = max(self._on_our_clock(row.t_s), math.nextafter(self._last_s, math.inf))
+            t_s = max(at_s, math.nextafter(self._last_s, math.inf))
             if not 0 <= t_s <= self._clock() + _FUTURE_S:
                 continue  # of before the run; or of no instant at all
-            if math.isfinite(self._last_s) and t_s - self._last_s > (_HOLE_S if overrun or self._anew else _SILENT_S):
+            hole = overrun or t_s - self._last_s > (_HOLE_S if self._anew else _SILENT_S)
+            if hole and math.isfinite(self._last_s):
                 kept = f"the agent was not heard, and it keeps {format_duration(KEEPS_S)}"
                 ended = "the agent was not heard, and it had ended"
                 self._gap(self._last_s, t_s, kept if overrun else ended if self._anew else "the agent, or its host, stood still")

@@ -46,6 +46,9 @@ from asyncli.records import Sample
 
 # A question of ours is a line; the longest body is a lease's.
 _LONGEST_BODY = 1024
+# What may come on a connection for each request that is heard there, its head included (Prometheus and curl send some hundred
+# bytes). Of what never comes to be a request, as of what follows one that was refused, some versions of aiohttp keep all.
+_LONGEST_REQUEST = 16 * 1024
 # Sessions, a Prometheus and a person with curl are a handful; who comes later waits until one leaves.
 _MOST_CONNECTIONS = 64
 _HANDSHAKE_S = 5.0
@@ -227,12 +230,25 @@ class Agent:
         limit_s = None if self._tls is None else _HANDSHAKE_S
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: handler, sock, ssl=self._tls, ssl_handshake_timeout=limit_s
-            )
+                lambda: _Bounded(handler, lambda count: self._within(who, handler, count)),
+                sock, ssl=self._tls, ssl_handshake_timeout=limit_s,
+            )  # fmt: skip
         except OSError as error:
             if self._tls is not None:
                 reason = str(getattr(error, "reason", None) or "").lower().replace("_", " ")
                 self._refuse(who, f"TLS fails ({reason or _LEFT})")
+
+    def _within(self, who: str, handler: Any, count: int) -> bool:
+        """Whether ``count`` bytes more may be heard from a connection; else it is sent away."""
+        guest = self._guests.get(handler)
+        if guest is None:
+            return False
+        guest.unheard += count
+        if guest.unheard <= _LONGEST_REQUEST:
+            return True
+        self._refuse(who, f"it sent more than {_LONGEST_REQUEST:,} bytes and no request")
+        self._send_away(handler)
+        return False
 
     def _send_away(self, handler: Any) -> None:
         # On its way in, or there.
@@ -259,7 +275,7 @@ class Agent:
         if guest is None:
             # Sent away while this was on its way.
             return web.Response(status=503)
-        guest.last_s, guest.asking = time.monotonic(), True
+        guest.last_s, guest.asking, guest.unheard = time.monotonic(), True, 0
         try:
             may = self._may(request)
             # A stranger of the same address (another program there, a tunnel's other end) uses up nobody's share but his own.
@@ -395,13 +411,41 @@ class Agent:
 
 class _Guest:
     """A connection: ``coming`` is its way in, TLS included; when it was last heard of, whether it is being answered, whether it
-    has shown the token."""
+    has shown the token, and how many bytes came since the last request."""
 
-    __slots__ = ("asking", "coming", "known", "last_s")
+    __slots__ = ("asking", "coming", "known", "last_s", "unheard")
 
     def __init__(self, now_s: float, coming: asyncio.Task[None]) -> None:
         self.last_s, self.coming = now_s, coming
         self.asking = self.known = False
+        self.unheard = 0
+
+
+class _Bounded(asyncio.Protocol):
+    """What ``handler`` would be told by its transport, but for bytes that are not ``within`` bounds."""
+
+    def __init__(self, handler: Any, within: Callable[[int], bool]) -> None:
+        self._handler, self._within = handler, within
+
+    def data_received(self, data: bytes) -> None:
+        if self._within(len(data)):
+            self._handler.data_received(data)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._handler.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._handler.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        heard: bool | None = self._handler.eof_received()
+        return heard
+
+    def pause_writing(self) -> None:
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._handler.resume_writing()
 
 
 class _Said(logging.Handler):

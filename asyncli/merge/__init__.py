@@ -113,7 +113,7 @@ def joined(clients: Sequence[Client]) -> Merged:
     told = [(0.0, one) for one in _of_merging(placed, phases_held=held_to_the_end(placed, phases), clocks=clocks, side=side)]
     for one in placed:
         for t_s, finding in zip(one.client.told_s, one.client.run.findings, strict=False):
-            if side.server is None or finding.code != _NOT_SAMPLED:
+            if not (side.processes and finding.code == _NOT_SAMPLED):
                 told.append((t_s + one.shift_s, _whose(one.client.name, finding)))
     plan = one_plan(clients, began, held_s)
     started_wall_s = clients[0].clock.wall_s + zero_s
@@ -225,6 +225,9 @@ def _environment(clients: Sequence[Client], side: Side) -> Environment:
         agent = side.server.run.environment.get("agent")
         if agent is not None:
             whole["agent"] = agent
+    # A run that is merged again is still one that went on by the wall clock.
+    if resumed := sorted({when for one in environments for when in one.get("resumed") or ()}):
+        whole["resumed"] = resumed
     whole["wall_start"] = min((str(one.get("wall_start")) for one in environments), default=None)
     return whole
 

@@ -55,26 +55,27 @@ def clock_of(environment: Environment, started_wall_s: float) -> Clock:
     if not isinstance(told, dict) or not isinstance(told.get("wall_s"), int | float):
         return Clock(started_wall_s)
     wall_s, monotonic_s, boot = float(told["wall_s"]), told.get("monotonic_s"), told.get("boot_id")
-    if not isinstance(boot, str):
-        return Clock(wall_s)
-    if not isinstance(monotonic_s, int | float):
-        return Clock(wall_s, boot=boot)
     agent = environment.get("agent")
     error_s = agent.get("clock_error_s") if isinstance(agent, dict) else None
-    return Clock(
-        wall_s, float(monotonic_s), boot, f"{boot} {told.get('time_ns')}",
+    clock = Clock(
+        wall_s, boot=boot if isinstance(boot, str) else None,
         error_s=float(error_s) if isinstance(error_s, int | float) else 0.0, resumed=bool(environment.get("resumed")),
     )  # fmt: skip
+    if clock.boot is None or not isinstance(monotonic_s, int | float):
+        return clock
+    return msgspec.structs.replace(clock, monotonic_s=float(monotonic_s), scale=f"{boot} {told.get('time_ns')}")
 
 
 def shift_between(first: Clock, second: Clock, seen: tuple[Sequence[Sample], Sequence[Sample]]) -> Shift:
     """What is to be added to the second's instants; ``seen``: the samples of both."""
     by_wall_s = second.wall_s - first.wall_s
+    # Whatever befell the host in between, a reboot as well: a step of its wall clock is a step of the run's.
+    resumed = first.resumed or second.resumed
     if first.scale is not None and first.scale == second.scale:
         assert first.monotonic_s is not None
         assert second.monotonic_s is not None
-        since = ", and by its wall clock after a --resume" if first.resumed or second.resumed else ""
-        return Shift(second.monotonic_s - first.monotonic_s, 0.0, f"one host's clock{since}")
+        after = ", and by its wall clock after a --resume" if resumed else ""
+        return Shift(second.monotonic_s - first.monotonic_s, 0.0, f"one host's clock{after}")
     if first.boot is not None and first.boot == second.boot:
         return Shift(by_wall_s, 0.0, "one host's wall clock")
     found = seen_by_both(*seen)
@@ -84,7 +85,8 @@ def shift_between(first: Clock, second: Clock, seen: tuple[Sequence[Sample], Seq
     found = msgspec.structs.replace(found, half_s=found.half_s + first.error_s + second.error_s)
     ahead_s = by_wall_s - found.shift_s
     wall = "agree within that" if abs(ahead_s) <= found.half_s else f"are {abs(ahead_s):,.3f} s apart"  # type: ignore[operator]
-    return msgspec.structs.replace(found, how=f"{found.how}; the wall clocks {wall}")
+    since = ", and after a --resume they alone tell the time of the run that was resumed" if resumed else ""
+    return msgspec.structs.replace(found, how=f"{found.how}; the wall clocks {wall}{since}")
 
 
 def shifts(clocks: Sequence[Clock], samples: Sequence[Sequence[Sample]]) -> list[Shift]:

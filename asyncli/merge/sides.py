@@ -49,7 +49,9 @@ class Side(msgspec.Struct):
 def common_samples(clients: Sequence[tuple[Client, float, float]]) -> Side:
     """The samples of ``clients``: each with its shift (s), and that shift's uncertainty (s)."""
     columns = [_Columns(*one) for one in clients]
-    watchers = [one for one in columns if one.has("server.")]
+    processes = [one for one in columns if one.has("server.")]
+    # An agent that does not know the server's processes watches its host all the same.
+    watchers = processes or [one for one in columns if one.agents]
     server = max(watchers, key=lambda one: one.many("server."), default=None)
     readers = [one for one in columns if one.has(_PAGE)]
     page = server if server in readers else max(readers, key=lambda one: one.many(_PAGE), default=None)
@@ -92,7 +94,7 @@ def common_samples(clients: Sequence[tuple[Client, float, float]]) -> Side:
         as_rows(whole),
         server.client if server is not None else None,
         page.client if page is not None else None,
-        server is not None,
+        bool(processes),
         findings,
     )
 
@@ -120,12 +122,17 @@ class _Columns:
 
     def of_its_own(self) -> _Columns:
         """What it read of its own host and network: an agent's session has names of its own for that."""
-        if not isinstance(self.client.run.environment.get("agent"), dict):
+        if not self.agents:
             return self
         own = copy.copy(self)
         own.host, own.network = self.client.host, self.client.network
         own.known = {name.removeprefix("client."): one for name, one in self.known.items() if name.startswith("client.")}
         return own
+
+    @property
+    def agents(self) -> bool:
+        """What is of the server's host was read by an agent there."""
+        return isinstance(self.client.run.environment.get("agent"), dict)
 
     def has(self, family: str) -> bool:
         return any(name.startswith(family) for name in self.known)

@@ -160,7 +160,9 @@ def _add_gauges(whole: Tick, one: Placed, t_s: float) -> None:
 
 
 def held_to_the_end(placed: Sequence[Placed], phases: Sequence[Phase]) -> dict[str, int]:
-    """By its name, how many each held when the first of them began its drain; of a run without one, at the end."""
+    """By its name, how many each held when the first of them began its drain: none, where it was killed before; without a drain,
+    at its end."""
     drain = phase(phases, "drain")
-    at_s = drain.start_s if drain is not None else math.inf
-    return {one.client.name: round(one.held_at(min(at_s, one.end_s))) if one.ticks else 0 for one in placed}
+    return {
+        one.client.name: round(one.held_at(one.end_s if drain is None else drain.start_s)) if one.ticks else 0 for one in placed
+    }

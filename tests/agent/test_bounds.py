@@ -114,6 +114,39 @@ async def test_a_house_full_of_strangers_lets_the_holder_in(agent: Agent) -> Non
         writer.close()
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\r\n" * 20_000,
+        b"GET / HTTP/1.1\r\n" + b"".join(b"X%d: %s\r\n" % (number, b"x" * 7000) for number in range(20)),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2000,
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 100_000,
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n" + b"x" * 100_000,
+    ],
+)
+async def test_who_sends_more_than_a_request_is_sent_away(agent: Agent, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Neither his patience nor the version of aiohttp ends it.
+    monkeypatch.setattr(module, "_IDLE_S", 600.0)
+    monkeypatch.setattr(module, "_WRONG_S", 600.0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
+    writer.write(sent)
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+    writer.close()
+    assert "refused 127.0.0.1: it sent more than 16,384 bytes and no request" in agent.said  # type: ignore[attr-defined]
+
+
+async def test_a_connection_bears_as_much_for_each_request(agent: Agent) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
+    for _ in range(10):
+        padding = b"X: " + b"x" * 5000
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n%s\r\n\r\n" % (TOKEN.encode(), padding))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+    writer.close()
+
+
 async def test_samples_of_everything_are_few(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     status, body = await ask(agent, "POST /v1/lease", b'{"holder": "one"}')
     word = body.split(b'"')[3].decode()

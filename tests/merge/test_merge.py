@@ -20,10 +20,11 @@ from asyncli.errors import StoreError
 from asyncli.merge import Client, Merged, joined
 from asyncli.merge.clocks import Clock, seen_by_both, shift_between, shifts
 from asyncli.preflight.nginx import descriptors_needed
-from asyncli.records import COUNTS, CUT, Check, Finding, Gap, Phase
+from asyncli.records import COUNTS, CUT, Check, Finding, Gap, Phase, Sample
 from asyncli.report.jsonout import to_json
 from asyncli.report.summary import summarise
 from asyncli.store.reader import Run, read_run
+from asyncli.store.resume import read_interrupted
 from asyncli.store.whole import write_run
 from tests.merge.made_clients import MadeClient, Server, columns, made
 
@@ -152,6 +153,21 @@ def test_who_could_not_sample_the_server_says_nothing_of_a_whole_that_did() -> N
         assert sum(one.code == "server_processes_unknown" for one in found) == told
 
 
+def test_an_agent_that_knows_no_processes_of_the_server_watches_its_host() -> None:
+    a, b = made(MadeClient("a.db", boot="x", agent=FAR), MadeClient("b.db", boot="y"))
+    for row in (rows := list(a.run.samples)):
+        row.values.pop("server.pss_bytes", None)
+    a.run.samples, a.run.findings = columns(rows), [Finding("server_processes_unknown", "info", "")]
+    a.told_s = [1.0]
+    merged = joined([a, b])
+    at = series(merged.run.samples, "status.active").t_s[25]
+    assert series(merged.run.samples, "kernel.socket_bytes").at(at) == pytest.approx(4000 * 2001)
+    assert series(merged.run.samples, "client.kernel.socket_bytes").at(at) == pytest.approx(2 * (1e6 + 4000 * 1000))
+    assert merged.run.environment["agent"]["url"] == "http://10.0.0.8:9165"
+    # Of the processes nothing is known all the same.
+    assert "server_processes_unknown" in codes(merged)
+
+
 def test_a_client_on_the_servers_host_is_read_by_the_agent_there() -> None:
     for boot, clients in (("s", 1), ("another", 2)):
         run = joined(made(MadeClient("a.db", boot="x", agent={**FAR, "boot_id": boot}), MadeClient("b.db", boot="s"))).run
@@ -212,7 +228,30 @@ def test_a_page_that_an_agent_read_is_known_as_its_clock_is() -> None:
 def test_a_run_that_was_resumed_went_on_by_the_wall_clock() -> None:
     a, b = made(MadeClient("a.db", boot="x"), MadeClient("b.db", boot="x"))
     b.run.environment["resumed"] = ["2027-01-15T08:01:00+00:00"]
-    assert "exactly: by one host's clock, and by its wall clock after a --resume" in codes(joined([a, b]))["merge_clock"].evidence
+    both = joined([a, b])
+    words = "exactly: by one host's clock, and by its wall clock after a --resume"
+    assert words in codes(both)["merge_clock"].evidence
+    # It is one that was resumed also when it is merged again.
+    (c,) = made(MadeClient("c.db", boot="x"))
+    found = joined([Client("ab.db", both.run, [one for one, _ in both.findings]), c]).run.findings
+    assert [words in one.evidence for one in found if one.code == "merge_clock"] == [True, True]
+
+
+def test_a_page_that_both_read_says_nothing_of_a_clock_that_was_set_at_a_reboot() -> None:
+    a, b = made(MadeClient("a.db", boot="x", poll=True, hold_s=30), MadeClient("b.db", boot="y", poll=True, hold_s=30, seed=2))
+    b.run.environment["resumed"] = ["2027-01-15T08:01:00+00:00"]
+    b.run.samples = columns([Sample(one.t_s + (3.0 if one.t_s > 36.0 else 0.0), one.values) for one in b.run.samples])
+    assert "and after a --resume they alone tell the time" in codes(joined([a, b]))["merge_clock"].evidence
+    b.run.environment["resumed"] = []
+    assert "--resume" not in codes(joined([a, b]))["merge_clock"].evidence
+
+
+def test_a_merged_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    a, b = made(MadeClient("a.db", boot="x"), MadeClient("b.db", boot="x", seed=2))
+    merged = joined([killed(a, 25.0), killed(b, 25.0)])
+    write_run(tmp_path / "m.db", merged.run, merged.findings)
+    with pytest.raises(StoreError, match=r"m\.db: is merged of several runs, .*; resume each of them, and merge them anew$"):
+        read_interrupted(tmp_path / "m.db")
 
 
 def test_a_page_that_tells_only_the_active_ones_tells_their_rise() -> None:
@@ -326,7 +365,9 @@ def killed(client: Client, at_s: float) -> Client:
 
 def test_a_client_that_was_killed_holds_nothing_any_more() -> None:
     a, b = made(MadeClient("a.db", boot="x"), MadeClient("b.db", boot="x", seed=2))
-    run = joined([a, killed(b, 25.0)]).run
+    merged = joined([a, killed(b, 25.0)])
+    run = merged.run
+    assert codes(merged)["merged"].evidence == "merged of 2 runs: a.db (1,000 of 1,000 held), b.db (0 of 1,000 held)"
     assert (run.complete, run.phases[-1].end_s) == (False, None)
     held = {round(t_s): tick.held for t_s, tick in run.ticks}
     assert (held[24], held[30]) == (2000, 1000)

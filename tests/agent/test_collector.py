@@ -1,0 +1,86 @@
+"""What is made of an agent's samples on the run's clock, where clocks stand still: on a clock of the test's own."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from asyncli.agent import collector as module
+from asyncli.agent.collector import AgentCollector
+from asyncli.agent.link import LostError
+from asyncli.agent.offset import Exchange
+from asyncli.agent.wire import Batch, Clock, Row
+from asyncli.plan import Plan
+from asyncli.records import Finding, Sample
+
+
+class Told:
+    """A session whose agent reads once a second, and is asked by :meth:`ask`; ``ahead_s`` is its clock less ours."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.ahead_s, self.taken = 1000.0, 5000.0, 0
+        self.kept: list[Row] = []
+        self.samples: list[Sample] = []
+        self.findings: list[Finding] = []
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now_s)
+        self.collector = AgentCollector(
+            Plan(urls=("http://10.0.0.8/",), agent="http://10.0.0.8:9165"), clock=lambda: self.now_s - 900.0, generator_pids=list,
+            on_sample=self.samples.append, on_finding=self.findings.append,
+        )  # fmt: skip
+
+    def read(self) -> None:
+        """A second goes by, of theirs as of ours, in the middle of which the agent reads."""
+        self.taken += 1
+        self.kept.append(Row(self.taken, self.now_s + self.ahead_s + 0.5, {"server.cpu_s": float(self.taken)}))
+        self.now_s += 1.0
+
+    def ask(self) -> None:
+        heard_s = self.now_s + self.ahead_s - 0.001
+        self.collector._link.clock.heard(Exchange(self.now_s - 0.002, heard_s, heard_s, self.now_s))
+        self.collector._take(Batch("one", Clock(heard_s, heard_s), self.kept[0].n, self.taken, self.kept, []))
+        self.collector._heard_again()
+        self.kept = []
+
+    def cut(self, seconds: int, keeps: int) -> None:
+        """The way is cut for so long; the agent keeps the last ``keeps`` samples."""
+        for _ in range(seconds):
+            self.read()
+            self.collector._missed(LostError("agent http://10.0.0.8:9165: no answer"))
+        self.kept = self.kept[-keeps:]
+        self.ask()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "codes"),
+    [(599, ["agent_lost", "agent_back"]), (600, ["agent_lost", "agent_back"]), (601, ["agent_lost", "agent_gap"])],
+)
+def test_one_sample_that_the_agent_had_dropped_is_missing(
+    monkeypatch: pytest.MonkeyPatch, seconds: int, codes: list[str]
+) -> None:
+    told = Told(monkeypatch)
+    for _ in range(5):
+        told.read()
+        told.ask()
+    told.cut(seconds, keeps=600)
+    assert [one.code for one in told.findings] == codes
+    assert len(told.samples) == 5 + min(seconds, 600)
+
+
+def test_what_was_read_while_we_were_suspended_has_no_instant_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch)
+    for _ in range(20):
+        told.read()
+        told.ask()
+    for _ in range(300):
+        told.read()
+    # Theirs went on meanwhile, and ours did not.
+    told.now_s, told.ahead_s = told.now_s - 300.0, told.ahead_s + 300.5
+    for _ in range(5):
+        told.read()
+        told.ask()
+    instants = [sample.t_s for sample in told.samples]
+    assert len(instants) == 25
+    assert min(after - before for before, after in pairwise(instants)) > 0.4
+    assert told.samples[-1].values == {"server.cpu_s": 325.0}
+    assert told.findings == []
