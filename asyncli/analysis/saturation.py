@@ -13,6 +13,9 @@ from asyncli.records import Environment, Finding, Phase, PhaseName
 
 # A twentieth of a second, on a grid of 10 ms: the ramp is then no longer the one that was asked for.
 MOST_RAMP_LATENESS_MS = 50.0
+# In a ramp of a second one hiccup of any machine is more than a hundredth of the batches: what is late for no longer in all
+# does not count.
+LATE_FOR_S = 0.25
 # Beats of a connection are at least a second apart; a quarter of that shifts them visibly against idle timeouts.
 MOST_BEAT_LATENESS_MS = 250.0
 # A loop that stands still for a second misses a whole tick, and the latencies in it are the generator's own.
@@ -90,7 +93,8 @@ def _ramp(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks) -> 
     if ramp is None:
         return None
     late_ms, rate = _p99_ms(ramp.ramp_lateness_us), _rate_of_ticks(plan, phases, ticks)
-    if late_ms > MOST_RAMP_LATENESS_MS:
+    late_s = ramp.ramp_lateness_us.above(round(1e3 * MOST_RAMP_LATENESS_MS)) * plan.interval_s
+    if late_ms > MOST_RAMP_LATENESS_MS and late_s > LATE_FOR_S:
         evidence = f"the ramp ran late: p99 {late_ms:,.0f} ms (bound {MOST_RAMP_LATENESS_MS:.0f} ms)"
     # Attempts that failed are not opened either; that is another's doing, and told of elsewhere.
     elif rate is not None and rate < LEAST_RATE_SHARE * plan.asked_per_s and not ramp.failures:

@@ -115,6 +115,11 @@ class Histogram(msgspec.Struct, array_like=True):
             found.append(float(min(greatest, max(least, (low + high) / 2))))
         return found
 
+    def above(self, value: int) -> int:
+        """How many records are greater than ``value``, but for those that share its bucket."""
+        own = bucket(value)
+        return sum(count for key, count in self.counts.items() if key > own)
+
     def items(self) -> Iterator[tuple[int, int]]:
         """(key, count) by rising key."""
         return iter(sorted(self.counts.items()))

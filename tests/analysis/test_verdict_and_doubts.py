@@ -15,6 +15,7 @@ from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import exit_status, judge
+from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.plan import Plan
 from asyncli.records import CUT, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
@@ -96,6 +97,17 @@ def test_a_late_ramp() -> None:
     (finding,) = doubts(run)
     assert (finding.code, finding.severity) == ("ramp_held_back", "warning")
     assert not is_saturated([finding])
+
+
+def test_a_hiccup_in_a_short_ramp_is_no_limit() -> None:
+    run = a_run(1000, batch=10)
+    assert run.plan.interval_s == 0.01
+    for late, found in ((25, []), (26, ["generator_saturated_ramp"])):
+        for _, tick in run.ticks:
+            tick.ramp_lateness_us = Histogram()
+        run.ticks[6][1].ramp_lateness_us = spread(500, 100 - late)
+        run.ticks[6][1].ramp_lateness_us.merge(spread(60_000, late))
+        assert [finding.code for finding in doubts(run)] == found
 
 
 def test_a_slow_ramp() -> None:

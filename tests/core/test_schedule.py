@@ -81,6 +81,7 @@ def test_quantiles_agree_with_sorting(values: list[int], q: float) -> None:
     assert abs(quantile - exact) <= exact / 64 + 1
     assert quantile <= max(values)
     assert Histogram().quantile(q) is None
+    assert whole.above(round(quantile)) == sum(bucket(value) > bucket(round(quantile)) for value in values)
 
 
 def test_causes_are_the_contract_s_names() -> None:
