@@ -1,0 +1,27 @@
+"""The preflight as a table."""
+
+from __future__ import annotations
+
+import io
+import socket
+
+import pytest
+from rich.console import Console
+
+from asyncli.engine.spread import Destination, Spread
+from asyncli.plan import Plan
+from asyncli.records import Finding
+from asyncli.report.checks import print_checks
+
+_UNKNOWN = Finding("server_processes_unknown", "info", "the server is on another host; its memory is not known")
+_FLEET = Finding("cluster", "info", "the connections are opened by 2 hosts")
+
+
+@pytest.mark.parametrize(
+    ("findings", "whose"), [([_UNKNOWN], "this host"), ([_UNKNOWN, _FLEET], "the client hosts")], ids=["one host", "a cluster"]
+)
+def test_the_last_line_says_whose_limits_were_looked_at(findings: list[Finding], whose: str) -> None:
+    out = io.StringIO()
+    spread = Spread((Destination(socket.AF_INET, "10.0.0.8", 80),), (), 1, local=False, ports=28_232)
+    print_checks(Plan(urls=("http://10.0.0.8/",)), spread, [], findings, Console(file=out, width=200))
+    assert f"no limit of {whose} stands in the way; the server's own are not known" in out.getvalue()
