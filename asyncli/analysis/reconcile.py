@@ -14,7 +14,7 @@ from asyncli.analysis.totals import Totals, never_answered
 from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
-from asyncli.units import format_clock, format_count
+from asyncli.units import format_clock, format_count, format_many
 
 RULE = (
     "held by the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
@@ -153,10 +153,10 @@ def reconcile(
     restarted = _restarted(pages)
     accepts, handled, requests = result.accepts_delta, result.handled_delta, result.requests_delta
     polls, poller = round(float(pages.polls[-1])), round(float(pages.perhaps_reconnected[-1]))
-    flight = _in_flight(phases, ticks, float(pages.t_s[-1]))
+    flight, later = _in_flight(phases, ticks, float(pages.t_s[-1]))
     unread = round(float(pages.unanswered[-1]))
     unsure = sum(whole.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
-    opened = whole.opened
+    opened = whole.opened - later.opened
     untold_opened, untold_sent = (round(float(client.at(f"untold_{name}", math.inf))) for name in ("opened", "sent"))
     context.silent = sum(never_answered(tick) for _, tick in ticks if tick.deaths)
     context.others = accepts is not None and accepts - opened > unsure + poller + flight.opened + untold_opened
@@ -174,7 +174,7 @@ def reconcile(
 
     unseen_opened, unseen_sent = (round(float(missed[-1])) for missed in pages.unseen(client))
     churn = _churn(ticks, stop)
-    answers, unanswered = whole.answered + polls, whole.sent - whole.answered
+    answers, unanswered = whole.answered - later.answered + polls, whole.sent - later.sent - whole.answered + later.answered
     held, server = totals.held, result.server_active
     since = {one.pair: _since(one) for one in result.divergences if not one.closed}
     known = (
@@ -210,6 +210,7 @@ def reconcile(
     return result, [
         *disagreements,
         *_in_flight_then(every, context, anew=bool(pages.restarts), ended=ended),
+        *_after_the_last_page(float(pages.t_s[-1]), later),
         *restarted,
         *_parted(result.divergences, context),
     ]
@@ -484,17 +485,27 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
     return sorted(result, key=lambda one: one.from_s)
 
 
-def _in_flight(phases: Sequence[Phase], ticks: Ticks, page_s: float) -> Tick:
-    """Counts by which client and server may differ at the last page: none once the drain is over."""
-    around = Tick()
+def _in_flight(phases: Sequence[Phase], ticks: Ticks, page_s: float) -> tuple[Tick, Tick]:
+    """Counts by which client and server may differ at the last page: none once the drain is over; and what came later."""
+    around, later = Tick(), Tick()
     residue = phase(phases, "residue")
     if residue is None or page_s < residue.start_s:
         for t_s, tick in reversed(ticks):
             # A page and a tick are up to a second apart, either way.
             if t_s < page_s - 2.0:
                 break
-            around.merge_counts(tick)
-    return around
+            (later if t_s > page_s + 2.0 else around).merge_counts(tick)
+    return around, later
+
+
+def _after_the_last_page(page_s: float, later: Tick) -> list[Finding]:
+    if not later.opened and not later.answered:
+        return []
+    evidence = (
+        f"the last status page was that of {format_clock(page_s)}: {format_many(later.opened, 'connection')} opened and "
+        f"{format_many(later.answered, 'answer')} that came later are held against nothing"
+    )
+    return [Finding(_UNTIL, "info", evidence, "read the page to the run's end (in a merge: by the client that ends last)")]
 
 
 def _churn(ticks: Ticks, stop_s: float) -> int:
@@ -504,6 +515,7 @@ def _churn(ticks: Ticks, stop_s: float) -> int:
 
 # Saying it.
 
+_UNTIL = "reconcile_until"
 _STRANGER = "someone else uses this server: run against a server that only we use"
 _LATE = "it still counts connections that were lost or given up"
 # So many more or less, or such a share, are our poller's, or came and went while a worker was replaced.
@@ -580,6 +592,8 @@ def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     """Whether the counts agree, in words; ``findings`` are the run's."""
     if agrees and any(one.code == "reconcile_stale" for one in findings):
         return "They agree but for connections that are not this run's, or went with a killed worker (see the findings)"
+    if agrees and any(one.code == _UNTIL for one in findings):
+        return "They agree up to the last status page (see the findings)"
     if agrees and any(one.code == "reconcile_in_flight" for one in findings):
         return "They agree within what was in flight (see the findings)"
     return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is not known"}[agrees]
