@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from asyncli.cluster.muster import Fleet, Member
-from asyncli.engine.fleet import Merging, held_by, take_over
+from asyncli.engine.fleet import Merging, Room, held_by, take_over
 from asyncli.engine.shard import (
     Adopt,
     Down,
@@ -104,6 +104,8 @@ class _Link:
         #: Numbers that it was told to take over, and has not said that it has.
         self.adopting: set[int] = set()
         self.silent_workers: dict[int, WorkerSilent] = {}
+        #: Those whose connections are not in the gauges of its last tick.
+        self.left_out: list[WorkerSilent] = []
 
 
 class ClusterGenerator:
@@ -302,6 +304,7 @@ class ClusterGenerator:
         match message:
             case Ticked(tick=tick):
                 tick.dropped = self._dropped(link, tick.dropped)
+                link.left_out = list(link.silent_workers.values())
                 self._merging.heard(link.name, tick)
             case Measured(values=values):
                 self._measure(link.name, values)
@@ -378,9 +381,10 @@ class ClusterGenerator:
             return
         link.over, link.lost = True, time.monotonic()
         self._forward(link.lost)
-        silent = list(link.silent_workers.values())
-        held = self._merging.lose(link.name, sum(one.held for one in silent), sum(one.awaiting for one in silent))
-        for one in silent:
+        held = self._merging.lose(
+            link.name, sum(one.held for one in link.left_out), sum(one.awaiting for one in link.left_out)
+        )
+        for one in link.silent_workers.values():
             self._heard.put_nowait(WorkerLost(one.worker, one.pid, "went with its host", one.held, host=link.name))
         self._spent_by(link.name)
         for task in link.tasks:
@@ -415,17 +419,14 @@ class ClusterGenerator:
         )  # fmt: skip
 
     def _give_up(self, why: str) -> None:
-        self._heard.put_nowait(Ticked(self._merging.rest()))
+        if self._t0 is not None:
+            self._heard.put_nowait(Ticked(self._merging.rest()))
         self._heard.put_nowait(Failed(why))
 
     def _reopen(self) -> str:
         """Give those that nobody is to who has room; in words, who that is."""
         living = {link.name: link for link in self._living()}
-        free = {
-            name: self._links[name].member.room.connections - self._share(link.workers)
-            for name, link in living.items()
-            if not link.silent
-        }
+        free = {name: self._room_left(link) for name, link in living.items() if not link.silent}
         fleet = self._fleet
         taken, self._idle = take_over(fleet.plan.connections, fleet.plan.batch, fleet.workers, self._idle, free)
         for name, numbers in taken.items():
@@ -434,6 +435,10 @@ class ClusterGenerator:
         if self._idle:
             parts.append(f"{self._share(self._idle):,} by nobody, for want of room")
         return ", ".join(parts)
+
+    def _room_left(self, link: _Link) -> Room:
+        room = link.member.room
+        return msgspec.structs.replace(room, connections=room.connections - self._share(link.workers))
 
     def _hand(self, link: _Link, numbers: tuple[int, ...]) -> None:
         """From now on these of the lost are its."""
@@ -472,7 +477,7 @@ class ClusterGenerator:
         if self._draining:
             return
         taken, over = take_over(
-            fleet.plan.connections, fleet.plan.batch, fleet.workers, self._idle, {member.name: member.room.connections}
+            fleet.plan.connections, fleet.plan.batch, fleet.workers, self._idle, {member.name: member.room}
         )
         if not (numbers := taken.get(member.name, ())):
             return

@@ -69,16 +69,17 @@ def held_by(connections: int, batch: int, workers: int, numbers: Sequence[int]) 
 
 
 def take_over(
-    connections: int, batch: int, workers: int, numbers: Sequence[int], free: Mapping[str, int]
+    connections: int, batch: int, workers: int, numbers: Sequence[int], free: Mapping[str, Room]
 ) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
     """Who of those with ``free`` room opens a lost host's share again: numbers by host, and those that nobody has room for."""
-    left = dict(free)
+    left = {name: room.connections for name, room in free.items()}
     taken: dict[str, list[int]] = {}
     over: list[int] = []
     for number in numbers:
         more = share(connections, batch, workers, number)
-        host = max(left, key=lambda name: left[name], default=None)
-        if host is None or left[host] < more:
+        fits = [name for name, room in free.items() if more <= left[name] and more <= room.of_a_worker]
+        host = max(fits, key=lambda name: left[name], default=None)
+        if host is None:
             over.append(number)
             continue
         left[host] -= more
