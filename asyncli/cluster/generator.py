@@ -93,8 +93,8 @@ class _Link:
         self.name = member.name
         self.workers = member.workers
         self.clock = Clock()
-        self.drift_s = 0.0
-        self.drift_told = False
+        #: A drift of its clock beyond this is told.
+        self.drift_bound_s = _DRIFT_S
         self.heard = time.monotonic()
         self.after = 0
         self.silent = self.over = False
@@ -252,12 +252,13 @@ class ClusterGenerator:
                     await self._ask_clock(link, now)
             except Exception:  # whatever a cut network, or an actor that has gone, raises: the reader minds it
                 continue
-            link.drift_s = now.offset_s - link.clock.offset_s
-            if not link.drift_told and abs(link.drift_s) - now.uncertainty_s - link.clock.uncertainty_s > _DRIFT_S:
-                link.drift_told = True
+            drift_s = now.offset_s - link.clock.offset_s
+            if abs(drift_s) - now.uncertainty_s - link.clock.uncertainty_s > link.drift_bound_s:
+                # What is milliseconds after minutes is seconds after days.
+                link.drift_bound_s = 10 * abs(drift_s)
                 self._tell(
                     "cluster_clock", "warning",
-                    f"the clock of {link.name} has drifted by {1000 * link.drift_s:+.0f} ms since the beginning: its seconds and "
+                    f"the clock of {link.name} has drifted by {1000 * drift_s:+.0f} ms since the beginning: its seconds and "
                     "batches are so much off the others'",
                     "see that NTP disciplines the clocks of all hosts",
                 )  # fmt: skip
@@ -382,7 +383,7 @@ class ClusterGenerator:
         link.over, link.lost = True, time.monotonic()
         self._forward(link.lost)
         held = self._merging.lose(
-            link.name, sum(one.held for one in link.left_out), sum(one.awaiting for one in link.left_out)
+            link.name, sum(one.held for one in link.left_out), sum(one.awaiting for one in link.left_out), self._t0 is not None
         )
         for one in link.silent_workers.values():
             self._heard.put_nowait(WorkerLost(one.worker, one.pid, "went with its host", one.held, host=link.name))
@@ -393,6 +394,8 @@ class ClusterGenerator:
         self._leave(link)
         self._idle += link.workers
         who = "" if self._draining else self._reopen()
+        if self._idle:
+            self._merging.unopened()
         then = f"; its share of {self._share(link.workers):,} is {self._again}: {who}" if who else ""
         self._tell(
             HOST_LOST, "error",
@@ -444,7 +447,7 @@ class ClusterGenerator:
         """From now on these of the lost are its."""
         link.workers += numbers
         link.adopting.update(numbers)
-        link.orders.put_nowait(Adopt(numbers))
+        link.orders.put_nowait(Adopt(numbers, crowded=link.member.spread.crowds(self._share(link.workers))))
         self._merging.join(link.name, len(numbers))
         self._merging.taken(len(numbers))
 
@@ -476,9 +479,7 @@ class ClusterGenerator:
         fleet = self._fleet
         if self._draining:
             return
-        taken, over = take_over(
-            fleet.plan.connections, fleet.plan.batch, fleet.workers, self._idle, {member.name: member.room}
-        )
+        taken, over = take_over(fleet.plan.connections, fleet.plan.batch, fleet.workers, self._idle, {member.name: member.room})
         if not (numbers := taken.get(member.name, ())):
             return
         name, again = member.name, 1
@@ -498,7 +499,8 @@ class ClusterGenerator:
         self._hand(link, numbers)
         if self._draining:
             link.orders.put_nowait(Drain())
-        self._tell("host_joined", "info", f"{name} is there, and opens {self._share(numbers):,} connections that nobody held")
+        does = "opens" if fleet.plan.reopen else "goes on with"
+        self._tell("host_joined", "info", f"{name} is there, and {does} {self._share(numbers):,} connections that nobody held")
 
     def _leave(self, link: _Link) -> None:
         """In case it hears: nothing may be held there that nobody counts."""

@@ -151,9 +151,7 @@ def muster(plan: Plan, members: list[Member]) -> Fleet:
     crew = tuple(msgspec.structs.replace(member, workers=mine) for member, mine in zip(roomy, dealt, strict=True) if mine)
     names = {member.name for member in crew}
     destinations = tuple(dict.fromkeys(one for member in crew for one in member.spread.destinations))
-    return Fleet(
-        plan, crew, sum(map(len, dealt)), destinations, tuple(member for member in members if member.name not in names)
-    )
+    return Fleet(plan, crew, sum(map(len, dealt)), destinations, tuple(member for member in members if member.name not in names))
 
 
 def room_of(plan: Plan, seen: Seen) -> Room:
@@ -189,7 +187,9 @@ def _too_few(plan: Plan, members: list[Member]) -> list[str]:
     there = sum(member.room.connections for member in members)
     if there >= plan.connections:
         if plan.workers is None:
-            return [f"a batch is opened by one host, and those of {plan.batch:,} cannot be dealt so that each fits; lower --batch"]
+            return [
+                f"a batch is opened by one host, and those of {plan.batch:,} cannot be dealt so that each fits; lower --batch"
+            ]
         return [f"the shares of {plan.workers} processes fit on no host; leave --workers out"]
     hosts = format_many(len(members), "host")
     lines = [f"the {hosts} of the cluster can hold {there:,} of the {plan.connections:,} connections; add hosts, or mend:"]

@@ -127,10 +127,11 @@ class Merging:
         """Nobody vouches for what ``host`` holds, or it speaks again."""
         self._sources[host].silent = silent
 
-    def lose(self, host: str, held: int = 0, awaiting: int = 0) -> int:
+    def lose(self, host: str, held: int = 0, awaiting: int = 0, begun: bool = True) -> int:
         """``host`` is gone, and what it held is the generator's loss: how many that were.
 
-        ``held``, ``awaiting``: of workers that were silent there, which are not in its gauges.
+        ``held``, ``awaiting``: of workers that were silent there, which are not in its gauges. ``begun``: the ramp has; else
+        there is nothing to lose.
         """
         source = self._sources.pop(host)
         for second in sorted(source.coming):
@@ -138,14 +139,19 @@ class Merging:
             source.last = source.coming[second]
         last = source.last
         held += last.held
-        # As a host process has it: what was counted when the drain began is not lost by what comes then.
-        self._carried.deaths.setdefault("generator_lost", Deaths()).count += 0 if last.held_at_drain else held
+        if begun:
+            # As a host process has it: what was counted when the drain began is not lost by what comes then.
+            self._carried.deaths.setdefault("generator_lost", Deaths()).count += 0 if last.held_at_drain else held
         self._carried.beats_failed += last.awaiting + awaiting
         self._spent.held_at_drain += last.held_at_drain
         self._spent.cpu_user_s += last.cpu_user_s
         self._spent.cpu_system_s += last.cpu_system_s
         self._gone += source.workers
         return held
+
+    def unopened(self) -> None:
+        """The share of a lost host is nobody's: named with a count of 0 too."""
+        self._carried.deaths.setdefault("generator_lost", Deaths())
 
     def taken(self, workers: int) -> None:
         """Others stand in for so many of the lost."""

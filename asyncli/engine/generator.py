@@ -81,9 +81,9 @@ class Generator:
     def drain(self) -> None:
         self._send(Drain())
 
-    def adopt(self, workers: tuple[int, ...]) -> None:
+    def adopt(self, order: Adopt) -> None:
         """Fork these workers of the fleet as well, in the place of a lost host's."""
-        self._send(Adopt(workers))
+        self._send(order)
 
     async def messages(self) -> AsyncIterator[Up]:
         """What the host says, until it is gone; then, if it was not told to stop, a last :class:`Failed`."""

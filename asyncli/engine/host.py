@@ -170,6 +170,8 @@ class Host:
             message, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
             order = _decode_down(message)
             if isinstance(order, Adopt):
+                if isinstance(self._shard, Shard):
+                    self._shard = msgspec.structs.replace(self._shard, crowded=self._shard.crowded or order.crowded)
                 for number in order.workers:
                     self._adopt(number)
                 continue

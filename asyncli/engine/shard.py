@@ -140,9 +140,12 @@ class Stop(msgspec.Struct, tag=True):
 
 
 class Adopt(msgspec.Struct, tag=True):
-    """Also be these ``workers`` of the fleet, whose host is lost, and open their connections again."""
+    """Also be these ``workers`` of the fleet, whose host is lost, and open their connections again. ``crowded``: as in a
+    :class:`Shard`, of what this host may then hold.
+    """
 
     workers: tuple[int, ...]
+    crowded: bool = False
 
 
 # Up the pipe: workers -> host -> session.

@@ -1,32 +1,38 @@
-"""What a fleet counts and says when a host goes at an awkward moment, and hosts that have little room. No Dask, no sockets."""
+"""What a fleet counts and says when a host goes at an awkward moment, who may hold a host, hosts of little room. No scheduler."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from asyncli import __version__
+from asyncli.cluster.actor import HostActor
 from asyncli.cluster.generator import ClusterGenerator, _Link
 from asyncli.cluster.link import Cluster
-from asyncli.cluster.look import Seen
+from asyncli.cluster.look import Seen, holder
 from asyncli.cluster.muster import Fleet, Member, muster, said_of
 from asyncli.engine.fleet import Room, take_over
-from asyncli.engine.shard import Adopt, Failed, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
+from asyncli.engine.shard import Adopt, Drain, Failed, Ticked, Told, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.errors import PreflightError
+from asyncli.errors import PlanError, PreflightError
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import Deaths, Tick
 
 PLAN = Plan(urls=("http://10.0.0.8/",), connections=20_000)
+ROOM = Room(28_232, 20_000, 2)
 
 
-def member(name: str, *workers: int, room: Room = Room(28_232, 20_000, 2)) -> Member:
+def member(name: str, *workers: int, room: Room = ROOM) -> Member:
     spread = Spread((Destination(2, "10.0.0.8", 80),), (), max(1, len(workers)), local=False, ports=28_232)
     seen = Seen(asyncli=__version__, host=name, place=name, boot=name, limits=Limits(), spread=spread)
     return Member(name, name, seen, room, workers)
@@ -143,3 +149,137 @@ def test_a_batch_that_fits_on_no_host_is_told_as_such() -> None:
         muster(plan, [member("a"), member("b")])
     assert "None" not in str(raised.value)
     assert "--batch" in str(raised.value)
+
+
+async def test_a_host_that_is_lost_in_the_baseline_costs_nothing_where_others_have_its_share() -> None:
+    """As a worker that is lost then."""
+    generator = fleet(member("a", 0), member("b", 1))
+    generator._lose(generator._links["b"], "is cut off")
+    generator.begin(time.monotonic())
+    assert generator._merging.rest().deaths == {}
+    full = fleet(member("a", 0, room=Room(10_000, 20_000, 2)), member("b", 1))
+    full._lose(full._links["b"], "is cut off")
+    full.begin(time.monotonic())
+    assert {cause: deaths.count for cause, deaths in full._merging.rest().deaths.items()} == {"generator_lost": 0}
+
+
+async def test_who_takes_over_is_told_where_its_ports_are_crowded_then() -> None:
+    """Ten thousand of 28,232 ports are not; twenty thousand are."""
+    generator = fleet(member("a", 0), member("b", 1))
+    assert not generator._fleet.shard_of(generator._shard, generator._fleet.members[0]).crowded
+    generator._lose(generator._links["b"], "is cut off")
+    assert generator._links["a"].orders.get_nowait() == Adopt((1,), crowded=True)
+
+
+async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 100 ppm it is 10 ms away after two minutes, and 26 s after three days."""
+    monkeypatch.setattr("asyncli.cluster.generator._CLOCK_S", 0.0)
+    drifts, over = [0.0, 0.02, 0.03, 0.19, 0.3, 1.0, 5.0], asyncio.Event()
+
+    class Drifting(Actor):
+        async def call(self, method: str, *arguments: object) -> Any:
+            await asyncio.sleep(0)
+            measured, self.asked = self.asked // 5, self.asked + 1
+            if measured >= len(drifts):
+                over.set()
+                raise OSError("no more")
+            return time.monotonic() + drifts[measured]
+
+        asked = 0
+
+    generator = fleet(member("a", 0))
+    link = generator._links["a"]
+    link.actor, link.clock.uncertainty_s = Drifting(), 0.0
+    keeping = asyncio.create_task(generator._keep_time(link))
+    await asyncio.wait_for(over.wait(), 10.0)
+    keeping.cancel()
+    told = [one.finding.evidence for one in await said(generator) if isinstance(one, Told)]
+    assert [one.partition(" ms")[0].rpartition(" ")[2] for one in told] == ["+20", "+300", "+5000"]
+
+
+# -- who holds a host
+
+
+@pytest.mark.parametrize("held_by", ["tcp://1", "tcp://2"])
+def test_a_host_that_another_session_holds_by_one_of_its_workers_is_not_taken_in_by_another(held_by: str) -> None:
+    seen = {address: member(host).seen for address, host in (("tcp://1", "a"), ("tcp://2", "a"), ("tcp://3", "b"))}
+    seen[held_by] = msgspec.structs.replace(seen[held_by], held_by="a session of another")
+
+    class Scheduler:
+        status = "running"
+
+        async def nthreads(self) -> dict[str, int]:
+            return dict.fromkeys(seen, 1)
+
+        async def run(self, function: Any, document: Any, *, workers: list[str], on_error: str) -> dict[str, bytes]:
+            return {workers[0]: msgspec.msgpack.encode(seen[workers[0]])}
+
+    there = Cluster("tcp://scheduler:1")
+    there._client = Scheduler()
+    there._fleet = Fleet(PLAN, (), 1, ())
+    assert [one.name for one in asyncio.run(there._find(set()))] == ["b"]
+
+
+@pytest.fixture
+def actors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], HostActor]:
+    """Actors of one session in one Dask worker."""
+    worker = SimpleNamespace(state=SimpleNamespace(actors={}))
+    monkeypatch.setattr("asyncli.cluster.actor.get_worker", lambda: worker)
+
+    def another() -> HostActor:
+        actor = worker.state.actors[len(worker.state.actors)] = HostActor("a session")
+        return actor
+
+    return another
+
+
+SHARD = msgspec.msgpack.encode(build_shard(PLAN, Spread((Destination(2, "127.0.0.1", 9),), (), 1, True, 28_232)))
+
+
+async def test_an_actor_that_was_refused_gives_back_nothing(actors: Callable[[], HostActor]) -> None:
+    first, second = actors(), actors()
+    assert await first.open(SHARD) == ""
+    try:
+        assert await second.open(SHARD) == "it is held by a session"
+        await second.close()
+        assert holder() == "a session"
+    finally:
+        await first.close()
+    assert holder() == ""
+
+
+async def test_a_drain_is_obeyed_also_where_nothing_can_be_measured(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order would not be obeyed when it is repeated."""
+
+    def unread() -> Any:
+        raise OSError("too many open files")
+
+    drained = []
+    actor = actors()
+    assert await actor.open(SHARD) == ""
+    try:
+        monkeypatch.setattr(actor, "_read", unread)
+        monkeypatch.setattr(actor._generator, "drain", lambda: drained.append(True))
+        for _ in range(2):
+            with contextlib.suppress(OSError):
+                await actor.tell(0, msgspec.msgpack.encode(Drain()))
+        assert drained == [True]
+    finally:
+        await actor.close()
+
+
+# -- certificates
+
+
+def test_files_that_are_no_certificates_are_told_by_their_flag(tmp_path: Path) -> None:
+    """And nobody is asked for a passphrase."""
+    paths = {name: str(tmp_path / name) for name in ("cert", "key", "none")}
+    Path(paths["none"]).write_text("none")
+    make = ("req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:secret", "-subj", "/CN=x", "-keyout", paths["key"], "-out", paths["cert"])
+    subprocess.run(["openssl", *make], check=True, capture_output=True)
+    for ca, cert, key, said in (
+        ("none", "cert", "key", "--cluster-ca: .* has no certificate"), ("cert", "none", "key", "--cluster-cert, --cluster-key: "),
+        ("cert", "cert", "key", "without a passphrase"),
+    ):  # fmt: skip
+        with pytest.raises(PlanError, match=said):
+            Cluster.at("tls://127.0.0.1:1", ca=paths[ca], cert=paths[cert], key=paths[key])
