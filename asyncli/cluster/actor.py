@@ -25,6 +25,9 @@ from asyncli.errors import AsyncliError
 #: A session that asks nothing for so long is gone or cut off, and counts these connections no more: they are closed. Shorter than
 #: what a session waits before it opens them elsewhere (generator.LOST_S).
 LEASH_S = 15.0
+# And where the actor itself stands still (its Dask worker is stopped), its processes end by themselves: later than by its own
+# hand, and before others open what they hold.
+_PROCESSES_LEASH_S = 18
 _decode_down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
 _encode = msgspec.msgpack.Encoder().encode
 # A loop holds its tasks weakly.
@@ -137,6 +140,8 @@ class HostActor:
         """End with the session: at once where Dask says that it is gone, and after a while where nothing is heard."""
         while self._closing is None:
             await asyncio.sleep(1.0)
+            if self._generator is not None and self._opened.is_set():
+                self._generator.alive(_PROCESSES_LEASH_S)
             forgotten = not any(one is self for one in self._worker.state.actors.values())
             if forgotten or (self._opened.is_set() and time.monotonic() - self._asked > LEASH_S):
                 await self.close()

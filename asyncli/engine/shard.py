@@ -148,6 +148,12 @@ class Adopt(msgspec.Struct, tag=True):
     crowded: bool = False
 
 
+class Alive(msgspec.Struct, tag=True):
+    """Whoever gives the orders lives, and says so again within ``leash_s``, or all is to end."""
+
+    leash_s: int
+
+
 # Up the pipe: workers -> host -> session.
 
 
@@ -225,5 +231,5 @@ class Told(msgspec.Struct, tag=True):
     finding: Finding
 
 
-Down = Start | Drain | Stop | Adopt
+Down = Start | Drain | Stop | Adopt | Alive
 Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed | Measured | Told

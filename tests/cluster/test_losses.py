@@ -236,6 +236,9 @@ def actors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], HostActor]:
 SHARD = msgspec.msgpack.encode(build_shard(PLAN, Spread((Destination(2, "127.0.0.1", 9),), (), 1, True, 28_232)))
 
 
+UP: Any = Up
+
+
 async def test_an_actor_that_was_refused_gives_back_nothing(actors: Callable[[], HostActor]) -> None:
     first, second = actors(), actors()
     assert await first.open(SHARD) == ""
@@ -264,6 +267,29 @@ async def test_a_drain_is_obeyed_also_where_nothing_can_be_measured(actors: Call
             with contextlib.suppress(OSError):
                 await actor.tell(0, msgspec.msgpack.encode(Drain()))
         assert drained == [True]
+    finally:
+        await actor.close()
+
+
+async def test_processes_whose_actor_stands_still_end_by_themselves(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their Dask worker was stopped: nobody there could close what others open again."""
+    monkeypatch.setattr("asyncli.cluster.actor._PROCESSES_LEASH_S", 1)
+    actor = actors()
+    assert await actor.open(SHARD) == ""
+    try:
+        assert actor._generator is not None
+        pids = list(actor._generator.pids)
+        actor._generator.alive(1)
+        monkeypatch.setattr(actor._generator, "alive", lambda _: None)
+        heard: list[Up] = []
+        async with asyncio.timeout(30.0):
+            while not heard or not isinstance(heard[-1], Failed):
+                heard += [msgspec.msgpack.decode(frame, type=UP) for frame in await actor.said(len(heard), 1.0)]
+        # Not by itself: it may be taken in again.
+        assert heard[-1].away
+        async with asyncio.timeout(30.0):
+            while any(Path(f"/proc/{pid}/exe").exists() for pid in pids):
+                await asyncio.sleep(0.01)
     finally:
         await actor.close()
 
