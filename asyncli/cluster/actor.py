@@ -25,6 +25,9 @@ from asyncli.errors import AsyncliError
 #: A session that asks nothing for so long is gone or cut off, and counts these connections no more: they are closed. Shorter than
 #: what a session waits before it opens them elsewhere (generator.LOST_S).
 LEASH_S = 15.0
+# And where the actor itself stands still (its Dask worker is stopped), its processes end by themselves: later than by its own
+# hand, and before others open what they hold.
+_PROCESSES_LEASH_S = 18
 _decode_down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
 _encode = msgspec.msgpack.Encoder().encode
 # A loop holds its tasks weakly.
@@ -44,6 +47,7 @@ class HostActor:
         self._first = 0
         self._orders = 0
         self._closing: asyncio.Task[None] | None = None
+        self._holds = False
         #: Its processes stand, or never will.
         self._opened = asyncio.Event()
         self._asked = time.monotonic()
@@ -61,11 +65,12 @@ class HostActor:
         generator = self._generator = Generator(msgspec.msgpack.decode(shard, type=Shard))
         self._group = ProcessGroup("generator", listed(lambda: generator.pids), may_be_empty=True)
         take(self._whose)
+        self._holds = True
         self._keep(self._mind())
         try:
             await generator.start()
         except (AsyncliError, OSError) as error:
-            give_back(self._whose)
+            self._give_back()
             return " ".join(str(error).split())
         finally:
             self._asked = time.monotonic()
@@ -88,10 +93,13 @@ class HostActor:
             case Start(t0=t0):
                 self._generator.begin(t0)
             case Drain():
-                await self._measure()
-                self._generator.drain()
-            case Adopt(workers=workers):
-                self._generator.adopt(workers)
+                # Also where nothing can be measured: the order is not obeyed when it is repeated.
+                try:
+                    await self._measure()
+                finally:
+                    self._generator.drain()
+            case Adopt() as adopt:
+                self._generator.adopt(adopt)
 
     async def said(self, after: int, wait_s: float) -> list[bytes]:
         """Messages number ``after`` and on, waiting ``wait_s`` for one if there is none; those before have arrived and go."""
@@ -120,12 +128,20 @@ class HostActor:
                 await self._opened.wait()
                 await self._generator.close()
         finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """What it holds, and not what another actor of the same session does."""
+        if self._holds:
+            self._holds = False
             give_back(self._whose)
 
     async def _mind(self) -> None:
         """End with the session: at once where Dask says that it is gone, and after a while where nothing is heard."""
         while self._closing is None:
             await asyncio.sleep(1.0)
+            if self._generator is not None and self._opened.is_set():
+                self._generator.alive(_PROCESSES_LEASH_S)
             forgotten = not any(one is self for one in self._worker.state.actors.values())
             if forgotten or (self._opened.is_set() and time.monotonic() - self._asked > LEASH_S):
                 await self.close()

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from asyncli.cluster.muster import Fleet, Member
-from asyncli.engine.fleet import Merging, held_by, take_over
+from asyncli.engine.fleet import Merging, Room, held_by, take_over
 from asyncli.engine.shard import (
     Adopt,
     Down,
@@ -93,8 +93,8 @@ class _Link:
         self.name = member.name
         self.workers = member.workers
         self.clock = Clock()
-        self.drift_s = 0.0
-        self.drift_told = False
+        #: A drift of its clock beyond this is told.
+        self.drift_bound_s = _DRIFT_S
         self.heard = time.monotonic()
         self.after = 0
         self.silent = self.over = False
@@ -104,6 +104,8 @@ class _Link:
         #: Numbers that it was told to take over, and has not said that it has.
         self.adopting: set[int] = set()
         self.silent_workers: dict[int, WorkerSilent] = {}
+        #: Those whose connections are not in the gauges of its last tick.
+        self.left_out: list[WorkerSilent] = []
 
 
 class ClusterGenerator:
@@ -250,12 +252,13 @@ class ClusterGenerator:
                     await self._ask_clock(link, now)
             except Exception:  # whatever a cut network, or an actor that has gone, raises: the reader minds it
                 continue
-            link.drift_s = now.offset_s - link.clock.offset_s
-            if not link.drift_told and abs(link.drift_s) - now.uncertainty_s - link.clock.uncertainty_s > _DRIFT_S:
-                link.drift_told = True
+            drift_s = now.offset_s - link.clock.offset_s
+            if abs(drift_s) - now.uncertainty_s - link.clock.uncertainty_s > link.drift_bound_s:
+                # What is milliseconds after minutes is seconds after days.
+                link.drift_bound_s = 10 * abs(drift_s)
                 self._tell(
                     "cluster_clock", "warning",
-                    f"the clock of {link.name} has drifted by {1000 * link.drift_s:+.0f} ms since the beginning: its seconds and "
+                    f"the clock of {link.name} has drifted by {1000 * drift_s:+.0f} ms since the beginning: its seconds and "
                     "batches are so much off the others'",
                     "see that NTP disciplines the clocks of all hosts",
                 )  # fmt: skip
@@ -302,6 +305,7 @@ class ClusterGenerator:
         match message:
             case Ticked(tick=tick):
                 tick.dropped = self._dropped(link, tick.dropped)
+                link.left_out = list(link.silent_workers.values())
                 self._merging.heard(link.name, tick)
             case Measured(values=values):
                 self._measure(link.name, values)
@@ -378,9 +382,10 @@ class ClusterGenerator:
             return
         link.over, link.lost = True, time.monotonic()
         self._forward(link.lost)
-        silent = list(link.silent_workers.values())
-        held = self._merging.lose(link.name, sum(one.held for one in silent), sum(one.awaiting for one in silent))
-        for one in silent:
+        held = self._merging.lose(
+            link.name, sum(one.held for one in link.left_out), sum(one.awaiting for one in link.left_out), self._t0 is not None
+        )
+        for one in link.silent_workers.values():
             self._heard.put_nowait(WorkerLost(one.worker, one.pid, "went with its host", one.held, host=link.name))
         self._spent_by(link.name)
         for task in link.tasks:
@@ -389,6 +394,8 @@ class ClusterGenerator:
         self._leave(link)
         self._idle += link.workers
         who = "" if self._draining else self._reopen()
+        if self._idle:
+            self._merging.unopened()
         then = f"; its share of {self._share(link.workers):,} is {self._again}: {who}" if who else ""
         self._tell(
             HOST_LOST, "error",
@@ -415,17 +422,14 @@ class ClusterGenerator:
         )  # fmt: skip
 
     def _give_up(self, why: str) -> None:
-        self._heard.put_nowait(Ticked(self._merging.rest()))
+        if self._t0 is not None:
+            self._heard.put_nowait(Ticked(self._merging.rest()))
         self._heard.put_nowait(Failed(why))
 
     def _reopen(self) -> str:
         """Give those that nobody is to who has room; in words, who that is."""
         living = {link.name: link for link in self._living()}
-        free = {
-            name: self._links[name].member.room.connections - self._share(link.workers)
-            for name, link in living.items()
-            if not link.silent
-        }
+        free = {name: self._room_left(link) for name, link in living.items() if not link.silent}
         fleet = self._fleet
         taken, self._idle = take_over(fleet.plan.connections, fleet.plan.batch, fleet.workers, self._idle, free)
         for name, numbers in taken.items():
@@ -435,11 +439,15 @@ class ClusterGenerator:
             parts.append(f"{self._share(self._idle):,} once a host has room for them")
         return ", ".join(parts)
 
+    def _room_left(self, link: _Link) -> Room:
+        room = link.member.room
+        return msgspec.structs.replace(room, connections=room.connections - self._share(link.workers))
+
     def _hand(self, link: _Link, numbers: tuple[int, ...]) -> None:
         """From now on these of the lost are its."""
         link.workers += numbers
         link.adopting.update(numbers)
-        link.orders.put_nowait(Adopt(numbers))
+        link.orders.put_nowait(Adopt(numbers, crowded=link.member.spread.crowds(self._share(link.workers))))
         self._merging.join(link.name, len(numbers))
         self._merging.taken(len(numbers))
 
@@ -471,9 +479,7 @@ class ClusterGenerator:
         fleet = self._fleet
         if self._draining:
             return
-        taken, over = take_over(
-            fleet.plan.connections, fleet.plan.batch, fleet.workers, self._idle, {member.name: member.room.connections}
-        )
+        taken, over = take_over(fleet.plan.connections, fleet.plan.batch, fleet.workers, self._idle, {member.name: member.room})
         if not (numbers := taken.get(member.name, ())):
             return
         name, again = member.name, 1
@@ -493,7 +499,8 @@ class ClusterGenerator:
         self._hand(link, numbers)
         if self._draining:
             link.orders.put_nowait(Drain())
-        self._tell("host_joined", "info", f"{name} is there, and opens {self._share(numbers):,} connections that nobody held")
+        does = "opens" if fleet.plan.reopen else "goes on with"
+        self._tell("host_joined", "info", f"{name} is there, and {does} {self._share(numbers):,} connections that nobody held")
 
     def _leave(self, link: _Link) -> None:
         """In case it hears: nothing may be held there that nobody counts."""

@@ -8,6 +8,7 @@ import getpass
 import logging
 import platform
 import shlex
+import ssl
 import time
 import uuid
 import warnings
@@ -96,6 +97,8 @@ class Cluster:
                     pass
             except OSError as error:
                 raise PlanError(f"{name}: {file} cannot be read ({error.strerror})") from None
+        if ca and cert and key:
+            _require_certificates(ca, cert, key)
         settings = {"tls_ca_file": ca, "tls_client_cert": cert, "tls_client_key": key} if given else {}
         security = Security(require_encryption=True, **settings)
         if not security.tls_ca_file:
@@ -269,12 +272,12 @@ class Cluster:
             # It has lost its scheduler.
             await self.close()
             await self._connect()
-        seen = await self._see(plan, await self._addresses())
-        usable = {
-            address: one
-            for address, one in seen.items()
-            if isinstance(one, Seen) and one.place not in known and not one.held_by and not one.why_not
+        seen = {
+            address: one for address, one in (await self._see(plan, await self._addresses())).items() if isinstance(one, Seen)
         }
+        # A host is held by whoever holds one of its workers.
+        taken = known | {one.place for one in seen.values() if one.held_by}
+        usable = {address: one for address, one in seen.items() if one.place not in taken and not one.why_not}
         return choose(usable, plan)
 
     async def _engage(self, member: Member) -> _Actor:
@@ -321,11 +324,27 @@ class _Actor:
             self._future.release()
 
 
+def _require_certificates(ca: str, cert: str, key: str) -> None:
+    """Raises :class:`PlanError`. Dask would say it of the scheduler, and ask for a passphrase in the midst of a soak."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise PlanError(f"--cluster-ca: {ca} has no certificate in PEM ({_reason(error)})") from None
+    try:
+        context.load_cert_chain(cert, key, password=lambda: "")
+    except ssl.SSLError as error:
+        reason = _reason(error)
+        if "key values mismatch" in reason.lower():
+            said = "--cluster-key: is not the key of the certificate in --cluster-cert ({}); give the two that belong together"
+            raise PlanError(said.format(reason)) from None
+        pair = f"--cluster-cert, --cluster-key: {cert} must have a certificate and {key} its key"
+        raise PlanError(f"{pair}, in PEM and without a passphrase ({reason})") from None
+
+
 def unanswered(address: str, reason: str) -> str:
     """What to say of a scheduler that cannot be talked to, by what a connect came to: does anybody listen, and what to mend."""
     tls, low = address.startswith("tls"), reason.lower()
-    if "key values mismatch" in low:
-        return f"--cluster-key: is not the key of the certificate in --cluster-cert ({reason}); give the two that belong together"
     # A scheduler without TLS speaks first, or is asked first: by chance.
     if tls and ("wrong version number" in low or "not idle" in low):
         what, mend = "speaks no TLS", "write tcp://, or start the scheduler with its certificate (--tls-cert)"

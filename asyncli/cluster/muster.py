@@ -45,12 +45,15 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """The hosts of a run, and the plan laid over them. ``workers``: how many there are in all."""
+    """The hosts of a run, and the plan laid over them. ``workers``: how many there are in all. ``left_out``: hosts that are there
+    and have no room for the share of one.
+    """
 
     plan: Plan
     members: tuple[Member, ...]
     workers: int
     destinations: tuple[Destination, ...]
+    left_out: tuple[Member, ...] = ()
 
     def share(self, member: Member) -> int:
         """How many connections it opens."""
@@ -135,18 +138,20 @@ def muster(plan: Plan, members: list[Member]) -> Fleet:
     if plan.workers is not None and plan.workers < len(members):
         hosts = format_many(len(members), "host")
         raise PlanError(f"--workers: {plan.workers} for {hosts}; write {len(members)} or more, they are of all hosts together")
-    rooms = [member.room for member in members]
-    dealt = deal(plan.connections, plan.batch, rooms, plan.workers)
+    # One without room has no limit that would refuse the others.
+    roomy = [member for member in members if member.room.connections]
+    dealt = deal(plan.connections, plan.batch, [member.room for member in roomy], plan.workers) if roomy else None
     if dealt is None:
         if not plan.force:
             raise PreflightError("\n".join([*_too_few(plan, members), "(--force goes on all the same)"]))
-        dealt = deal(
-            plan.connections, plan.batch, [Room(plan.connections, plan.connections, room.cpus) for room in rooms], plan.workers
-        )
+        roomy, most = members, plan.connections
+        dealt = deal(most, plan.batch, [Room(most, most, member.room.cpus) for member in roomy], plan.workers)
         assert dealt is not None
-    destinations = tuple(dict.fromkeys(one for member in members for one in member.spread.destinations))
-    crew = tuple(msgspec.structs.replace(member, workers=mine) for member, mine in zip(members, dealt, strict=True))
-    return Fleet(plan, crew, sum(map(len, dealt)), destinations)
+    # Without a worker a host would have nothing to say in the run, and pass for a lost one.
+    crew = tuple(msgspec.structs.replace(member, workers=mine) for member, mine in zip(roomy, dealt, strict=True) if mine)
+    names = {member.name for member in crew}
+    destinations = tuple(dict.fromkeys(one for member in crew for one in member.spread.destinations))
+    return Fleet(plan, crew, sum(map(len, dealt)), destinations, tuple(member for member in members if member.name not in names))
 
 
 def room_of(plan: Plan, seen: Seen) -> Room:
@@ -181,6 +186,10 @@ def _part(plan: Plan, connections: int) -> Plan:
 def _too_few(plan: Plan, members: list[Member]) -> list[str]:
     there = sum(member.room.connections for member in members)
     if there >= plan.connections:
+        if plan.workers is None:
+            return [
+                f"a batch is opened by one host, and those of {plan.batch:,} cannot be dealt so that each fits; lower --batch"
+            ]
         return [f"the shares of {plan.workers} processes fit on no host; leave --workers out"]
     hosts = format_many(len(members), "host")
     lines = [f"the {hosts} of the cluster can hold {there:,} of the {plan.connections:,} connections; add hosts, or mend:"]
@@ -221,6 +230,8 @@ def said_of(fleet: Fleet) -> Finding:
     """The fleet in a sentence."""
     each = ", ".join(f"{member.name} {format_count(fleet.share(member))}" for member in fleet.members)
     hosts = format_many(len(fleet.members), "host")
-    return Finding(
-        "cluster", "info", f"the connections are opened by {hosts}, in {format_many(fleet.workers, 'process')}: {each}"
-    )
+    said = f"the connections are opened by {hosts}, in {format_many(fleet.workers, 'process')}: {each}"
+    if fleet.left_out:
+        little = ", ".join(f"{member.name} {format_count(member.room.connections)}" for member in fleet.left_out)
+        said += f"; left out, with room for less than the share of a process: {little}"
+    return Finding("cluster", "info", said)

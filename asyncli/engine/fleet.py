@@ -69,16 +69,17 @@ def held_by(connections: int, batch: int, workers: int, numbers: Sequence[int]) 
 
 
 def take_over(
-    connections: int, batch: int, workers: int, numbers: Sequence[int], free: Mapping[str, int]
+    connections: int, batch: int, workers: int, numbers: Sequence[int], free: Mapping[str, Room]
 ) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
     """Who of those with ``free`` room opens a lost host's share again: numbers by host, and those that nobody has room for."""
-    left = dict(free)
+    left = {name: room.connections for name, room in free.items()}
     taken: dict[str, list[int]] = {}
     over: list[int] = []
     for number in numbers:
         more = share(connections, batch, workers, number)
-        host = max(left, key=lambda name: left[name], default=None)
-        if host is None or left[host] < more:
+        fits = [name for name, room in free.items() if more <= left[name] and more <= room.of_a_worker]
+        host = max(fits, key=lambda name: left[name], default=None)
+        if host is None:
             over.append(number)
             continue
         left[host] -= more
@@ -126,10 +127,11 @@ class Merging:
         """Nobody vouches for what ``host`` holds, or it speaks again."""
         self._sources[host].silent = silent
 
-    def lose(self, host: str, held: int = 0, awaiting: int = 0) -> int:
+    def lose(self, host: str, held: int = 0, awaiting: int = 0, begun: bool = True) -> int:
         """``host`` is gone, and what it held is the generator's loss: how many that were.
 
-        ``held``, ``awaiting``: of workers that were silent there, which are not in its gauges.
+        ``held``, ``awaiting``: of workers that were silent there, which are not in its gauges. ``begun``: the ramp has; else
+        there is nothing to lose.
         """
         source = self._sources.pop(host)
         for second in sorted(source.coming):
@@ -137,14 +139,19 @@ class Merging:
             source.last = source.coming[second]
         last = source.last
         held += last.held
-        # As a host process has it: what was counted when the drain began is not lost by what comes then.
-        self._carried.deaths.setdefault("generator_lost", Deaths()).count += 0 if last.held_at_drain else held
+        if begun:
+            # As a host process has it: what was counted when the drain began is not lost by what comes then.
+            self._carried.deaths.setdefault("generator_lost", Deaths()).count += 0 if last.held_at_drain else held
         self._carried.beats_failed += last.awaiting + awaiting
         self._spent.held_at_drain += last.held_at_drain
         self._spent.cpu_user_s += last.cpu_user_s
         self._spent.cpu_system_s += last.cpu_system_s
         self._gone += source.workers
         return held
+
+    def unopened(self) -> None:
+        """The share of a lost host is nobody's: named with a count of 0 too."""
+        self._carried.deaths.setdefault("generator_lost", Deaths())
 
     def taken(self, workers: int) -> None:
         """Others stand in for so many of the lost."""

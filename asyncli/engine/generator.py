@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import struct
 import sys
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import msgspec
 
 from asyncli.engine.shard import (
     Adopt,
+    Alive,
     Down,
     Drain,
     Failed,
@@ -33,6 +35,8 @@ _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
 _START_S = 60.0
 # The host gives its workers 2 s to end before it ends them; five times that, and it is stuck itself.
 _CLOSE_S = 10.0
+# Between the end of its pipe and the word of its end there is no more than a turn of the kernel's and one of ours.
+_REAP_S = 1.0
 
 
 class Generator:
@@ -81,18 +85,26 @@ class Generator:
     def drain(self) -> None:
         self._send(Drain())
 
-    def adopt(self, workers: tuple[int, ...]) -> None:
+    def adopt(self, order: Adopt) -> None:
         """Fork these workers of the fleet as well, in the place of a lost host's."""
-        self._send(Adopt(workers))
+        self._send(order)
+
+    def alive(self, leash_s: int) -> None:
+        """We live; the processes end by themselves where that is not said again within ``leash_s``."""
+        self._send(Alive(leash_s))
 
     async def messages(self) -> AsyncIterator[Up]:
         """What the host says, until it is gone; then, if it was not told to stop, a last :class:`Failed`."""
         while True:
             message = await self._receive()
             if message is None:
-                if self._process is None:  # it ended because we closed it
+                if (process := self._process) is None:  # it ended because we closed it
                     return
-                yield Failed(why=f"the generator's host process has ended; {self.last_words}")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_REAP_S):
+                        await process.wait()
+                leashed = process.returncode == -signal.SIGALRM
+                yield Failed(why=f"the generator's host process has ended; {self.last_words}", away=leashed)
                 return
             if isinstance(message, WorkerLost):
                 self.pids.remove(message.pid)

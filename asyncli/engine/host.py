@@ -28,6 +28,7 @@ import msgspec
 
 from asyncli.engine.shard import (
     Adopt,
+    Alive,
     Down,
     Drain,
     Failed,
@@ -169,7 +170,13 @@ class Host:
         while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (size := struct.unpack("<I", self._buffer[:4])[0]):
             message, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
             order = _decode_down(message)
+            if isinstance(order, Alive):
+                # The kernel's own clock: it ends us also where we wait for room in a pipe that nobody reads; the workers follow.
+                signal.alarm(order.leash_s)
+                continue
             if isinstance(order, Adopt):
+                if isinstance(self._shard, Shard):
+                    self._shard = msgspec.structs.replace(self._shard, crowded=self._shard.crowded or order.crowded)
                 for number in order.workers:
                     self._adopt(number)
                 continue

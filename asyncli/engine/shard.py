@@ -140,9 +140,18 @@ class Stop(msgspec.Struct, tag=True):
 
 
 class Adopt(msgspec.Struct, tag=True):
-    """Also be these ``workers`` of the fleet, whose host is lost, and open their connections again."""
+    """Also be these ``workers`` of the fleet, whose host is lost, and open their connections again. ``crowded``: as in a
+    :class:`Shard`, of what this host may then hold.
+    """
 
     workers: tuple[int, ...]
+    crowded: bool = False
+
+
+class Alive(msgspec.Struct, tag=True):
+    """Whoever gives the orders lives, and says so again within ``leash_s``, or all is to end."""
+
+    leash_s: int
 
 
 # Up the pipe: workers -> host -> session.
@@ -222,5 +231,5 @@ class Told(msgspec.Struct, tag=True):
     finding: Finding
 
 
-Down = Start | Drain | Stop | Adopt
+Down = Start | Drain | Stop | Adopt | Alive
 Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed | Measured | Told

@@ -22,7 +22,8 @@ from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import Deaths, Tick
 
-rooms = st.lists(st.builds(Room, st.integers(0, 60_000), st.integers(500, 20_000), st.integers(1, 8)), min_size=1, max_size=5)
+room = st.builds(Room, st.integers(0, 60_000), st.integers(500, 20_000), st.integers(1, 8))
+rooms = st.lists(room, min_size=1, max_size=5)
 
 
 @settings(deadline=None)
@@ -55,12 +56,13 @@ def test_a_small_host_has_what_it_can_hold() -> None:
     assert deal(100_000, 10, [Room(10_000, 20_000, 2), Room(80_000, 20_000, 2)], None) is None
 
 
-@given(st.integers(1, 50_000), st.integers(1, 50), st.integers(1, 20), st.dictionaries(st.sampled_from("abc"), st.integers(0, 30_000)))
-def test_a_lost_share_is_taken_over_once_or_left_over(connections: int, batch: int, workers: int, free: dict[str, int]) -> None:
+@given(st.integers(1, 50_000), st.integers(1, 50), st.integers(1, 20), st.dictionaries(st.sampled_from("abc"), room))
+def test_a_lost_share_is_taken_over_once_or_left_over(connections: int, batch: int, workers: int, free: dict[str, Room]) -> None:
     taken, over = take_over(connections, batch, workers, range(workers), free)
     assert sorted([*over, *(number for theirs in taken.values() for number in theirs)]) == list(range(workers))
     for name, numbers in taken.items():
-        assert held_by(connections, batch, workers, numbers) <= free[name]
+        assert held_by(connections, batch, workers, numbers) <= free[name].connections
+        assert all(held_by(connections, batch, workers, [number]) <= free[name].of_a_worker for number in numbers)
 
 
 # -- ticks

@@ -17,7 +17,7 @@ from test_stalls_and_pace import shard
 
 from asyncli.engine import host as module
 from asyncli.engine.host import Host, _Link
-from asyncli.engine.shard import Drain, Ticked, Up, WorkerLost
+from asyncli.engine.shard import Adopt, Drain, Shard, Ticked, Up, WorkerLost
 from asyncli.records import Tick
 
 encode = msgspec.msgpack.Encoder().encode
@@ -180,6 +180,24 @@ def test_what_was_counted_when_the_drain_began_is_not_lost_by_what_comes_then(mo
     assert (ticks[-1].held_at_drain, lost) == ((20, 0) if told else (10, 10))
     # The run is none that passes by itself, either way.
     assert sum("generator_lost" in tick.deaths for tick in ticks) == 1
+    fleet.end()
+    os.close(read)
+    os.close(write)
+
+
+def test_who_takes_over_so_much_that_ports_are_crowded_looks_through_every_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(1, monkeypatch)
+    read, write = os.pipe()
+    monkeypatch.setattr(os, "read", lambda _, most, real=os.read: real(read, most))
+    seen = []
+    for number, crowded in ((1, False), (2, True), (3, False)):
+        payload = encode(Adopt((number,), crowded=crowded))
+        os.write(write, len(payload).to_bytes(4, "little") + payload)
+        assert fleet.host._told()
+        assert isinstance(fleet.host._shard, Shard)
+        seen.append(fleet.host._shard.crowded)
+    # What one process has been told of the host stays so.
+    assert seen == [False, True, True]
     fleet.end()
     os.close(read)
     os.close(write)

@@ -1,0 +1,311 @@
+"""What a fleet counts and says when a host goes at an awkward moment, who may hold a host, hosts of little room. No scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from asyncli import __version__
+from asyncli.cluster.actor import HostActor
+from asyncli.cluster.generator import ClusterGenerator, _Link
+from asyncli.cluster.link import Cluster
+from asyncli.cluster.look import Seen, holder
+from asyncli.cluster.muster import Fleet, Member, muster, said_of
+from asyncli.engine.fleet import Room, take_over
+from asyncli.engine.shard import Adopt, Drain, Failed, Ticked, Told, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
+from asyncli.engine.spread import Destination, Spread
+from asyncli.errors import PlanError, PreflightError
+from asyncli.plan import Plan
+from asyncli.preflight.limits import Limits
+from asyncli.records import Deaths, Tick
+
+PLAN = Plan(urls=("http://10.0.0.8/",), connections=20_000)
+ROOM = Room(28_232, 20_000, 2)
+
+
+def member(name: str, *workers: int, room: Room = ROOM) -> Member:
+    spread = Spread((Destination(2, "10.0.0.8", 80),), (), max(1, len(workers)), local=False, ports=28_232)
+    seen = Seen(asyncli=__version__, host=name, place=name, boot=name, limits=Limits(), spread=spread)
+    return Member(name, name, seen, room, workers)
+
+
+class Actor:
+    """Of a host that answers no call."""
+
+    def lost(self) -> str:
+        return ""
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        raise OSError("no answer")
+
+    def release(self) -> None: ...
+
+
+async def nobody(_: object) -> Any:
+    raise AssertionError
+
+
+def fleet(*members: Member, plan: Plan = PLAN) -> ClusterGenerator:
+    """A generator whose hosts stand, without tasks: what they say is put in by the test."""
+    whole = Fleet(plan, members, sum(len(one.workers) for one in members), members[0].spread.destinations)
+    generator = ClusterGenerator(whole, build_shard(plan, whole.spread), nobody, nobody)
+    for one in members:
+        link = generator._links[one.name] = _Link(one, Actor())
+        generator._engaged.append(link)
+        generator._merging.join(one.name, len(one.workers))
+    return generator
+
+
+async def said(generator: ClusterGenerator) -> list[Up]:
+    await generator.close()
+    heard = []
+    while (message := generator._heard.get_nowait()) is not None:
+        heard.append(message)
+    return heard
+
+
+def tick(second: int, held: int, **more: Any) -> Ticked:
+    return Ticked(Tick(second=second, workers=2, held=held, **more))
+
+
+SILENT = WorkerSilent(worker=1, pid=11, held=50, awaiting=5, silent_s=5.1)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        # A worker's silence is told between two ticks: the gauges of the last one have what it holds, or have it not, until the next.
+        [tick(1, 100, awaiting=9), SILENT],
+        [tick(1, 100, awaiting=9), SILENT, tick(2, 50, awaiting=4)],
+        [tick(1, 100, awaiting=9), SILENT, tick(2, 50, awaiting=4), WorkerBack(1, 11, 7.0)],
+        [tick(1, 100, awaiting=9), SILENT, tick(2, 50, awaiting=4), WorkerLost(1, 11, "was killed by SIGKILL", 50)],
+        [
+            tick(1, 100, awaiting=9), SILENT, tick(2, 50, awaiting=4), WorkerLost(1, 11, "was killed by SIGKILL", 50),
+            tick(3, 50, awaiting=4, beats_failed=5, deaths={"generator_lost": Deaths(count=50)}),
+        ],
+    ],
+)  # fmt: skip
+async def test_what_a_silent_worker_of_a_lost_host_held_is_counted_once(messages: Sequence[Up]) -> None:
+    generator = fleet(member("a", 0), member("b", 1, 2))
+    generator.begin(time.monotonic() - 10.0)
+    for message in messages:
+        generator._take(generator._links["b"], message)
+    generator._lose(generator._links["b"], "is cut off")
+    ticks = [one.tick for one in await said(generator) if isinstance(one, Ticked)] + [generator._merging.rest()]
+    assert sum(one.deaths["generator_lost"].count for one in ticks if "generator_lost" in one.deaths) == 100
+    assert sum(one.beats_failed for one in ticks) == 9
+
+
+async def test_hosts_that_are_lost_in_the_baseline_make_no_second() -> None:
+    """There is no T0 yet that a second could be counted from."""
+    generator = fleet(member("a", 0), member("b", 1))
+    for link in generator._links.values():
+        generator._lose(link, "is cut off")
+    heard = await said(generator)
+    assert isinstance(heard[-1], Failed)
+    assert [one for one in heard if isinstance(one, Ticked)] == []
+
+
+# -- room
+
+
+def test_nobody_takes_over_more_than_one_process_of_its_can_hold() -> None:
+    """Ten thousand a worker, and a host that came later with 1,024 descriptors a process."""
+    free = {"small": Room(28_000, 960, 2), "large": Room(10_000, 20_000, 2)}
+    taken, over = take_over(20_000, 10, 2, (0, 1), free)
+    assert taken == {"large": (0,)}
+    assert over == (1,)
+
+
+def test_a_host_that_holds_less_than_a_share_is_left_out_and_named() -> None:
+    """Without a worker it would have nothing to say, and pass for lost."""
+    plan = msgspec.structs.replace(PLAN, connections=60_000)
+    there = [member("small", room=Room(300, 20_000, 8)), member("a", room=Room(30_000, 20_000, 8)), member("b", room=Room(60_000, 20_000, 8))]
+    whole = muster(plan, there)
+    assert [one.name for one in whole.members] == ["a", "b"]
+    assert all(one.workers for one in whole.members)
+    assert sum(map(whole.share, whole.members)) == 60_000
+    assert "small" in said_of(whole).evidence
+
+
+def test_a_host_without_any_room_refuses_nobody_else() -> None:
+    full = member("full", room=Room(0, 20_000, 8))
+    whole = muster(msgspec.structs.replace(PLAN, connections=1), [full, member("a")])
+    assert [one.name for one in whole.members] == ["a"]
+
+
+def test_a_batch_that_fits_on_no_host_is_told_as_such() -> None:
+    plan = msgspec.structs.replace(PLAN, connections=40_000, batch=40_000)
+    with pytest.raises(PreflightError) as raised:
+        muster(plan, [member("a"), member("b")])
+    assert "None" not in str(raised.value)
+    assert "--batch" in str(raised.value)
+
+
+async def test_a_host_that_is_lost_in_the_baseline_costs_nothing_where_others_have_its_share() -> None:
+    """As a worker that is lost then."""
+    generator = fleet(member("a", 0), member("b", 1))
+    generator._lose(generator._links["b"], "is cut off")
+    generator.begin(time.monotonic())
+    assert generator._merging.rest().deaths == {}
+    full = fleet(member("a", 0, room=Room(10_000, 20_000, 2)), member("b", 1))
+    full._lose(full._links["b"], "is cut off")
+    full.begin(time.monotonic())
+    assert {cause: deaths.count for cause, deaths in full._merging.rest().deaths.items()} == {"generator_lost": 0}
+
+
+async def test_who_takes_over_is_told_where_its_ports_are_crowded_then() -> None:
+    """Ten thousand of 28,232 ports are not; twenty thousand are."""
+    generator = fleet(member("a", 0), member("b", 1))
+    assert not generator._fleet.shard_of(generator._shard, generator._fleet.members[0]).crowded
+    generator._lose(generator._links["b"], "is cut off")
+    assert generator._links["a"].orders.get_nowait() == Adopt((1,), crowded=True)
+
+
+async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 100 ppm it is 10 ms away after two minutes, and 26 s after three days."""
+    monkeypatch.setattr("asyncli.cluster.generator._CLOCK_S", 0.0)
+    drifts, over = [0.0, 0.02, 0.03, 0.19, 0.3, 1.0, 5.0], asyncio.Event()
+
+    class Drifting(Actor):
+        async def call(self, method: str, *arguments: object) -> Any:
+            await asyncio.sleep(0)
+            measured, self.asked = self.asked // 5, self.asked + 1
+            if measured >= len(drifts):
+                over.set()
+                raise OSError("no more")
+            return time.monotonic() + drifts[measured]
+
+        asked = 0
+
+    generator = fleet(member("a", 0))
+    link = generator._links["a"]
+    link.actor, link.clock.uncertainty_s = Drifting(), 0.0
+    keeping = asyncio.create_task(generator._keep_time(link))
+    await asyncio.wait_for(over.wait(), 10.0)
+    keeping.cancel()
+    told = [one.finding.evidence for one in await said(generator) if isinstance(one, Told)]
+    assert [one.partition(" ms")[0].rpartition(" ")[2] for one in told] == ["+20", "+300", "+5000"]
+
+
+# -- who holds a host
+
+
+@pytest.mark.parametrize("held_by", ["tcp://1", "tcp://2"])
+def test_a_host_that_another_session_holds_by_one_of_its_workers_is_not_taken_in_by_another(held_by: str) -> None:
+    seen = {address: member(host).seen for address, host in (("tcp://1", "a"), ("tcp://2", "a"), ("tcp://3", "b"))}
+    seen[held_by] = msgspec.structs.replace(seen[held_by], held_by="a session of another")
+
+    class Scheduler:
+        status = "running"
+
+        async def nthreads(self) -> dict[str, int]:
+            return dict.fromkeys(seen, 1)
+
+        async def run(self, function: Any, document: Any, *, workers: list[str], on_error: str) -> dict[str, bytes]:
+            return {workers[0]: msgspec.msgpack.encode(seen[workers[0]])}
+
+    there = Cluster("tcp://scheduler:1")
+    there._client = Scheduler()
+    there._fleet = Fleet(PLAN, (), 1, ())
+    assert [one.name for one in asyncio.run(there._find(set()))] == ["b"]
+
+
+@pytest.fixture
+def actors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], HostActor]:
+    """Actors of one session in one Dask worker."""
+    worker = SimpleNamespace(state=SimpleNamespace(actors={}))
+    monkeypatch.setattr("asyncli.cluster.actor.get_worker", lambda: worker)
+
+    def another() -> HostActor:
+        actor = worker.state.actors[len(worker.state.actors)] = HostActor("a session")
+        return actor
+
+    return another
+
+
+SHARD = msgspec.msgpack.encode(build_shard(PLAN, Spread((Destination(2, "127.0.0.1", 9),), (), 1, True, 28_232)))
+
+
+UP: Any = Up
+
+
+async def test_an_actor_that_was_refused_gives_back_nothing(actors: Callable[[], HostActor]) -> None:
+    first, second = actors(), actors()
+    assert await first.open(SHARD) == ""
+    try:
+        assert await second.open(SHARD) == "it is held by a session"
+        await second.close()
+        assert holder() == "a session"
+    finally:
+        await first.close()
+    assert holder() == ""
+
+
+async def test_a_drain_is_obeyed_also_where_nothing_can_be_measured(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order would not be obeyed when it is repeated."""
+
+    def unread() -> Any:
+        raise OSError("too many open files")
+
+    drained = []
+    actor = actors()
+    assert await actor.open(SHARD) == ""
+    try:
+        monkeypatch.setattr(actor, "_read", unread)
+        monkeypatch.setattr(actor._generator, "drain", lambda: drained.append(True))
+        for _ in range(2):
+            with contextlib.suppress(OSError):
+                await actor.tell(0, msgspec.msgpack.encode(Drain()))
+        assert drained == [True]
+    finally:
+        await actor.close()
+
+
+async def test_processes_whose_actor_stands_still_end_by_themselves(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their Dask worker was stopped: nobody there could close what others open again."""
+    monkeypatch.setattr("asyncli.cluster.actor._PROCESSES_LEASH_S", 1)
+    actor = actors()
+    assert await actor.open(SHARD) == ""
+    try:
+        assert actor._generator is not None
+        pids = list(actor._generator.pids)
+        actor._generator.alive(1)
+        monkeypatch.setattr(actor._generator, "alive", lambda _: None)
+        heard: list[Up] = []
+        async with asyncio.timeout(30.0):
+            while not heard or not isinstance(heard[-1], Failed):
+                heard += [msgspec.msgpack.decode(frame, type=UP) for frame in await actor.said(len(heard), 1.0)]
+        # Not by itself: it may be taken in again.
+        assert heard[-1].away
+        async with asyncio.timeout(30.0):
+            while any(Path(f"/proc/{pid}/exe").exists() for pid in pids):
+                await asyncio.sleep(0.01)
+    finally:
+        await actor.close()
+
+
+# -- certificates
+
+
+def test_files_that_are_no_certificates_are_told_by_their_flag(tmp_path: Path) -> None:
+    """And nobody is asked for a passphrase."""
+    paths = {name: str(tmp_path / name) for name in ("cert", "key", "none")}
+    Path(paths["none"]).write_text("none")
+    make = ("req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:secret", "-subj", "/CN=x", "-keyout", paths["key"], "-out", paths["cert"])
+    subprocess.run(["openssl", *make], check=True, capture_output=True)
+    for ca, cert, key, said in (
+        ("none", "cert", "key", "--cluster-ca: .* has no certificate"), ("cert", "none", "key", "--cluster-cert, --cluster-key: "),
+        ("cert", "cert", "key", "without a passphrase"),
+    ):  # fmt: skip
+        with pytest.raises(PlanError, match=said):
+            Cluster.at("tls://127.0.0.1:1", ca=paths[ca], cert=paths[cert], key=paths[key])
