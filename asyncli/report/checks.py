@@ -63,9 +63,7 @@ def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: 
     elif unknown := next((one for one in findings if one.code == "server_processes_unknown"), None):
         but = escape(unknown.evidence.partition(";")[0])
         hosts = "the client hosts" if any(one.code == "cluster" for one in findings) else "this host"
-        console.print(
-            f"[yellow]no limit of {hosts} stands in the way; the server's own are not known: {but}[/]", soft_wrap=True
-        )
+        console.print(f"[yellow]no limit of {hosts} stands in the way; the server's own are not known: {but}[/]", soft_wrap=True)
     else:
         console.print("[green]no limit stands in the way[/]")
 
