@@ -625,6 +625,8 @@ class Soak:
                 self._sample(Sample(self._clock(), values))
             case Told(finding=finding):
                 self._found(finding)
+                # One may have come.
+                self._record_fleet()
             case Failed():
                 last = self._last
                 held = last.held + sum(one.held for one in self._left_out)

@@ -183,12 +183,16 @@ class ClusterGenerator:
                 return
 
     def document(self) -> list[dict[str, Any]]:
-        """What each host is, its share, and its clock, for the run file."""
-        clocks = {name: link.clock for name, link in self._links.items()}
-        documents = self._fleet.documents()
+        """What each host is, its share at the start, and its clock, for the run file; then those that came later, with theirs."""
+        dealt = {member.name for member in self._fleet.members}
+        documents = [self._fleet.document(member) for member in self._fleet.members]
+        for name, link in self._links.items():
+            if name not in dealt:
+                came = msgspec.structs.replace(link.member, workers=link.workers)
+                documents.append(self._fleet.document(came) | {"came_later": True})
         for one in documents:
-            if (clock := clocks.get(one["name"])) is not None:
-                one |= {"clock_offset_s": clock.offset_s, "clock_uncertainty_s": clock.uncertainty_s}
+            if (there := self._links.get(one["name"])) is not None:
+                one |= {"clock_offset_s": there.clock.offset_s, "clock_uncertainty_s": there.clock.uncertainty_s}
         return documents
 
     async def close(self) -> None:

@@ -88,20 +88,17 @@ class Fleet(msgspec.Struct, frozen=True):
             crowded=spread.crowds(most),
         )  # fmt: skip
 
-    def documents(self) -> list[dict[str, Any]]:
-        """Each host as the run file has it."""
-        return [
-            {
-                "name": member.name,
-                "address": member.address,
-                "connections": self.share(member),
-                "workers": len(member.workers),
-                "room": member.room.connections,
-                "sources": max(1, len(member.spread.sources)),
-                "limits": msgspec.to_builtins(member.seen.limits),
-            }
-            for member in self.members
-        ]
+    def document(self, member: Member) -> dict[str, Any]:
+        """A host as the run file has it."""
+        return {
+            "name": member.name,
+            "address": member.address,
+            "connections": self.share(member),
+            "workers": len(member.workers),
+            "room": member.room.connections,
+            "sources": max(1, len(member.spread.sources)),
+            "limits": msgspec.to_builtins(member.seen.limits),
+        }
 
 
 def choose(seen: Mapping[str, Seen | str], plan: Plan) -> list[Member]:

@@ -383,6 +383,8 @@ def _hosts(cluster: object) -> Iterable[str]:
         offset, error = one.get("clock_offset_s"), one.get("clock_uncertainty_s")
         if isinstance(offset, int | float) and isinstance(error, int | float):
             said.append(f"clock {offset:+,.4f} s ± {1000 * error:.2f} ms")
+        if one.get("came_later"):
+            said.append("in the place of what was lost")
         yield ", ".join(one for one in said if one)
 
 

@@ -328,7 +328,10 @@ def test_what_nobody_has_room_for_waits_for_another_host(folder: Path, stage: St
         program.until(lambda: reopened(folder), "all are held again")
         end(program)
         third.until_free()
-    require_as_written("test_what_nobody_has_room_for_waits_for_another_host", report(folder, "run.db"))
+    summary = report(folder, "run.db")
+    require_as_written("test_what_nobody_has_room_for_waits_for_another_host", summary)
+    of_hosts = [(one["connections"], one.get("came_later", False), "clock_offset_s" in one) for one in summary["environment"]["cluster"]["hosts"]]
+    assert of_hosts == [(500, False, True), (500, False, True), (500, True, True)]
 
 
 def lost_to_the_other(stage: Stage, folder: Path, program: Program) -> None:
