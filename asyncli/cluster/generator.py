@@ -386,9 +386,8 @@ class ClusterGenerator:
             return
         link.over, link.lost = True, time.monotonic()
         self._forward(link.lost)
-        held = self._merging.lose(
-            link.name, sum(one.held for one in link.left_out), sum(one.awaiting for one in link.left_out), self._t0 is not None
-        )
+        silent = link.left_out
+        held = self._merging.lose(link.name, sum(one.held for one in silent), sum(one.awaiting for one in silent))
         for one in link.silent_workers.values():
             self._heard.put_nowait(WorkerLost(one.worker, one.pid, "went with its host", one.held, host=link.name))
         self._spent_by(link.name)
@@ -398,12 +397,13 @@ class ClusterGenerator:
         self._leave(link)
         self._idle += link.workers
         who = "" if self._draining else self._reopen()
-        if self._idle:
+        if self._idle and not self._draining:
             self._merging.unopened()
         then = f"; its share of {self._share(link.workers):,} is {self._again}: {who}" if who else ""
+        lost = f"{held:,} connections: they are the generator's loss, not the server's" if held else "none"
         self._tell(
-            HOST_LOST, "error",
-            f"{link.name} {why} while it held {held:,} connections: they are the generator's loss, not the server's{then}",
+            HOST_LOST, "error" if held or then else "warning",
+            f"{link.name} {why} while it held {lost}{then}",
             "find out what ended it or cut it off (its Dask worker's log, the kernel's log, its network), then run again",
         )  # fmt: skip
         if not self._living():

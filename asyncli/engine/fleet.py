@@ -127,11 +127,10 @@ class Merging:
         """Nobody vouches for what ``host`` holds, or it speaks again."""
         self._sources[host].silent = silent
 
-    def lose(self, host: str, held: int = 0, awaiting: int = 0, begun: bool = True) -> int:
+    def lose(self, host: str, held: int = 0, awaiting: int = 0) -> int:
         """``host`` is gone, and what it held is the generator's loss: how many that were.
 
-        ``held``, ``awaiting``: of workers that were silent there, which are not in its gauges. ``begun``: the ramp has; else
-        there is nothing to lose.
+        ``held``, ``awaiting``: of workers that were silent there, which are not in its gauges.
         """
         source = self._sources.pop(host)
         for second in sorted(source.coming):
@@ -139,9 +138,9 @@ class Merging:
             source.last = source.coming[second]
         last = source.last
         held += last.held
-        if begun:
-            # As a host process has it: what was counted when the drain began is not lost by what comes then.
-            self._carried.deaths.setdefault("generator_lost", Deaths()).count += 0 if last.held_at_drain else held
+        # As a host process has it: what was counted when the drain began is not lost by what comes then.
+        if held and not last.held_at_drain:
+            self._carried.deaths.setdefault("generator_lost", Deaths()).count += held
         self._carried.beats_failed += last.awaiting + awaiting
         self._spent.held_at_drain += last.held_at_drain
         self._spent.cpu_user_s += last.cpu_user_s

@@ -105,6 +105,23 @@ async def test_what_a_silent_worker_of_a_lost_host_held_is_counted_once(messages
     assert sum(one.beats_failed for one in ticks) == 9
 
 
+async def test_a_host_that_is_lost_in_the_residue_costs_nothing() -> None:
+    generator = fleet(member("a", 0), member("b", 1))
+    generator.begin(time.monotonic() - 10.0)
+    for name in ("a", "b"):
+        generator._take(generator._links[name], tick(1, 100))
+    generator.drain()
+    for name in ("a", "b"):
+        generator._take(generator._links[name], tick(2, 0, held_at_drain=100))
+    generator._lose(generator._links["b"], "is cut off")
+    heard = await said(generator)
+    ticks = [one.tick for one in heard if isinstance(one, Ticked)]
+    assert (ticks[0].held, ticks[1].held_at_drain) == (200, 200)
+    assert not any(one.deaths for one in [*ticks, generator._merging.rest()])
+    (told,) = (one.finding for one in heard if isinstance(one, Told))
+    assert (told.severity, told.evidence) == ("warning", "b is cut off while it held none")
+
+
 async def test_hosts_that_are_lost_in_the_baseline_make_no_second() -> None:
     """There is no T0 yet that a second could be counted from."""
     generator = fleet(member("a", 0), member("b", 1))
