@@ -424,14 +424,16 @@ def test_the_whole_host_is_a_finding_only_where_its_parts_do_not_explain_it() ->
     assert "heartbeat" not in findings[0].evidence
 
 
-def test_the_whole_host_grows_over_minutes_only() -> None:
+def test_the_whole_host_and_asyncli_grow_over_minutes_only() -> None:
     # 12 MB in 15 s: a program that started, and 3 GB an hour if it were carried on.
     memory = {"server__uss_bytes": growing(20 * MB, 144 * MB, 4e3), "host__used_bytes": growing(4e9, 3e9, 50e3)}
+    memory["generator__uss_bytes"] = growing(30 * MB, 16 * MB, 4e3)
     short, findings = Soak(hold_s=30.0, keepalive_s=2.0, **memory).drifts()
-    assert [short[name].verdict for name in ("server_user", "host_total")] == ["grows", "too_short"]
+    assert [short[name].verdict for name in ("server_user", "host_total", "generator_user")] == ["grows", "too_short", "too_short"]
     assert [one.evidence.split(" grows")[0] for one in findings if one.code == "drift_grows"] == ["the server's memory"]
     assert in_words(short["host_total"]).startswith("too short to say: anything within ")
-    assert Soak(hold_s=700.0, **memory).drifts()[0]["host_total"].verdict == "grows"
+    long = Soak(hold_s=700.0, **memory).drifts()[0]
+    assert [long[name].verdict for name in ("server_user", "host_total", "generator_user")] == ["grows"] * 3
     assert f"only over {FEWEST_POINTS} minutes or more" in RULE
 
 
