@@ -174,7 +174,8 @@ def reconcile(
 
     unseen_opened, unseen_sent = (round(float(missed[-1])) for missed in pages.unseen(client))
     churn = _churn(ticks, stop)
-    answers, unanswered = whole.answered - later.answered + polls, whole.sent - later.sent - whole.answered + later.answered
+    answered, sent = whole.answered - later.answered, whole.sent - later.sent
+    answers, unanswered = answered + polls, sent - answered
     held, server = totals.held, result.server_active
     since = {one.pair: _since(one) for one in result.divergences if not one.closed}
     known = (
