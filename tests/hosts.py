@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from namespaces import inside
-from programs import DEADLINE_S, until
+from programs import DEADLINE_S, contents, until
 
 _NUMBERS = itertools.count()
 _NET = "10.214.0"
@@ -107,7 +107,7 @@ class Dask:
 
     def hosts(self) -> list[int]:
         """The generator's processes on it."""
-        return [pid for pid in self.started() if b"asyncli.engine.host" in _read(f"/proc/{pid}/cmdline")]
+        return [pid for pid in self.started() if b"asyncli.engine.host" in contents(f"/proc/{pid}/cmdline")]
 
     def until_free(self) -> None:
         """Until nothing of a generator is left on it."""
@@ -128,14 +128,7 @@ class Dask:
 
     def _is_ours(self, pid: int) -> bool:
         # A zombie has no environment any more.
-        return self._mark.encode() in _read(f"/proc/{pid}/environ")
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
+        return self._mark.encode() in contents(f"/proc/{pid}/environ")
 
 
 class Hosts:

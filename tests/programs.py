@@ -115,7 +115,7 @@ class Program:
     def processes(self) -> list[int]:
         """All living processes of it, wherever they hang in the tree: they carry its mark in their environment."""
         wanted = f"{_MARK}={self.mark}".encode()
-        return [pid for pid in _alive() if wanted in _read(f"/proc/{pid}/environ")]
+        return [pid for pid in _alive() if wanted in contents(f"/proc/{pid}/environ")]
 
     def hosts(self) -> list[int]:
         """The generator's host process."""
@@ -178,20 +178,21 @@ def codes(summary: dict[str, Any]) -> set[str]:
 
 def _alive() -> Iterator[int]:
     for name in os.listdir("/proc"):
-        if name.isdigit() and _read(f"/proc/{name}/stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], []):
+        if name.isdigit() and contents(f"/proc/{name}/stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], []):
             yield int(name)
 
 
 def _is_generator(pid: int) -> bool:
-    return b"asyncli.engine.host" in _read(f"/proc/{pid}/cmdline")
+    return b"asyncli.engine.host" in contents(f"/proc/{pid}/cmdline")
 
 
 def _parent(pid: int) -> int:
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    fields = contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 
 
-def _read(path: str) -> bytes:
+def contents(path: str) -> bytes:
+    """Of a file of /proc; nothing where its process has gone."""
     try:
         return Path(path).read_bytes()
     except OSError:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,22 +74,8 @@ def machines(folder: Path) -> Iterator[Stage]:
         yield stage
 
 
-@contextmanager
-def cut(folder: Path) -> Iterator[Stage]:
-    with staged(folder) as stage:
-        yield stage
-
-
-@contextmanager
-def briefly_cut(folder: Path) -> Iterator[Stage]:
-    with staged(folder) as stage:
-        yield stage
-
-
-@contextmanager
-def drained(folder: Path) -> Iterator[Stage]:
-    with staged(folder) as stage:
-        yield stage
+# Each the stage of a lane of its own.
+cut, briefly_cut, drained, killed = (partial(staged) for _ in range(4))
 
 
 @contextmanager
@@ -98,12 +85,6 @@ def clocks(folder: Path) -> Iterator[tuple[Stage, Skew]]:
     skew.ahead(EARLIER_S)
     with staged(folder, before_second=("env", *(f"{name}={value}" for name, value in skew.environment.items()))) as stage:
         yield stage, skew
-
-
-@contextmanager
-def killed(folder: Path) -> Iterator[Stage]:
-    with staged(folder) as stage:
-        yield stage
 
 
 def reopened(folder: Path) -> bool:
