@@ -25,6 +25,7 @@ from asyncli.engine.shard import (
     Failed,
     Measured,
     Shard,
+    SilentWorkers,
     Ticked,
     Told,
     Up,
@@ -192,9 +193,7 @@ class Soak:
         self._given_up: set[int] = set()
         self._destinations: tuple[Destination, ...] = ()
         self._silent_turns = 0
-        self._silent_workers: dict[int, WorkerSilent] = {}
-        #: Those whose connections are not in the gauges of the last tick.
-        self._left_out: list[WorkerSilent] = []
+        self._silent_workers = SilentWorkers()
         self._early: list[Finding] = []
         self._phase: Phase | None = None
         self._writer: RunWriter | None = None
@@ -562,7 +561,7 @@ class Soak:
         while not self._failed and self._last.drained < shard.workers and time.monotonic() < latest:
             await self._next_tick()
         if self._last.drained < shard.workers:
-            silent = "".join(f"; worker {one.worker} (pid {one.pid}) is silent" for one in self._silent_workers.values())
+            silent = "".join(f"; worker {one.worker} (pid {one.pid}) is silent" for one in self._silent_workers)
             self._fail("drain_unfinished", f"the generator has not closed its connections within {patience:.0f} s{silent}")
 
     def _nobody_home(self) -> bool:
@@ -578,7 +577,8 @@ class Soak:
     def _hear(self, message: Up) -> None:
         match message:
             case Ticked(tick=tick):
-                self._last, self._left_out = tick, list(self._silent_workers.values())
+                self._last = tick
+                self._silent_workers.ticked()
                 self._silent_turns = 0
                 self._opened += tick.opened
                 self._failures += sum(tick.failures.values())
@@ -591,8 +591,8 @@ class Soak:
                 for destination in tick.dropped:
                     self._dropped(destination)
                 self._ticked.set()
-            case WorkerSilent(worker=worker, pid=pid, held=held):
-                self._silent_workers[worker] = message
+            case WorkerSilent(pid=pid, held=held):
+                self._silent_workers.heard(message)
                 self._found(
                     Finding(
                         "worker_silent", "error",
@@ -601,12 +601,12 @@ class Soak:
                         f"if something stopped it, kill -CONT {pid}; else leave more CPU to asyncli",
                     )
                 )  # fmt: skip
-            case WorkerBack(worker=worker):
-                self._silent_workers.pop(worker, None)
+            case WorkerBack():
+                self._silent_workers.heard(message)
                 evidence = f"{_who(message)} speaks again, after {message.silent_s:.1f} s"
                 self._found(Finding("worker_back", "info", evidence))
             case WorkerLost():
-                self._silent_workers.pop(message.worker, None)
+                self._silent_workers.heard(message)
                 self._found(
                     Finding(
                         "worker_lost", "error",
@@ -629,8 +629,7 @@ class Soak:
                 self._record_fleet()
             case Failed():
                 last = self._last
-                held = last.held + sum(one.held for one in self._left_out)
-                awaiting = last.awaiting + sum(one.awaiting for one in self._left_out)
+                held, awaiting = last.held + self._silent_workers.held, last.awaiting + self._silent_workers.awaiting
                 if held:
                     # Nobody is left to count them.
                     self._hear(Ticked(_lost_with_us(held, awaiting, last.second + 1)))

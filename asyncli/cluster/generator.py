@@ -26,6 +26,7 @@ from asyncli.engine.shard import (
     Failed,
     Measured,
     Shard,
+    SilentWorkers,
     Start,
     Ticked,
     Told,
@@ -103,9 +104,7 @@ class _Link:
         self.tasks: list[asyncio.Task[None]] = []
         #: Numbers that it was told to take over, and has not said that it has.
         self.adopting: set[int] = set()
-        self.silent_workers: dict[int, WorkerSilent] = {}
-        #: Those whose connections are not in the gauges of its last tick.
-        self.left_out: list[WorkerSilent] = []
+        self.silent_workers = SilentWorkers()
 
 
 class ClusterGenerator:
@@ -309,7 +308,7 @@ class ClusterGenerator:
         match message:
             case Ticked(tick=tick):
                 tick.dropped = self._dropped(link, tick.dropped)
-                link.left_out = list(link.silent_workers.values())
+                link.silent_workers.ticked()
                 self._merging.heard(link.name, tick)
             case Measured(values=values):
                 self._measure(link.name, values)
@@ -318,9 +317,7 @@ class ClusterGenerator:
             case WorkerReplaced(worker=worker) if worker in link.adopting:
                 link.adopting.discard(worker)
             case WorkerLost() | WorkerReplaced() | WorkerSilent() | WorkerBack():
-                link.silent_workers.pop(message.worker, None)
-                if isinstance(message, WorkerSilent):
-                    link.silent_workers[message.worker] = message
+                link.silent_workers.heard(message)
                 message.host = link.name
                 self._heard.put_nowait(message)
             case Told():
@@ -386,9 +383,8 @@ class ClusterGenerator:
             return
         link.over, link.lost = True, time.monotonic()
         self._forward(link.lost)
-        silent = link.left_out
-        held = self._merging.lose(link.name, sum(one.held for one in silent), sum(one.awaiting for one in silent))
-        for one in link.silent_workers.values():
+        held = self._merging.lose(link.name, link.silent_workers.held, link.silent_workers.awaiting)
+        for one in link.silent_workers:
             self._heard.put_nowait(WorkerLost(one.worker, one.pid, "went with its host", one.held, host=link.name))
         self._spent_by(link.name)
         for task in link.tasks:

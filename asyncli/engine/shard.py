@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -233,3 +233,37 @@ class Told(msgspec.Struct, tag=True):
 
 Down = Start | Drain | Stop | Adopt | Alive
 Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed | Measured | Told
+
+
+class SilentWorkers:
+    """Those that have fallen silent, and those of them whose connections are not in the gauges of the last tick.
+
+    A worker's silence is told between two ticks: the gauges leave it out from the next one on.
+    """
+
+    def __init__(self) -> None:
+        self._silent: dict[int, WorkerSilent] = {}
+        self._left_out: tuple[WorkerSilent, ...] = ()
+
+    def heard(self, message: WorkerSilent | WorkerBack | WorkerLost | WorkerReplaced) -> None:
+        """What was told of a worker."""
+        self._silent.pop(message.worker, None)
+        if isinstance(message, WorkerSilent):
+            self._silent[message.worker] = message
+
+    def ticked(self) -> None:
+        """A tick has come."""
+        self._left_out = tuple(self._silent.values())
+
+    def __iter__(self) -> Iterator[WorkerSilent]:
+        return iter(self._silent.values())
+
+    @property
+    def held(self) -> int:
+        """What those held that the gauges leave out."""
+        return sum(one.held for one in self._left_out)
+
+    @property
+    def awaiting(self) -> int:
+        """Their heartbeats without an answer."""
+        return sum(one.awaiting for one in self._left_out)
