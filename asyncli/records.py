@@ -163,7 +163,7 @@ class Tick(msgspec.Struct):
     """One second of the generator: counts since the tick before, and gauges as they stand at its end. Mergeable.
 
     Latencies and latenesses are in microseconds. ``latency_us`` counts from the instant the heartbeat was due, so a late
-    generator cannot hide in it; ``lateness_us`` is due to sent.
+    generator cannot hide in it; an unanswered heartbeat is in it with what it waited. ``lateness_us`` is due to sent.
     """
 
     #: Whole seconds since the common start T0 that this tick closes.
@@ -177,7 +177,7 @@ class Tick(msgspec.Struct):
     ramped: int = 0
     #: Workers that have closed everything they held.
     drained: int = 0
-    #: Held at the moment the drain began, summed over workers that have begun it.
+    #: Open at the moment the drain began, summed over workers that have begun it.
     held_at_drain: int = 0
     cpu_user_s: float = 0.0
     cpu_system_s: float = 0.0
@@ -204,6 +204,10 @@ class Tick(msgspec.Struct):
     longest_turn_s: float = 0.0
     #: Of a bench only.
     asked: Asked | None = None
+    #: Of the deaths: open when the drain began, with a heartbeat out that was not answered in it.
+    unanswered: Count = 0
+    #: Of those that slept when the drain began: how long ago each was last answered, or connected where it never was (ms).
+    heard_ms: Histogram = msgspec.field(default_factory=Histogram)
 
     @property
     def lost(self) -> int:
@@ -235,8 +239,8 @@ class Tick(msgspec.Struct):
 GAUGES = (
     "workers", "held", "connecting", "awaiting", "ramped", "drained", "held_at_drain", "cpu_user_s", "cpu_system_s",
 )  # fmt: skip
-COUNTS = ("started", "opened", "reopened", "sent", "answered", "beats_failed", "bytes_sent", "bytes_received")
-HISTOGRAMS = ("latency_us", "lateness_us", "connect_us", "ramp_lateness_us")
+COUNTS = ("started", "opened", "reopened", "sent", "answered", "beats_failed", "bytes_sent", "bytes_received", "unanswered")
+HISTOGRAMS = ("latency_us", "lateness_us", "connect_us", "ramp_lateness_us", "heard_ms")
 
 
 class Sample(msgspec.Struct):

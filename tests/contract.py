@@ -22,7 +22,7 @@ SOAK: dict[str, Any] = {
         "seed": None, "force": None,
     },
     "connections": {
-        "requested": None, "opened": None, "established_peak": None, "held": None, "lost": None, "reopened": None, "failed": None,
+        "requested": None, "opened": None, "established_peak": None, "held": None, "not_heard": None, "lost": None, "reopened": None, "failed": None,
         "failures": CAUSES, "deaths": CAUSES,
     },
     "ramp": {"asked_per_s": None, "achieved_per_s": None, "lateness_ms": {"p50": None, "p99": None, "max": None}},

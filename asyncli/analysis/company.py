@@ -30,7 +30,7 @@ def company(
     if before is None or after is None or not math.isfinite(start):
         return []
     where = sides(environment)
-    ours = totals.held * where.ends
+    ours = totals.open * where.ends
     others = round(after - before) - ours
     if abs(others) <= _FEW + _SHARE * ours:
         return []

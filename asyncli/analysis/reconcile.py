@@ -17,7 +17,7 @@ from asyncli.records import Finding, Phase, Sample, Tick
 from asyncli.units import format_clock, format_count, format_many
 
 RULE = (
-    "held by the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
+    "open at the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
     "accepts; requests = answers and polls: equal but for what was in flight or went with a worker of ours, on a server that "
     "only we use"
 )
@@ -81,6 +81,7 @@ class _Apart(msgspec.Struct, frozen=True):
 class Reconciliation(msgspec.Struct):
     """The counts side by side, None where one is not known; ``agrees`` where none of the server's is."""
 
+    #: Open at the client at the hold's end, those too that owed an answer and never gave it: the server may count them.
     client_held: int | None = None
     #: The server's active connections less our poller's, at the hold's end.
     server_active: int | None = None
@@ -127,7 +128,7 @@ def reconcile(
     ``plan``, what was asked is not compared. ``diagnoses``: of what was lost, which may be what the server still counts.
     ``ramps``: of a run of several clients, theirs in place of the plan's.
     """
-    result = Reconciliation(client_held=totals.held)
+    result = Reconciliation(client_held=totals.open)
     start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
     client, pages = _Client(ticks, phases, plan, ramps), _Pages(samples)
     context = _Context(
@@ -176,7 +177,7 @@ def reconcile(
     churn = _churn(ticks, stop)
     answered, sent = whole.answered - later.answered, whole.sent - later.sent
     answers, unanswered = answered + polls, sent - answered
-    held, server = totals.held, result.server_active
+    held, server = totals.open, result.server_active
     since = {one.pair: _since(one) for one in result.divergences if not one.closed}
     known = (
         None if server is None else _Apart("held", server - held, -churn, churn + unread),

@@ -11,7 +11,7 @@ import bisect
 import math
 from collections.abc import Sequence
 
-from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, befell, in_seconds, left, one_of
+from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, befell, in_seconds, left, one_of, within
 from asyncli.analysis.series import Ticks, end_of_hold, first_connect
 from asyncli.analysis.timers import idle_edge, known_idle
 from asyncli.analysis.witness import Cut, Testimony, Witness
@@ -19,8 +19,8 @@ from asyncli.core.histogram import summed
 from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
-# As good as nobody; and the most of them.
-_NOBODY, _HALF = 0.05, 0.5
+# As good as nobody; half and most of them.
+_NOBODY, _HALF, _MOST = 0.05, 0.5, 0.9
 # Who answers nobody and uses so much of a core does not stand still.
 _BUSY_CORES = 0.5
 # Where so many are expected at random moments, none comes by accident one time in twenty (e^-3).
@@ -94,6 +94,9 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
         return _nobody_answered(case, cells, meanwhile, asked, said)
     said = case.witness.about(max(asked_s, 0.0), to_s, count)
     name = case.witness.called
+    if within(case.pool(cells).requests, 0, 0) > _MOST * count:
+        why = f"others were answered, and these never: looks like {name} has not accepted them (its listen queue holds them)"
+        return "never_accepted", why, "see whether it accepts (ss -ltn: Recv-Q), and its limits on connections", False
     edge = idle_edge(case, case.pool(cells).idle_s, count, waited_s=case.timeout_s)
     if edge is not None:
         whose = known_idle(edge, edge + 1)
@@ -112,7 +115,7 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
         share = resent / (resent + said.segments)
         why = f"others were answered, but {share:.0%} of this host's TCP segments were sent again: packets were lost on the way"
         return "packets_lost", why, "see links, cables and firewalls between (ip -s link), and the server's own counters", False
-    slow = max((tick.latency_us.quantile(0.99) or 0.0 for tick in meanwhile), default=0.0) / 1e6
+    slow = max((_of_answers(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
     if slow >= _HALF * case.timeout_s and count >= FEWEST:
         why = f"others were answered late, up to {format_duration(slow)}: looks like {name} or the way to it is overloaded"
         return "server_slow", why, "ask less of it (--connections, --keepalive), or wait longer (--timeout)", False
@@ -233,6 +236,7 @@ def stalls(
     start = first_connect(phases, ticks)
     found: list[tuple[float, float, int]] = []
     rows = [(t_s, tick) for t_s, tick in ticks if start < t_s <= stop]
+    drained = [(t_s, tick) for t_s, tick in ticks if t_s > stop]
     begun: int | None = None
     for place, (_, tick) in enumerate(rows):
         silent = not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < _OURS_S
@@ -242,7 +246,9 @@ def stalls(
             continue
         last = place if silent else place - 1
         waited = max(one.awaiting for _, one in rows[begun : last + 1])
-        nobody_died = not any(one.lost for _, one in rows[max(0, begun - 1) : place + 2])
+        around = rows[max(0, begun - 1) : place + 2]
+        # What waited when the drain began dies in it.
+        nobody_died = not any(one.lost for _, one in (*around, *(drained if place + 1 == len(rows) else ())))
         if last - begun + 1 >= _STALL_S and waited >= FEWEST and nobody_died:
             found.append((rows[begun][0] - 1.0, rows[last][0], waited))
         begun = None
@@ -290,9 +296,9 @@ def slow_answers(
     was answered: their own findings say it. Nor where asyncli itself sent them late.
     """
     start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
-    rows = [(t_s, tick) for t_s, tick in ticks if start < t_s <= stop and tick.latency_us]
+    rows = [(t_s, tick) for t_s, tick in ticks if start < t_s <= stop and tick.answered]
     some = rows[:: max(1, len(rows) // _ENOUGH)]
-    medians = sorted(tick.latency_us.quantile(0.5) or 0.0 for _, tick in some)
+    medians = sorted(_of_answers(tick, 0.5) for _, tick in some)
     if not medians:
         return []
     usual_us = medians[int(_BEST * len(medians))]
@@ -301,7 +307,7 @@ def slow_answers(
         (t_s, tick)
         for t_s, tick in rows
         if tick.latency_us.greatest > late_us
-        and (median := tick.latency_us.quantile(0.5) or 0.0) > late_us
+        and (median := _of_answers(tick, 0.5)) > late_us
         and (tick.lateness_us.quantile(0.5) or 0.0) < _HALF * median
     ]
     spells: list[list[tuple[float, Tick]]] = []
@@ -332,6 +338,12 @@ def _is_told(spell: Sequence[tuple[float, Tick]], silent: Sequence[float]) -> bo
     near = bisect.bisect_left(silent, spell[0][0] - _PARTED_S)
     apart = near == len(silent) or silent[near] > spell[-1][0] + _PARTED_S
     return len(spell) >= _SLOW_S and sum(tick.answered for _, tick in spell) >= FEWEST and apart
+
+
+def _of_answers(tick: Tick, q: float) -> float:
+    """The quantile (us) of the latencies of what was answered: what was given up is in the histogram too, and waited longest."""
+    answered = tick.answered
+    return (tick.latency_us.quantile(q * answered / (answered + tick.beats_failed)) or 0.0) if answered else 0.0
 
 
 def _ms(microseconds: float) -> str:

@@ -22,9 +22,11 @@ class Totals(msgspec.Struct):
 
     whole: Tick = msgspec.field(default_factory=Tick)
     by_phase: dict[PhaseName, Tick] = msgspec.field(default_factory=dict)
-    #: Held by the client when the drain began; in a run without a drain, when last heard of.
+    #: Open at the client when the drain began; in a run without a drain, when last heard of.
+    open: int = 0
+    #: Of these, those that owed no answer, or gave it in the drain.
     held: int = 0
-    #: The most that were held at the end of any second.
+    #: The most that were open at the end of any second.
     peak: int = 0
     #: The most connects that were pending at the end of any second of the ramp, per worker.
     pending_peak_per_worker: float = 0.0
@@ -62,7 +64,8 @@ def fold(ticks: Ticks, phases: Sequence[Phase], gaps: Sequence[Gap] = ()) -> Tot
             # The processes of a resumed run begin at none, and no work is below zero.
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
     if ticks:
-        totals.held = at_drain or ticks[-1][1].held
+        totals.open = at_drain or ticks[-1][1].held
+        totals.held = max(0, totals.open - totals.whole.unanswered)
     return totals
 
 

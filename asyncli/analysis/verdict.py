@@ -7,17 +7,18 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.heard import Unheard
 from asyncli.analysis.ourloss import lost_with
 from asyncli.analysis.totals import Totals, errors
 from asyncli.plan import Plan
 from asyncli.records import CUT, RESUMED, STOPPED, Finding, Tick
-from asyncli.units import format_many
+from asyncli.units import format_duration, format_many
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 RULE = (
     "passed: as many held at the hold's end as were asked for, and none lost; invalid: the generator was the limit; "
-    "untested: nothing ever connected; else failed"
+    "untested: no heartbeat was ever answered; else failed"
 )
 #: The numbers on which the rule is; where the user limits one of them, that limit stands in the rule's place.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
@@ -42,13 +43,14 @@ def judge(
     limited: Collection[str] = (),
     crossed: Sequence[str] = (),
     asleep: int = 0,
+    unheard: Unheard | None = None,
 ) -> Judgement:
     """The verdict, first match wins; ``findings``: those of the run file, where the user who stopped the run is named.
 
     ``limited``: the keys that the user set limits to, and of these limits ``crossed``, in words. ``asleep``: how many were lost
-    because this machine was suspended.
+    because this machine was suspended. ``unheard``: of the held, what was not heard; a verdict that passes names it.
 
-    1. untested: nothing ever connected.
+    1. untested: nothing ever connected, or no heartbeat was ever answered.
     2. invalid: the generator was the limit. It passed a stated bound (``saturated``), lost connections with a process or host
        of its own, though no limit says how many may be, lost connections only because its machine was suspended, or could not
        open what was asked for want of its own ports or descriptors.
@@ -61,6 +63,9 @@ def judge(
     by_hand = f"; {stop}" if (stop := interrupted(findings)) else ""
     if not whole.opened:
         return Judgement("untested", f"nothing ever connected{by_hand}")
+    if not whole.answered:
+        opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
+        return Judgement("untested", f"nothing ever answered: {opened} opened, {sent} sent{by_hand}")
     # There with a count of 0 when the worker held nothing yet: its share was never opened all the same.
     gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _SHORT_OF if whole.failures.get(cause)}
@@ -91,7 +96,8 @@ def judge(
     # It had its replacement, so all are held; but who reads this line alone should know.
     failed = sum(whole.failures.values())
     retried = f"; {format_many(failed, 'attempt')} to connect failed on the way" if failed else ""
-    said = f"{held:,} of {asked:,} connections were held to the end, and {lost}{retried}{by_hand}"
+    silent = f", {unheard.count:,} of them last heard {format_duration(unheard.ago_s)} before it" if unheard else ""
+    said = f"{held:,} of {asked:,} connections were held to the end{silent}, and {lost}{retried}{by_hand}"
     return Judgement("passed", said + _answered_with_errors(whole))
 
 

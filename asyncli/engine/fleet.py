@@ -138,10 +138,13 @@ class Merging:
             source.last = source.coming[second]
         last = source.last
         held += last.held
-        # As a host process has it: what was counted when the drain began is not lost by what comes then.
-        if held and not last.held_at_drain:
-            self._carried.deaths.setdefault("generator_lost", Deaths()).count += held
-        self._carried.beats_failed += last.awaiting + awaiting
+        awaiting += last.awaiting
+        # As a host process has it: of what was counted when the drain began only those are lost that owe an answer.
+        lost = awaiting if last.held_at_drain else held
+        if lost:
+            self._carried.deaths.setdefault("generator_lost", Deaths()).count += lost
+        self._carried.unanswered += awaiting if last.held_at_drain else 0
+        self._carried.beats_failed += awaiting
         self._spent.held_at_drain += last.held_at_drain
         self._spent.cpu_user_s += last.cpu_user_s
         self._spent.cpu_system_s += last.cpu_system_s

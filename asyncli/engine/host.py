@@ -241,9 +241,11 @@ class Host:
             how += f" (and no process can be started in its place: {error.strerror})"
         held, at_drain = link.last.held, link.last.held_at_drain
         if self._t0 is not None or other is None:
-            # Named with a count of 0 too: it may have opened some since its last word, or it leaves its share unopened. But what
-            # was counted when the drain began is not lost by what comes then.
-            self._carried.deaths.setdefault("generator_lost", Deaths()).count += 0 if at_drain else held
+            # Named with a count of 0 too: it may have opened some since its last word, or it leaves its share unopened. From the
+            # drain on only those are lost that owe an answer.
+            self._carried.deaths.setdefault("generator_lost", Deaths()).count += link.last.awaiting if at_drain else held
+        if at_drain:
+            self._carried.unanswered += link.last.awaiting
         self._carried.beats_failed += link.last.awaiting
         self._spent.held_at_drain += at_drain
         self._say(WorkerLost(worker=link.number, pid=link.pid, how=how, held=held))

@@ -8,6 +8,7 @@ No asyncio here and no clock of its own: a driver calls :meth:`Table.turn` when 
 - A row is in the wheel exactly while it is IDLE (next beat) or in BACKOFF (next attempt); CONNECTING and AWAITING rows
   stand in dictionaries in the order of their start, which is the order of their deadlines.
 - Lateness counts from the instant that was due, latency too: a stalled generator cannot make the server look good.
+- Held is what was heard: what was asked before the drain and is not answered in it is lost.
 - After a stall of ours nothing is fired at once: beats that were missed keep their distances, and go out as much later as the
   stall was long. What is lost is opened again no faster than the ramp opened it.
 """
@@ -130,7 +131,7 @@ class Table:
                 self._batch += self._workers
 
     def drain(self) -> None:
-        """Count what is held; from here nothing is sent or opened, and what ends is not a loss."""
+        """Count what is open; from here nothing is sent or opened. What ends is no loss, unless it owes an answer."""
         if not self._draining:
             # What the peer has closed by now is lost, and must not be counted as held for want of a look.
             for _ in range(self.rows // MOST_EVENTS + 1):
@@ -138,9 +139,12 @@ class Table:
                     break
             self._draining = True
             self.held_at_drain = self.held
+            now, state, heard, ago = self._net.clock(), self._state, self._heard, self._tick.heard_ms.add
             for row in range(self.rows):
-                if self._state[row] == BACKOFF:
-                    self._state[row] = DEAD
+                if state[row] == IDLE:
+                    ago((now - heard[row]) * 1e3)
+                elif state[row] == BACKOFF:
+                    state[row] = DEAD
 
     @property
     def drained(self) -> bool:
@@ -550,13 +554,19 @@ class Table:
             if not self._requests[row]:
                 # A server that accepts and closes must not be connected to twice a second for ever.
                 self._retries[row] = min(255, self._retries[row] + 1)
-            if state == AWAITING:
+            asked = state == AWAITING
+            if asked:
                 del self._awaiting[row]
                 tick.beats_failed += 1
+                # It waited for so long at the least.
+                tick.latency_us.add((now - self._wheel.due[row]) * 1e6)
                 self._beats[row] += 1
             elif in_wheel and not self._draining:
                 self._wheel.remove(row)
-            if not self._draining:
+            if self._draining:
+                # Nothing is asked in the drain: this was before.
+                tick.unanswered += asked
+            if asked or not self._draining:
                 deaths = tick.deaths.setdefault(why, Deaths())
                 deaths.count += 1
                 deaths.age_s.add(now - self._born[row])

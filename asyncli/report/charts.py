@@ -838,7 +838,7 @@ def _between(low: float, high: float, steps: int) -> list[float]:
 
 
 _PAIRS = (
-    ("held", "held, active on the server", "held", "server_active"),
+    ("held", "open, active on the server", "held", "server_active"),
     ("accepts", "opened, accepted", "opened", "accepts"),
     ("handled", "opened, handled", "opened", "handled"),
     ("requests", "answers and polls, requests", "answers", "requests"),

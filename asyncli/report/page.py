@@ -435,7 +435,7 @@ def _counts_table(summary: Summary) -> Table | None:
     rows = [
         [label, or_dash(ours, ",d"), or_dash(theirs, ",d")]
         for label, ours, theirs in (
-            ("held, active", r.client_held, r.server_active),
+            ("open, active", r.client_held, r.server_active),
             ("opened, accepted", summary.connections.opened, r.accepts_delta),
             ("opened, handled", summary.connections.opened, r.handled_delta),
             ("answers, requests (polls too)", summary.heartbeats.answered, r.requests_delta),

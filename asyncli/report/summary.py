@@ -16,6 +16,7 @@ from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import outside, without_counters
+from asyncli.analysis.heard import not_heard, unheard
 from asyncli.analysis.joint import ramps_of
 from asyncli.analysis.moments import SUSPENDED
 from asyncli.analysis.packets import sent_again
@@ -70,7 +71,8 @@ class RunPart(msgspec.Struct):
 
 
 class Connections(msgspec.Struct):
-    """``opened``: established, replacements included. ``lost``: ended before the drain; ``deaths`` adds up to it.
+    """``opened``: established, replacements included. ``lost``: ended before the drain, or owed an answer then and never gave it;
+    ``deaths`` adds up to it. ``not_heard``: of the held, not heard since a fault, or since the hold began.
 
     ``failed``: attempts that never established; ``failures`` adds up to it.
     """
@@ -79,6 +81,7 @@ class Connections(msgspec.Struct):
     opened: int
     established_peak: int
     held: int
+    not_heard: int
     lost: int
     reopened: int
     failed: int
@@ -205,6 +208,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     generator, generator_findings = _generator(marks, totals, is_saturated(limits))
     rate = achieved_per_s(plan, totals, phases, measured)
     end = end_of_run(phases, ticks, samples)
+    silent = unheard(totals, ticks, phases, plan)
     summary = Summary(
         schema=SCHEMA,
         run=RunPart(
@@ -223,6 +227,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             opened=whole.opened,
             established_peak=totals.peak,
             held=totals.held,
+            not_heard=silent.count if silent is not None else 0,
             lost=whole.lost,
             reopened=whole.reopened,
             failed=sum(whole.failures.values()),
@@ -261,7 +266,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     judgement = judge(
         plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings,
         limited=[one.threshold.key for one in outcomes], crossed=crossed,
-        asleep=sum(one.count for one in known.diagnoses if one.code == SUSPENDED),
+        asleep=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
     )  # fmt: skip
     summary.run.verdict = judgement.verdict
     summary.findings = _once(
@@ -279,6 +284,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *stalls(phases, ticks, samples, run.checks, environment),
             *slow_answers(phases, ticks, samples, run.checks, environment),
             *deaths.statuses(whole),
+            *not_heard(silent, totals, plan),
             *_of_the_file(run),
             *_few_of_each(run.findings),
             *_of_numbers(plan, totals, rate),
@@ -382,7 +388,7 @@ def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generato
     generator = Generator(
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
-        user_bytes_per_connection=used / totals.held if used is not None and totals.held else None,
+        user_bytes_per_connection=used / totals.open if used is not None and totals.open else None,
         cpu_s=spent,
         cpu_us_per_heartbeat=per_beat,
         saturated=saturated,

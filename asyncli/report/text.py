@@ -316,7 +316,7 @@ def _counts(summary: Summary) -> Iterable[RenderableType]:
         return
     table = _table("Counts compared", "asyncli", server_name(summary))
     for label, ours, theirs in (
-        ("held, active", r.client_held, r.server_active),
+        ("open, active", r.client_held, r.server_active),
         ("opened, accepted", summary.connections.opened, r.accepts_delta),
         ("opened, handled", summary.connections.opened, r.handled_delta),
         ("answers, requests (polls too)", beats.answered, r.requests_delta),

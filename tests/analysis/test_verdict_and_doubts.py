@@ -25,7 +25,7 @@ PLAN = Plan(urls=("http://a/",), connections=100)
 
 
 def totals(held: int, opened: int, lost: dict[str, int] | None = None, failed: dict[str, int] | None = None) -> Totals:
-    whole = Tick(opened=opened, failures=failed or {})
+    whole = Tick(opened=opened, answered=opened, failures=failed or {})
     whole.deaths = {cause: Deaths(count=count) for cause, count in (lost or {}).items()}
     return Totals(whole=whole, held=held)
 

@@ -80,13 +80,41 @@ def test_each_fault_has_its_cause_and_every_loss_is_replaced(server: SimServer, 
     total, last, net = soak(server, 900.0, connections=200, **values)
     assert list(deaths(total)) == [cause]
     assert total.opened == net.accepted == 200 + total.reopened
-    # What was lost is held again, but for those still in their backoff at the end.
-    assert last.held_at_drain == total.opened - total.lost
-    assert total.lost - total.reopened == 200 - last.held_at_drain
+    # What was lost is held again, but for those still in their backoff at the end, and those that owed an answer in the drain.
+    held = last.held_at_drain - total.unanswered
+    assert held == total.opened - total.lost
+    assert total.lost - total.reopened == 200 - held
     assert total.sent == total.answered + total.beats_failed
-    # A beat that was swallowed just before the drain fails in it, when its connection counts as lost no more.
-    fails = cause == "closed_awaiting" or server.reset_share
-    assert total.beats_failed == (net.swallowed if server.drop_share else total.lost if fails else 0)
+    fails = cause in ("closed_awaiting", "heartbeat_timeout") or server.reset_share
+    assert total.beats_failed == (total.lost if fails else 0)
+    assert not server.drop_share or total.lost == net.swallowed
+    assert total.latency_us.count == total.answered + total.beats_failed
+
+
+@pytest.mark.parametrize(("timeout", "waits_s"), [(10.0, 10.0), (40.0, 40.0)])
+def test_what_was_asked_before_the_drain_and_is_not_answered_in_it_is_lost(timeout: float, waits_s: float) -> None:
+    # The server reads on from second 3 on, and answers nothing more: no timeout as long as the hold makes that a pass.
+    server = SimServer(stalls_s=(3.0, 1e9))
+    total, last, _ = soak(server, 8.0, connections=200, keepalive=4, timeout=timeout)
+    assert (last.held_at_drain, total.unanswered, deaths(total)) == (200, 200, {"heartbeat_timeout": 200})
+    assert total.sent == total.answered + 200
+    # Each of them waited for so long at the least, and that is in the latency.
+    assert total.latency_us.greatest >= waits_s * 1e6
+    assert (total.latency_us.quantile(1 - 190 / total.sent) or 0) >= waits_s * 1e6
+
+
+def test_an_answer_in_the_drain_is_an_answer() -> None:
+    total, last, _ = soak(SimServer(stalls_s=(7.0, 12.0)), 8.0, connections=200, keepalive=4)
+    assert (last.held_at_drain, total.unanswered, total.lost, total.sent) == (200, 0, 0, total.answered)
+    assert total.latency_us.greatest >= 3.9e6
+
+
+def test_the_drain_tells_when_each_that_sleeps_was_heard_last() -> None:
+    total, last, _ = soak(SimServer(), 30.0, connections=300, keepalive=600)
+    assert total.heard_ms.count == last.held_at_drain == 300
+    # Half of the sleeps are longer than 150 s: most were heard as they were opened, 30 s before, and never since.
+    assert (total.heard_ms.quantile(0.2) or 0) > 29_000
+
 
 
 def test_deaths_carry_age_idle_time_and_requests() -> None:

@@ -59,7 +59,7 @@ def test_the_numbers_of_a_good_run() -> None:
     assert (loaded["run"]["verdict"], loaded["run"]["complete"], loaded["run"]["id"]) == ("passed", True, run.id)
     assert loaded["plan"] == json.loads(json.dumps(plan_document(run.plan)))
     assert loaded["connections"] == {
-        "requested": 30_000, "opened": 30_000, "established_peak": 30_000, "held": 30_000, "lost": 0, "reopened": 0,
+        "requested": 30_000, "opened": 30_000, "established_peak": 30_000, "held": 30_000, "not_heard": 0, "lost": 0, "reopened": 0,
         "failed": 0, "failures": {}, "deaths": {},
     }  # fmt: skip
     beats = loaded["heartbeats"]

@@ -61,7 +61,7 @@ def test_every_part_is_there() -> None:
         "1,000/s asked, 1,000/s achieved",
         "Heartbeats p50 p90 p99 p99.9 max",
         "Counts compared asyncli nginx",
-        "They agree. Rule: held by the client = active",
+        "They agree. Rule: open at the client = active",
         "nginx (PSS) 9",
         "Linux 6.18.0, Python 3.11.7, 2 CPUs, 25.0 GB, 10 workers, 36 source addresses",
         "info 36 sources of 127.1.0.0/16",

@@ -1,0 +1,57 @@
+"""Of the connections that are held at the end: how many nobody has heard of since a fault, or since the hold began?
+
+A connection that sleeps is held as far as its last answer says. What owes an answer at the drain gives it there, or is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from asyncli.analysis.series import Ticks, phase
+from asyncli.analysis.totals import Totals
+from asyncli.core.histogram import bounds
+from asyncli.plan import Plan
+from asyncli.records import Finding, Phase
+from asyncli.units import format_clock, format_count, format_duration
+
+
+class Unheard(msgspec.Struct, frozen=True):
+    """``count`` connections are held that were last answered before ``since_s`` (s on the run's clock), ``ago_s`` before the end.
+
+    ``fault``: whether the first heartbeat that stayed unanswered was sent then; else the hold began then.
+    """
+
+    count: int
+    since_s: float
+    ago_s: float
+    fault: bool
+
+
+def unheard(totals: Totals, ticks: Ticks, phases: Sequence[Phase], plan: Plan) -> Unheard | None:
+    """What of the held was not heard; None where each was, or the run never came to its drain."""
+    hold, drain = phase(phases, "hold"), phase(phases, "drain")
+    if hold is None or drain is None:
+        return None
+    # A tick closes its second, and its heartbeats that were given up went out a timeout before.
+    faults = (t_s - 1.0 - plan.timeout_s for t_s, tick in ticks if "heartbeat_timeout" in tick.deaths)
+    since_s = max(hold.start_s, min(faults, default=hold.start_s))
+    ago_s = drain.start_s - since_s
+    # A bucket is 1/64 of its value wide: one that reaches into the time before counts, as doubt does.
+    count = sum(n for key, n in totals.whole.heard_ms.counts.items() if bounds(key)[1] >= ago_s * 1e3)
+    return Unheard(count, since_s, ago_s, since_s > hold.start_s) if count else None
+
+
+def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]:
+    """The finding, with the hold that would have heard every one."""
+    if seen is None:
+        return []
+    since = "when the first heartbeat stayed unanswered" if seen.fault else "when the hold began"
+    evidence = (
+        f"{format_count(seen.count)} of the {format_count(totals.held)} connections held were last heard before "
+        f"{format_clock(seen.since_s)}, {since}, {format_duration(seen.ago_s)} before the end: unknown whether they still stood"
+    )
+    longest_s = plan.keepalive_s / 2 + plan.timeout_s
+    remedy = f"hold for {format_duration(longest_s)} or longer (--keepalive / 2 + --timeout), or lower --keepalive"
+    return [Finding("not_heard", "warning", evidence, remedy)]
