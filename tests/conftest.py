@@ -13,11 +13,16 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
 from namespaces import can_be_made
 
 from asyncli.lab.apache import find_apache
 from asyncli.lab.binary import find_nginx
 from asyncli.lab.haproxy import find_haproxy
+
+# How fast examples are made and run says how busy the machine is, and nothing of the code.
+settings.register_profile("asyncli", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("asyncli")
 
 # Programs under test inherit them: one that was started under nohup would rightly not hear a SIGHUP, nor a SIGINT one that a shell
 # started in the background.

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trustme
+from programs import DEADLINE_S
 
 from asyncli.agent import server as module
 from asyncli.agent.server import Agent
@@ -110,7 +111,7 @@ async def test_a_house_full_of_strangers_lets_the_holder_in(agent: Agent) -> Non
     held[-1][1].write(b"GET /v1/hello HTTP/1.1\r\nX: ")
     for reader, writer in held:
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 30) == b""
+            assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
         writer.close()
 
 
@@ -131,7 +132,7 @@ async def test_who_sends_more_than_a_request_is_sent_away(agent: Agent, sent: by
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
     writer.write(sent)
     with contextlib.suppress(ConnectionResetError):
-        assert await asyncio.wait_for(reader.read(), 30) == b""
+        assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
     writer.close()
     assert "refused 127.0.0.1: it sent more than 16,384 bytes and no request" in agent.said  # type: ignore[attr-defined]
 
@@ -188,7 +189,7 @@ async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch:
         # Who does not trust it is told of.
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection("127.0.0.1", agent.port, ssl=ssl.create_default_context())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             while not any(line.startswith("refused 127.0.0.1: TLS fails") for line in agent.said):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
         silent = [await asyncio.open_connection("127.0.0.1", agent.port) for _ in range(30)]
@@ -222,7 +223,7 @@ async def test_a_server_that_is_started_again_is_described_anew(monkeypatch: pyt
             written.write_text(str(second.pid))
             first.kill()
             first.wait()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(DEADLINE_S):
                 while await pid() != second.pid:
                     await asyncio.sleep(0.3)
     finally:

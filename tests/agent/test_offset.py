@@ -20,7 +20,7 @@ def exchanged(at_s: float, offset_s: float, there_s: float, held_s: float, back_
 _WAY = st.floats(0.0, 2.0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     offset_s=st.floats(-1e6, 1e6),
     drift=st.floats(-90e-6, 90e-6),

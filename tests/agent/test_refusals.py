@@ -233,7 +233,7 @@ def test_whatever_a_stranger_sends_the_agent_goes_on(tmp_path: Path, server: Ser
     number = iter(range(1, 1_000_000))
     with AnAgent(tmp_path, "--status-url", server.url, name="fuzzed") as there:
 
-        @settings(max_examples=250, deadline=None)
+        @settings(max_examples=250)
         @given(requests())
         def ask(sent: bytes) -> None:
             at = next(number)

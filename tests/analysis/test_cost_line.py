@@ -81,7 +81,7 @@ def test_the_band_is_narrowest_where_the_points_are() -> None:
     assert line.half_at(1e6) == pytest.approx(1e6 * line.half, rel=1e-3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.floats(0, 1e7), st.floats(-1e13, 1e13)).map(lambda pair: (float(round(pair[0])), pair[1])),
@@ -94,7 +94,7 @@ def test_never_a_nan(points: list[tuple[float, float]]) -> None:
     assert line is None or all(map(math.isfinite, (line.slope, line.intercept, line.half, line.half_at(0), line.half_at(1e7))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.builds(

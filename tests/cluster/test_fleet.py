@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli import __version__
@@ -26,7 +26,6 @@ room = st.builds(Room, st.integers(0, 60_000), st.integers(500, 20_000), st.inte
 rooms = st.lists(room, min_size=1, max_size=5)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60_000), st.integers(1, 50), rooms, st.none() | st.integers(1, 40))
 def test_every_connection_is_dealt_once_and_no_room_is_overfilled(connections: int, batch: int, rooms: list[Room], workers: int | None) -> None:
     dealt = deal(connections, batch, rooms, workers)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import DEADLINE_S
 
 from asyncli.collect import processes
 from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ProcessGroup, ServerTree, listed
@@ -243,7 +244,7 @@ def test_children_that_a_root_left_alone_are_orphans() -> None:
     try:
         for root, orphaned in ((alone, alone.pid), (below, 0)):
             server = ServerTree([root.pid])
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + DEADLINE_S
             while len(server()) < 3:
                 assert time.monotonic() < deadline
             root.kill()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import DEADLINE_S
 
 from asyncli.collect.collector import Collector
 from asyncli.collect.procfs import command_line, read_stat
@@ -53,7 +54,7 @@ class Nginx:
         return {pid for pid in map(int, children.read_text().split()) if "worker" in command_line(pid)}
 
     def until(self, reached: object) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + DEADLINE_S
         while not reached():  # type: ignore[operator]
             assert time.monotonic() < deadline
             assert self.process.poll() is None

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import web
+from programs import DEADLINE_S
 
 from asyncli.collect.status import StatusReader
 from asyncli.errors import PeerError
@@ -159,7 +160,7 @@ async def test_a_silent_page_is_given_up(start: Start) -> None:
 
 
 async def test_a_closed_port_is_told_in_the_system_s_words(start: Start) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         server.close()

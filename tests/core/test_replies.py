@@ -57,7 +57,7 @@ def oracle(data: bytes, count: int) -> list[tuple[int, int]]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.sampled_from([SMALL, SMALL, SMALL, LATER, CHUNKED, EMPTY, EARLY]), max_size=12),
     st.sampled_from([b"", LAST, UNTIL_CLOSE]),

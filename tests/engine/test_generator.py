@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import DEADLINE_S
 from test_stalls_and_pace import shard as soak_shard
 
 from asyncli.engine.generator import Generator
@@ -39,7 +40,7 @@ async def lost(generator: Generator) -> WorkerLost:
 async def test_a_worker_that_fails_says_why() -> None:
     generator = Generator(shard(destinations=()))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             await generator.start()
             generator.begin(time.monotonic())
             message = await lost(generator)
@@ -51,7 +52,7 @@ async def test_a_worker_that_fails_says_why() -> None:
 async def test_a_worker_that_is_killed_has_no_words() -> None:
     generator = Generator(shard())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             await generator.start()
             worker = generator.pids[1]
             os.kill(worker, signal.SIGKILL)
@@ -64,7 +65,7 @@ async def test_a_worker_that_is_killed_has_no_words() -> None:
 async def test_a_worker_in_whose_place_none_can_be_started_leaves_the_others_alone() -> None:
     generator = Generator(soak_shard(2))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             await generator.start()
             host, worker, _ = generator.pids
             _, hard = resource.prlimit(host, resource.RLIMIT_NOFILE)

@@ -109,7 +109,7 @@ STEPS = st.lists(
 THE_END = [*[(0.0, 0, 0, 7)] * 25, *[(1.0, 7, 0, 7)] * 6]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(1, 3), STEPS)
 def test_every_second_adds_up_and_none_comes_before_its_time(workers: int, steps: list[tuple[float, int, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:

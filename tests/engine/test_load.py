@@ -421,7 +421,7 @@ class _Splits(SimNet):
         return min(len(data), self._piece)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 300), st.integers(0, 400), st.integers(1, 9), st.booleans())
 def test_pieces_of_any_size_are_the_same_answers(piece: int, size: int, pipeline: int, local: bool) -> None:
     net = _Splits(piece, size)
@@ -444,7 +444,7 @@ def test_an_answer_longer_than_is_remembered_and_then_the_end() -> None:
     is_whole(total, asked, 12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.builds(
         SimServer,

@@ -205,7 +205,7 @@ class _Peer(SimNet):
 OK = b"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, len(OK) - 1), max_size=4, unique=True))
 def test_answers_may_come_in_any_split(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(OK)]

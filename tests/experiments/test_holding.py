@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from programs import DEADLINE_S
 
 from asyncli import experiments, lab
 from asyncli.errors import HostError, PlanError
@@ -123,7 +124,7 @@ async def test_stopped_half_way_it_leaves_no_process_and_no_group() -> None:
             await asyncio.sleep(0.01)
         started.set()
 
-    await asyncio.wait_for(begun(), 10)
+    await asyncio.wait_for(begun(), DEADLINE_S)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

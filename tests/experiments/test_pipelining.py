@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import DEADLINE_S
 
 from asyncli import experiments
 from asyncli.errors import HostError, PlanError
@@ -206,7 +207,7 @@ async def test_nginx_answers_with_a_body_of_any_length(body: str) -> None:
     async with LabNginx(16, body=body) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET / HTTP/1.0\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
         writer.close()
     assert answer.partition(b"\r\n\r\n")[2].decode() == body.replace("$request_method", "GET")
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from programs import DEADLINE_S
 
 from asyncli import experiments
 from asyncli.collect.procfs import Stat, all_pids, read_stat
@@ -58,7 +59,7 @@ def ours() -> set[int]:
 async def client(*arguments: object) -> tuple[int, dict[str, Any], str]:
     """The client run to its end: its status, its line and its complaints."""
     process = await asyncio.create_subprocess_exec(*CLIENT, *map(str, arguments), stdout=-1, stderr=-1, env={**os.environ, "PYTHONPATH": str(HOME)})
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
     assert process.returncode is not None
     return process.returncode, json.loads(out) if out else {}, err.decode()
 
@@ -232,7 +233,7 @@ async def test_all_of_it_on_every_model() -> None:
 async def test_stopped_half_way_it_keeps_what_it_has_and_leaves_nothing() -> None:
     before, there = ours(), asyncio.Event()
     work = asyncio.create_task(run(EXPERIMENT, plan_of(rounds=1_000, only=["asyncio"]), say=lambda _: there.set()))
-    await asyncio.wait_for(there.wait(), 30)
+    await asyncio.wait_for(there.wait(), DEADLINE_S)
     work.cancel()
     record = await work
     assert not record.complete

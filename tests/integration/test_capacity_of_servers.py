@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program, report
+from programs import DEADLINE_S, Program, report
 
 from asyncli import capacity
 from asyncli.analysis.capacity import Bracket, Search
@@ -46,7 +46,7 @@ async def searched(folder: Path, url: str, start: int, within: float = 0.05, mos
     folder = folder / "steps"
     folder.mkdir()
     search = CapacitySearch(plan_of(url, **more), Search(start, most, within), folder)
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(DEADLINE_S):
         await search.run()
     return search.found
 

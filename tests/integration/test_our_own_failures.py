@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import DEADLINE_S
 
 from asyncli import bench, session
 from asyncli.bench import Bench
@@ -42,7 +43,7 @@ async def test_a_task_that_fails_ends_the_run_as_invalid(broken: str, tmp_path: 
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     values = {"urls": [url], "connections": 50, "keepalive": 2, "hold": "1h", "baseline": 0, "residue": 0}
     soak = Soak(build_plan([Layer("--{key}", values)]), tmp_path / "run.db")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         summary = summarise(read_run(await soak.run()))
     server.close()
     assert summary.verdict in ("invalid", "untested")
@@ -59,7 +60,7 @@ async def test_a_host_that_stands_still_does_not_pass(tmp_path: Path, monkeypatc
     values = {"urls": [url], "connections": 50, "keepalive": 2, "hold": "1h", "baseline": 0, "residue": 0}
     soak = Soak(build_plan([Layer("--{key}", values)]), tmp_path / "run.db")
     running = asyncio.create_task(soak.run())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         while soak._opened < 50:
             await asyncio.sleep(0.05)
         assert soak._generator is not None
@@ -83,7 +84,7 @@ async def test_a_bench_does_not_wait_for_a_host_that_stands_still(monkeypatch: p
         build_bench_plan([Layer("--{key}", {"urls": [url], "connections": 2, "requests": "1000M"})]), on_tick=lambda *_: said.set()
     )
     running = asyncio.create_task(one.run())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         await said.wait()
         assert one._generator is not None
         os.kill(one._generator.pids[0], signal.SIGSTOP)

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import h11
+from programs import DEADLINE_S
 
 from asyncli.collect.status import StatusReader
 from asyncli.errors import HostError
@@ -34,7 +35,7 @@ class Client:
         while True:
             event = oracle.next_event()
             if event is h11.NEED_DATA:
-                oracle.receive_data(await asyncio.wait_for(self.reader.read(65536), 10))
+                oracle.receive_data(await asyncio.wait_for(self.reader.read(65536), DEADLINE_S))
             elif isinstance(event, h11.Response):
                 response = event
             elif isinstance(event, h11.Data):
@@ -51,7 +52,7 @@ class Client:
 
     async def head(self) -> bytes:
         """One response's head."""
-        return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)
+        return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), DEADLINE_S)
 
     async def beat(self) -> bytes:
         self.writer.write(HEAD)
@@ -59,7 +60,7 @@ class Client:
 
     async def ended(self) -> bytes:
         """What still comes until the server closes."""
-        return await asyncio.wait_for(self.reader.read(), 10)
+        return await asyncio.wait_for(self.reader.read(), DEADLINE_S)
 
     async def close(self) -> None:
         self.writer.close()
@@ -81,7 +82,7 @@ class Poller:
         head = await self.client.head()
         match = re.search(rb"(?i)content-length: (\d+)", head)
         assert match is not None
-        text = await asyncio.wait_for(self.client.reader.readexactly(int(match[1])), 10)
+        text = await asyncio.wait_for(self.client.reader.readexactly(int(match[1])), DEADLINE_S)
         names = ("active", "accepts", "handled", "requests", "reading", "writing", "waiting")
         return dict(zip(names, map(int, re.findall(rb"\d+", text)), strict=True))
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import h11
 import pytest
 from lab_clients import GET, HEAD, Client, alive, eventually, group
-from programs import Program
+from programs import DEADLINE_S, Program
 
 from asyncli import lab
 from asyncli.errors import HostError, PlanError
@@ -46,7 +46,7 @@ in_c = of(*MODELS[:-1])
 async def bytes_of(client: Client, count: int) -> bytes:
     """Ask for bytes; the answer."""
     client.writer.write(b"%d\n" % count)
-    return await asyncio.wait_for(client.reader.readexactly(count), 20)
+    return await asyncio.wait_for(client.reader.readexactly(count), DEADLINE_S)
 
 
 async def said_to(url: str, sent: bytes) -> bytes:
@@ -115,7 +115,7 @@ async def heard(connection: h11.Connection, client: Client) -> tuple[int, bytes]
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
-            connection.receive_data(await asyncio.wait_for(client.reader.read(65_536), 10))
+            connection.receive_data(await asyncio.wait_for(client.reader.read(65_536), DEADLINE_S))
         elif isinstance(event, h11.Response):
             status = event.status_code
         elif isinstance(event, h11.Data):
@@ -170,7 +170,7 @@ async def test_requests_in_pieces_of_any_size(name: str) -> None:
                 client.writer.write(sent[at : at + piece])
                 await client.writer.drain()
                 await asyncio.sleep(0)
-            assert await asyncio.wait_for(client.reader.readexactly(len(OK * 2 + OK_HEAD)), 10) == OK * 2 + OK_HEAD
+            assert await asyncio.wait_for(client.reader.readexactly(len(OK * 2 + OK_HEAD)), DEADLINE_S) == OK * 2 + OK_HEAD
             await client.close()
         client = await Client.to(server.url)
         for byte in b"4000\n":
@@ -221,11 +221,11 @@ async def test_heads_right_and_wrong(name: str) -> None:
             client = await Client.to(server.url)
             client.writer.write(sent)
             expected = answer(status, head_only=False, keep=keep)
-            got = await asyncio.wait_for(client.reader.readexactly(len(expected)), 10)
+            got = await asyncio.wait_for(client.reader.readexactly(len(expected)), DEADLINE_S)
             assert got == expected, sent[:60]
             if keep:
                 client.writer.write(GET)
-                assert await asyncio.wait_for(client.reader.readexactly(len(OK)), 10) == OK
+                assert await asyncio.wait_for(client.reader.readexactly(len(OK)), DEADLINE_S) == OK
             else:
                 assert await client.ended() == b"", sent[:60]
             await client.close()
@@ -239,7 +239,7 @@ async def test_a_body_is_awaited_by_whoever_expects_it(name: str) -> None:
         client.writer.write(b"POST / HTTP/1.1\r\nHost: lab\r\nExpect: 100-Continue\r\nContent-Length: 4\r\n\r\n")
         assert await client.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.writer.write(b"body")
-        assert await asyncio.wait_for(client.reader.readexactly(len(OK)), 10) == OK
+        assert await asyncio.wait_for(client.reader.readexactly(len(OK)), DEADLINE_S) == OK
         await client.close()
 
 
@@ -311,7 +311,7 @@ async def test_a_client_too_many_waits(name: str) -> None:
                 await bytes_of(client, 1)
         assert not answered.done()
         await served[0].close()
-        assert await asyncio.wait_for(answered, 10) == OK
+        assert await asyncio.wait_for(answered, DEADLINE_S) == OK
         for client in (*served[1:], waiting):
             await client.close()
 
@@ -445,7 +445,7 @@ async def test_without_descriptors_it_says_so_once_and_waits() -> None:
         for client in clients:
             await client.close() if client in clients[:2] else None
         for client in clients[2:]:
-            assert await asyncio.wait_for(client.reader.readexactly(4), 10) == b"xxxx"
+            assert await asyncio.wait_for(client.reader.readexactly(4), DEADLINE_S) == b"xxxx"
             await client.close()
         assert server.complaints == ("cannot accept for now: Too many open files (said once)",)
 

@@ -49,7 +49,7 @@ some_clients = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(some_clients)
 def test_counts_are_sums_whatever_the_shifts(each: list[dict[str, Any]]) -> None:
     clients = made(*(MadeClient(f"{number}.db", **one) for number, one in enumerate(each)))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from analysis.synthetic_run import a_run
+from programs import DEADLINE_S
 from recording import write_run
 
 from asyncli.cli.watch import _take
@@ -135,7 +136,7 @@ def _document(run: Run) -> object:
 
 
 def _when(follower: Follower, happened: object) -> News:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_S
     while not happened(news := follower.news()):  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.02)

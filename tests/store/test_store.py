@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import DEADLINE_S
 
 from asyncli.errors import StoreError
 from asyncli.plan import Plan, plan_document
@@ -48,7 +49,7 @@ def a_tick(second: int) -> Tick:
 
 
 def wait_for(what: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_S
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -112,7 +113,7 @@ def test_plan_and_environment_are_there_before_anything_else(tmp_path: Path) -> 
 def test_a_live_file_is_read_as_it_grows(tmp_path: Path) -> None:
     writer = create(tmp_path / "run.db")
     fill(writer)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while not (run := read_run(tmp_path / "run.db")).ticks and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(run.ticks) == 3
@@ -188,7 +189,7 @@ def test_kill_9_leaves_a_readable_run(tmp_path: Path) -> None:
     script = textwrap.dedent(_WRITES_FOR_EVER).format(paths=[str(Path(__file__).parent), *sys.path])
     child = subprocess.Popen([sys.executable, "-c", script, str(path)])
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             with contextlib.suppress(StoreError):  # not there yet, or still empty
                 if len(seen := read_run(path).ticks) > 3:
@@ -216,7 +217,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
         return None if at == path else real(at)
 
     monkeypatch.setattr(reader_module, "_connect", only_in_copies)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while not (run := read_run(path)).ticks and time.monotonic() < deadline:
         time.sleep(0.05)
     writer.close(True)
@@ -349,7 +350,7 @@ _FULL_DISK = """
     from asyncli.store.reader import read_run
 
     def wait_for(what):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 240
         while not what():
             assert time.monotonic() < deadline
             time.sleep(0.02)
