@@ -185,7 +185,7 @@ class CapacitySearch:
 
     def _foretold(self, known: Bracket) -> Foretold | None:
         """By the cost of the greatest step that held; what limits alone say needs none."""
-        if not any(one.opened for one in self.steps):
+        if not any(one.answered for one in self.steps):
             return None
         best = sorted(self._forecasts, key=lambda one: (one[1], one[0]), reverse=True)
         return next((said for _, _, one in best if (said := foretold(one, known, self.search.within)) is not None), None)
@@ -221,9 +221,9 @@ class CapacitySearch:
         analyses = await asyncio.to_thread(analyse, run)
         summary = summarise(run, analyses)
         step = step_of(run, analyses, summary, path.name if at == path else str(at.absolute()))
-        if not step.opened and self.steps and step.outcome == "failed":
+        if not step.answered and self.steps and step.outcome == "failed":
             # A server that is not there says nothing of this count.
-            step.outcome, self._gone = "stopped", f"nothing connected any more in the step of {format_count(count)}"
+            step.outcome, self._gone = "stopped", f"nothing answered any more in the step of {format_count(count)}"
         self.steps.append(step)
         self._environment, self._server = run.environment, step.server
         self._forecasts.append((count, step.outcome == "held", analyses.forecast))

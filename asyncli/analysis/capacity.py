@@ -34,7 +34,8 @@ FEW = 10
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """One step. ``served``: the most connections that were held, and answered, at the end of any second.
+    """One step. ``answered``: heartbeats that were. ``served``: the most connections that were held, and answered, at the end of
+    any second.
 
     ``chance``: what went wrong need not do so again: ours, and by being late alone, as a host on which others work is at times;
     or failed, because somebody reloaded the server. ``timed``: failed, by what ends connections after a time, or a number of
@@ -43,7 +44,7 @@ class Tried(msgspec.Struct, frozen=True):
 
     asked: int
     outcome: Outcome
-    opened: int
+    answered: int
     served: int
     chance: bool = False
     timed: bool = False
@@ -100,7 +101,7 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     if not tried:
         return min(search.start, search.most)
     last = tried[-1]
-    if last.outcome == "stopped" or not any(one.opened for one in tried):
+    if last.outcome == "stopped" or not any(one.answered for one in tried):
         return None
     if last.chance and _times(last, tried) < TRIES:
         return last.asked
@@ -136,8 +137,8 @@ def verdict(
     """The verdict and why, in words. ``gone``: the server did not come back; ``broken``: why asyncli itself could not go on;
     ``stopped``: the user ended the search."""
     known = bracket(tried)
-    if not any(one.opened for one in tried):
-        return "untested", "nothing ever connected"
+    if not any(one.answered for one in tried):
+        return "untested", "nothing ever answered"
     if ends_few(tried):
         return "failed", "connections end however few they are: this is no question of how many"
     last = tried[-1]

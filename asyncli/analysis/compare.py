@@ -271,8 +271,9 @@ def hindrance(path: str, run: Records) -> str | None:
     if not run.ticks:
         where = run.phases[-1].name if run.phases else "beginning"
         return f"{path}: holds no second of the generator (the run ended in its {where}); compare runs that came to their ramp"
-    if not any(tick.opened for _, tick in run.ticks):
-        return f"{path}: nothing ever connected in this run; 'asyncli report {path}' says why"
+    if not any(tick.answered for _, tick in run.ticks):
+        did = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
+        return f"{path}: nothing ever {did} in this run; 'asyncli report {path}' says why"
     return None
 
 

@@ -55,6 +55,7 @@ class Step(msgspec.Struct):
     why: str
     crossed: list[str]
     opened: int
+    answered: int
     held: int
     served: int
     lost: int
@@ -76,7 +77,7 @@ class Step(msgspec.Struct):
         chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")
         chance |= self.outcome == "failed" and first in RELOADED
         timed = self.outcome == "failed" and first in TIMERS
-        return Tried(self.asked, self.outcome, self.opened, self.served, chance, timed)
+        return Tried(self.asked, self.outcome, self.answered, self.served, chance, timed)
 
 
 class Capacity(msgspec.Struct):
@@ -126,6 +127,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         why=ways[0].evidence if outcome == "ours" else _words(crossed[0]) if outcome == "failed" and crossed else why,
         crossed=limits,
         opened=summary.connections.opened,
+        answered=summary.heartbeats.answered,
         held=summary.connections.held,
         served=served_most(run.ticks),
         lost=summary.connections.lost,

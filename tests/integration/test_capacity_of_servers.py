@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -53,6 +54,13 @@ async def searched(folder: Path, url: str, start: int, within: float = 0.05, mos
 
 def words(found: Capacity) -> str:
     return f"{one_line(found)}; {[(one.asked, one.outcome, one.why) for one in found.steps]}; {found.gave_way}"
+
+
+async def test_a_server_that_never_accepts_is_untested(tmp_path: Path) -> None:
+    # Its kernel completes the handshakes, of which nothing follows, however few there are.
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
+        found = await searched(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}/", 20)
+    assert (found.verdict, found.why, len(found.steps)) == ("untested", "nothing ever answered", 1), words(found)
 
 
 @pytest.mark.nginx
