@@ -494,6 +494,9 @@ def test_what_makes_any_comparison_meaningless() -> None:
     assert hindrance("a.db", good) is None
     never = a_run(1000)
     for _, tick in never.ticks:
+        tick.answered = 0
+    assert hindrance("a.db", never) == "a.db: nothing ever answered in this run; 'asyncli report a.db' says why"
+    for _, tick in never.ticks:
         tick.opened = tick.held = 0
     assert hindrance("a.db", never) == "a.db: nothing ever connected in this run; 'asyncli report a.db' says why"
     never.ticks = []
