@@ -89,6 +89,8 @@ class Table:
         self._awaiting: dict[int, float] = {}
         self._patience = ((self._connecting, shard.connect_timeout_s), (self._awaiting, shard.timeout_s))
         self._partial: dict[int, Scanner] = {}
+        # What the kernel had no room for, of rows that have such; they are watched for room as well.
+        self._unsent: dict[int, bytes] = {}
         self._doomed: list[tuple[int, bool]] = []
         # The last answer as bytes and what it meant. None at first: b"" would be the end of a stream.
         self._seen: tuple[bytes | None, Response] = (None, Response(0, False))
@@ -328,7 +330,7 @@ class Table:
         """
         net, state, connecting, handles, row_of = self._net, self._state, self._connecting, self._handle, self._row_of
         connect, send, watch, clock = net.connect, net.send, net.watch, net.clock
-        local, beat, one_request = self._local, self._shard.beat_at_once, self._one_request
+        local, beat, one_request, unsent = self._local, self._shard.beat_at_once, self._one_request, self._unsent
         made: list[tuple[int, int, float]] = []
         now = clock()
         for number, row in enumerate(rows, self._connection(rows.start)):
@@ -346,11 +348,13 @@ class Table:
                 if local:
                     # There the handshake is over when connect() returns: the first beat can go out at once, and the event
                     # that would say "connected" need never be awaited.
+                    first = (one_request or self._request(row)) if beat else b""
                     try:
-                        send(handle, (one_request or self._request(row)) if beat else b"")
+                        if (taken := send(handle, first)) != len(first):
+                            unsent[row] = first[taken:]
                     except BlockingIOError:
                         early = True
-                watch(handle, READABLE | WRITABLE if early else READABLE)
+                watch(handle, READABLE | WRITABLE if early or row in unsent else READABLE)
             except OSError as error:
                 self._end(row, event_of(error.errno))
                 early = True
@@ -364,7 +368,7 @@ class Table:
         """These connects succeeded: (row, its connection's number, since when); ``beaten``: their first beat is out."""
         tick, state, connecting, due, add = self._tick, self._state, self._connecting, self._wheel.due, self._wheel.add
         born, heard, requests, lives, beats = self._born, self._heard, self._requests, self._lives, self._beats
-        connect_us, seed, keepalive_s = tick.connect_us.add, self._seed, self._keepalive_s
+        connect_us, seed, keepalive_s, unsent = tick.connect_us.add, self._seed, self._keepalive_s, self._unsent
         for row, number, now in made:
             connect_us((now - connecting.pop(row)) * 1e6)
             if lives[row]:
@@ -376,7 +380,7 @@ class Table:
             requests[row] = 0
             born[row] = heard[row] = now
             if beaten:
-                tick.bytes_sent += len(self._request(row))
+                tick.bytes_sent += len(self._request(row)) - (len(unsent[row]) if row in unsent else 0)
                 tick.lateness_us.add(0)
                 state[row] = AWAITING
                 self._awaiting[row] = due[row] = now
@@ -416,9 +420,11 @@ class Table:
     def _connected(self, row: int, handle: int) -> None:
         """The network says that a connect has ended, one way or the other: the first words tell which."""
         beat = self._shard.beat_at_once and not self._draining
+        first = self._request(row) if beat else b""
         try:
-            self._net.send(handle, self._request(row) if beat else b"")
-            self._net.watch(handle, READABLE, again=True)
+            if (taken := self._net.send(handle, first)) != len(first):
+                self._unsent[row] = first[taken:]
+            self._net.watch(handle, READABLE | WRITABLE if row in self._unsent else READABLE, again=True)
         except BlockingIOError:
             return
         except OSError as error:
@@ -440,22 +446,51 @@ class Table:
         net, tick = self._net, self._tick
         request = self._one_request or self._request(row)
         try:
-            net.send(self._handle[row], request)
+            # After the rest of one that was answered before it was whole
+            taken = net.send(self._handle[row], request) if row not in self._unsent else 0
+        except BlockingIOError:
+            taken = 0
         except OSError as error:
             self._end(row, event_of(error.errno), in_wheel=False)
             return
+        if taken != len(request):
+            self._keep_unsent(row, request[taken:])
         now = net.clock()
         tick.sent += 1
-        tick.bytes_sent += len(request)
+        tick.bytes_sent += taken
         tick.lateness_us.add((now - due) * 1e6)
         self._state[row] = AWAITING
         self._awaiting[row] = now
+
+    def _keep_unsent(self, row: int, rest: bytes) -> None:
+        """Have what the kernel had no room for sent as soon as it has."""
+        self._unsent[row] = self._unsent.get(row, b"") + rest
+        self._net.watch(self._handle[row], READABLE | WRITABLE, again=True)
+
+    def _flush(self, row: int) -> None:
+        """Nothing to read: it may be room that the network spoke of, for what could not be sent."""
+        if (rest := self._unsent.get(row)) is None:
+            return
+        try:
+            taken = self._net.send(self._handle[row], rest)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(row, event_of(error.errno))
+            return
+        self._tick.bytes_sent += taken
+        if taken < len(rest):
+            self._unsent[row] = rest[taken:]
+        else:
+            del self._unsent[row]
+            self._net.watch(self._handle[row], READABLE, again=True)
 
     def _answer(self, row: int, handle: int) -> None:
         net, tick = self._net, self._tick
         try:
             data = net.recv(handle, READ_BYTES)
         except BlockingIOError:
+            self._flush(row)
             return
         except OSError as error:
             self._end(row, event_of(error.errno))
@@ -516,6 +551,7 @@ class Table:
         try:
             data = self._net.recv(handle, READ_BYTES)
         except BlockingIOError:
+            self._flush(row)
             return
         except OSError as error:
             self._end(row, event_of(error.errno))
@@ -535,6 +571,7 @@ class Table:
         state, tick, now, again = self._state[row], self._tick, self._net.clock(), False
         why = cause(state, event)
         self._partial.pop(row, None)
+        self._unsent.pop(row, None)
         self._missed.pop(row, None)
         # Where the peer has not closed, our FIN would leave the port waiting for a peer that does not answer.
         self._doom(row, abort=event in (DEADLINE, GARBAGE))

@@ -174,6 +174,29 @@ class _Peer(SimNet):
             self._at(self.now + 0.01 + index * 1e-5, handle, "data", part)
 
 
+@pytest.mark.parametrize("connect_s", [0.0, 0.000_1])
+@pytest.mark.parametrize("first_beat", ["now", "sleep"])
+def test_a_send_buffer_smaller_than_a_heartbeat_loses_nothing(connect_s: float, first_beat: str) -> None:
+    server = SimServer(connect_s=connect_s, takes_bytes=100)
+    total, last, net = soak(server, 60.0, connections=20, keepalive=10, header="X: " + 1000 * "x", first_beat=first_beat)
+    assert (total.lost, last.held_at_drain, total.failures) == (0, 20, {})
+    assert total.sent == total.answered == net.requests > 200
+    (request,) = shard(header="X: " + 1000 * "x").requests
+    assert total.bytes_sent == total.sent * len(request)
+    # A tenth of it each 200 us, and the answer after the last of them.
+    assert total.latency_us.least >= len(request) // 100 * 200
+
+
+def test_what_is_left_of_a_heartbeat_is_not_sent_on_the_next_connection() -> None:
+    server = SimServer(takes_bytes=100, resets_all_at_s=30.000_5, connect_s=0.0)
+    total, last, net = soak(server, 60.0, connections=2000, keepalive=10, header="X: " + 1000 * "x", ramp="2000/1s")
+    assert (total.lost, last.held_at_drain) == (2000, 2000)
+    assert total.sent == total.answered + total.beats_failed
+    assert total.answered == net.requests
+    (request,) = shard(header="X: " + 1000 * "x").requests
+    assert net.requests * len(request) < total.bytes_sent < total.sent * len(request)
+
+
 OK = b"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n"
 
 
