@@ -59,6 +59,9 @@ _MISSED_S = 0.1
 _MOST_PUT_OFF = 8
 # Failed connects to an address that never answered before it is given up for others that do.
 _REFUSALS_TO_DROP = 5
+# As many may wait for an address that never answered while another of its name does: a quarter of what may be pending, or one
+# that leads nowhere would hold up the ramp for a connect's timeout.
+_MOST_UNPROVEN = MOST_PENDING // 4
 
 
 class Table:
@@ -83,8 +86,12 @@ class Table:
         self._retries = bytearray(rows)
         self._aim = array("H", bytes(2 * rows))  # the destination it was opened to
         self._live = list(range(len(shard.destinations)))
+        # By destination: whether a connect ever succeeded there, and until one has: how many failed, and how many wait.
         self._answering = [False] * len(shard.destinations)
         self._refusals = [0] * len(shard.destinations)
+        self._unproven = [0] * len(shard.destinations)
+        # The destination where a row's last connect failed, and, while its attempt goes on, how many it has tried.
+        self._failed_at: dict[int, tuple[int, int]] = {}
         self._connecting: dict[int, float] = {}
         self._awaiting: dict[int, float] = {}
         self._patience = ((self._connecting, shard.connect_timeout_s), (self._awaiting, shard.timeout_s))
@@ -329,13 +336,17 @@ class Table:
         rows a call, because a call a row and looking up what they share cost more than the work itself.
         """
         net, state, connecting, handles, row_of = self._net, self._state, self._connecting, self._handle, self._row_of
+        answering, failed_at = self._answering, self._failed_at
         connect, send, watch, clock = net.connect, net.send, net.watch, net.clock
         local, beat, one_request, unsent = self._local, self._shard.beat_at_once, self._one_request, self._unsent
         made: list[tuple[int, int, float]] = []
         now = clock()
         for number, row in enumerate(rows, self._connection(rows.start)):
             turn, place = divmod(number, len(self._live))
-            destination = self._aim[row] = self._live[place]
+            destination = self._live[place]
+            if failed_at or not answering[destination]:
+                destination = self._choose(row, destination)
+            self._aim[row] = destination
             state[row] = CONNECTING
             connecting[row] = now
             try:
@@ -369,6 +380,7 @@ class Table:
         tick, state, connecting, due, add = self._tick, self._state, self._connecting, self._wheel.due, self._wheel.add
         born, heard, requests, lives, beats = self._born, self._heard, self._requests, self._lives, self._beats
         connect_us, seed, keepalive_s, unsent = tick.connect_us.add, self._seed, self._keepalive_s, self._unsent
+        failed_at = self._failed_at
         for row, number, now in made:
             connect_us((now - connecting.pop(row)) * 1e6)
             if lives[row]:
@@ -377,6 +389,8 @@ class Table:
                 self._first_pending -= 1
             lives[row] += 1
             self._answering[self._aim[row]] = True
+            if failed_at:
+                failed_at.pop(row, None)
             requests[row] = 0
             born[row] = heard[row] = now
             if beaten:
@@ -568,7 +582,7 @@ class Table:
 
     def _end(self, row: int, event: str, in_wheel: bool = True) -> None:
         """The one way a connection, or an attempt at one, ends. ``in_wheel``: whether an IDLE row still hangs there."""
-        state, tick, now, again = self._state[row], self._tick, self._net.clock(), False
+        state, tick, now = self._state[row], self._tick, self._net.clock()
         why = cause(state, event)
         self._partial.pop(row, None)
         self._unsent.pop(row, None)
@@ -577,11 +591,14 @@ class Table:
         self._doom(row, abort=event in (DEADLINE, GARBAGE))
         if state == CONNECTING:
             del self._connecting[row]
+            if self._turn_away(row, self._aim[row], why):
+                self._state[row] = BACKOFF
+                self._wheel.add(row, now)
+                return
             if not self._lives[row] and not self._retries[row]:
                 self._first_pending -= 1
             tick.failures[why] = tick.failures.get(why, 0) + 1
             self._retries[row] = min(255, self._retries[row] + 1)
-            again = self._turn_away(self._aim[row], why)
         else:
             self.held -= 1
             if not self._requests[row]:
@@ -599,7 +616,7 @@ class Table:
                 deaths.age_s.add(now - self._born[row])
                 deaths.idle_s.add(now - self._heard[row])
                 deaths.requests.add(self._requests[row])
-        if (self._shard.reopen or again) and not self._draining:
+        if self._shard.reopen and not self._draining:
             self._back_off(row, now)
         else:
             self._state[row] = DEAD
@@ -609,30 +626,51 @@ class Table:
         attempt = (self._lives[row] << 8) | self._retries[row]
         self._wheel.add(row, now + backoff_s(self._seed, self._connection(row), attempt, self._retries[row]))
 
-    def _turn_away(self, destination: int, why: str) -> bool:
-        """A connect failed there. True when the place is not among the living, so that the row must try another.
+    def _mates(self, destination: int) -> list[int]:
+        """The living addresses of the same name."""
+        destinations = self._shard.destinations
+        target = destinations[destination].target
+        return [number for number in self._live if destinations[number].target == target]
 
-        A name may have an address that nobody listens on (``localhost`` as ::1). One that only ever refused while another
-        of the same name answers is dropped; one that worked before is never dropped, nor a URL of its own: that is the
-        server's failure, and is counted.
+    def _choose(self, row: int, destination: int) -> int:
+        """Where to connect: at the row's own destination, or after a failure at the next address of the same name."""
+        if row in self._failed_at:
+            last, tried = self._failed_at[row]
+            if tried:
+                self._tick.started -= 1  # an attempt that goes on is counted already
+            mates = self._mates(last)
+            destination = next((number for number in mates if number > last), mates[0])
+        if not self._answering[destination]:
+            if self._unproven[destination] >= _MOST_UNPROVEN:
+                proven = [number for number in self._mates(destination) if self._answering[number]]
+                destination = proven[row % len(proven)] if proven else destination
+            self._unproven[destination] += 1
+        return destination
+
+    def _turn_away(self, row: int, destination: int, why: str) -> bool:
+        """A connect of ``row`` failed there. True when the attempt goes on, at another address of the same name.
+
+        A name may have an address that nobody listens on (``localhost`` as ::1), or that this host has no way to. So an
+        attempt has failed when each address has been tried, or one that has worked before: that is the server's failure, and is
+        counted. An address where connects only ever failed while another of the same name answers is dropped; one that worked
+        before is never dropped, nor a URL of its own.
         """
-        if destination not in self._live:
-            return True
-        if why != "refused":
+        proven, addresses = self._answering[destination], self._shard.addresses_beside(destination)
+        if not proven:
+            self._unproven[destination] -= 1
+        if addresses == 1:
             return False
-        self._refusals[destination] += 1
-        if self._answering[destination] or self._refusals[destination] < _REFUSALS_TO_DROP:
-            return False
-        target = self._shard.destinations[destination].target
-        if not any(self._answering[n] for n in self._live if self._shard.destinations[n].target == target):
-            return False
-        self._live.remove(destination)
-        self._tick.dropped[destination] = 1
-        # Those that it turned away before are no failure of the server's: they too try the others, also without reopen.
-        for row in range(0 if self._draining else self.rows):
-            if self._state[row] == DEAD and self._aim[row] == destination and not self._lives[row]:
-                self._back_off(row, self._net.clock())
-        return True
+        tried = self._failed_at.get(row, (0, 0))[1] + 1
+        # Without descriptors none would be reached.
+        goes_on = not proven and tried < addresses and why != "no_descriptors" and not self._draining
+        self._failed_at[row] = (destination, tried if goes_on else 0)
+        if not proven and why != "no_descriptors" and destination in self._live:
+            self._refusals[destination] += 1
+            others_answer = any(self._answering[number] for number in self._mates(destination))
+            if self._refusals[destination] >= _REFUSALS_TO_DROP and others_answer:
+                self._live.remove(destination)
+                self._tick.dropped[destination] = 1
+        return goes_on
 
     def _doom(self, row: int, abort: bool) -> None:
         handle = self._handle[row]
