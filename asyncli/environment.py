@@ -40,10 +40,11 @@ async def look_around(plan: Plan) -> tuple[Limits, Spread]:
 
 
 def given_up(destination: Destination) -> Finding:
-    """What is said of an address that refused while another of the same name answered."""
+    """What is said of an address where every connect failed while another of the same name answered."""
     name = show(destination)
-    evidence = f"{name} refused every connect while another address answered: it was given up, and its share went to the others"
-    return Finding("address_dropped", "warning", evidence, f"see that the server listens at {name}, or leave it out")
+    evidence = f"every connect to {name} failed while another address of its name answered: its share went to the others"
+    remedy = f"see that the server listens at {name} and that this host has a way there, or leave it out"
+    return Finding("address_dropped", "warning", evidence, remedy)
 
 
 def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> Environment:

@@ -207,6 +207,15 @@ def _header(value: str) -> str:
     return f"{name}: {rest.strip()}"
 
 
+def _headers(value: object) -> tuple[str, ...]:
+    headers = _strings(_header)(value)
+    hosts = [one for one in headers if one.lower().startswith("host:")]
+    if len(hosts) > 1:
+        # RFC 9112, section 3.2: a server must answer a second one with 400.
+        raise ValueError(f"{shown(hosts[1])} is a second Host, and a request has one; leave the other out")
+    return headers
+
+
 def _method(value: object) -> str:
     if value not in ("HEAD", "GET", "OPTIONS"):
         raise ValueError(f"{shown(value)} is not a method for a heartbeat; write HEAD, GET or OPTIONS")
@@ -338,7 +347,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "agent_token_file": ("agent_token_file", _text),
     "agent_ca": ("agent_ca", _text),
     "method": ("method", _method),
-    "header": ("headers", _strings(_header)),
+    "header": ("headers", _headers),
     "first_beat": ("first_beat", _first_beat),
     "reopen": ("reopen", _boolean),
     "fail_if": ("fail_if", _strings(_text)),

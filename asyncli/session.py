@@ -547,7 +547,7 @@ class Soak:
         return self.out if self._writer is None else self._writer.path
 
     async def _wait_for_ramp(self, shard: Shard) -> None:
-        latest = self._t0 + shard.ramp.end_s * 2 + self.plan.connect_timeout_s + _RAMP_SLACK_S
+        latest = self._t0 + shard.ramp.end_s * 2 + shard.attempt_s + _RAMP_SLACK_S
         rest_over = self._t0 + shard.ramp.end_s
         while not self._stopped.is_set() and not self._failed and time.monotonic() < latest and not self._nobody_home():
             if self._last.ramped >= shard.workers and time.monotonic() >= rest_over:

@@ -13,12 +13,15 @@ from collections.abc import Iterator
 
 # A slot holds a few hundred rows at the fullest (20,000 rows beating every 10 s): sorted in well under a millisecond.
 SLOT_S = 0.1
+# 128 KiB, nearly an hour. A row that is due later hangs where its instant falls as the wheel goes round, and is passed over once
+# a round until then: a microsecond an hour.
+MOST_SLOTS = 32_768
 # How far next_due looks for a slot that holds something: a second's worth, so that an idle wheel costs a wake-up a second.
 _LOOK_AHEAD = 10
 
 
 class Wheel:
-    """Rows 0..rows-1, each due at most once, at most ``horizon_s`` after the present.
+    """Rows 0..rows-1, each due at most once, mostly within ``horizon_s`` from the present.
 
     Times are seconds on the caller's clock. ``due`` may be read by the caller: the instant that a row was last added for.
     """
@@ -26,7 +29,7 @@ class Wheel:
     def __init__(self, rows: int, horizon_s: float, start: float) -> None:
         self.due = array("d", bytes(8 * rows))
         self._next = array("i", b"\xff" * (4 * rows))
-        self._slots = int(horizon_s / SLOT_S) + 3
+        self._slots = min(int(horizon_s / SLOT_S) + 3, MOST_SLOTS)
         self._heads = array("i", b"\xff" * (4 * self._slots))
         self._start = start
         self._now_slot = 0
@@ -45,8 +48,7 @@ class Wheel:
         if slot <= self._now_slot:
             insort(self._run, (due, row), self._at)
             return
-        # Past the horizon (a caller's clock that leapt): the last slot, and hung up again when its time comes.
-        index = min(slot, self._now_slot + self._slots - 1) % self._slots
+        index = slot % self._slots
         self._next[row] = self._heads[index]
         self._heads[index] = row
 
@@ -55,13 +57,9 @@ class Wheel:
         due = self.due[row]
         self._count -= 1
         slot = int((due - self._start) / SLOT_S)
-        if slot > self._now_slot:
-            index = min(slot, self._now_slot + self._slots - 1) % self._slots
-            if self._unlink(row, index):
-                return
-            for other in range(self._slots):  # hung up past the horizon, and the present has moved since
-                if self._unlink(row, other):
-                    return
+        # One at the very border of the current slot may be in the run.
+        if slot > self._now_slot and self._unlink(row, slot % self._slots):
+            return
         del self._run[bisect_left(self._run, (due, row), self._at)]
 
     def _unlink(self, row: int, index: int) -> bool:
@@ -103,7 +101,7 @@ class Wheel:
                 earliest = self.due[row]
                 while (row := self._next[row]) >= 0:
                     earliest = min(earliest, self.due[row])
-                # A row hung up past the horizon may be alone in its slot and due much later: what comes before it does not wait.
+                # What is due a round or more later may be alone in its slot: what comes before it does not wait.
                 return min(earliest, self._start + (slot + 1) * SLOT_S)
         return self._start + (self._now_slot + _LOOK_AHEAD) * SLOT_S
 
@@ -126,7 +124,7 @@ class Wheel:
         return False
 
     def _sort_run(self, row: int) -> bool:
-        """Make the list that begins with ``row`` the current run; rows hung up past the horizon are hung up again."""
+        """Make the list that begins with ``row`` the current run; rows that are due a round or more later are hung up again."""
         end = self._start + (self._now_slot + 1) * SLOT_S + 1e-6  # a float's rounding must not send a row round again
         run: list[tuple[float, int]] = []
         later: list[int] = []

@@ -37,6 +37,8 @@ _START_S = 60.0
 _CLOSE_S = 10.0
 # Between the end of its pipe and the word of its end there is no more than a turn of the kernel's and one of ours.
 _REAP_S = 1.0
+# Of what the processes printed last: a line in a report.
+_LONGEST_WORDS = 500
 
 
 class Generator:
@@ -51,7 +53,7 @@ class Generator:
         self._shard = shard
         self._process: asyncio.subprocess.Process | None = None
         self._errors: asyncio.Task[None] | None = None
-        self._stderr: list[str] = []
+        self._last_line = b""
         self.pids: list[int] = []
 
     async def start(self) -> None:
@@ -103,6 +105,8 @@ class Generator:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_REAP_S):
                         await process.wait()
+                        if self._errors is not None:  # what it printed last may be in the pipe yet
+                            await asyncio.wait({self._errors})
                 leashed = process.returncode == -signal.SIGALRM
                 yield Failed(why=f"the generator's host process has ended; {self.last_words}", away=leashed)
                 return
@@ -114,8 +118,8 @@ class Generator:
 
     @property
     def last_words(self) -> str:
-        """What the processes printed last to standard error, in one line."""
-        return self._stderr[-1] if self._stderr else "it said nothing"
+        """What the processes printed last to standard error: one line, cut where it is long."""
+        return self._last_line.decode(errors="replace").strip() or "it said nothing"
 
     async def close(self) -> None:
         """Stop everything and wait for it; cancelled, kill it and wait all the same. Safe to call twice."""
@@ -170,8 +174,12 @@ class Generator:
     async def _read_errors(self) -> None:
         assert self._process is not None
         assert self._process.stderr is not None
-        async for line in self._process.stderr:
-            self._stderr = [*self._stderr[-20:], line.decode(errors="replace").rstrip()]
+        # Never by lines: one that is longer than the reader's limit would end this, and who prints to a full pipe stands still.
+        line = b""
+        while piece := await self._process.stderr.read(1 << 16):
+            *whole, line = (line + piece).split(b"\n")
+            line = line[:_LONGEST_WORDS]
+            self._last_line = next((one[:_LONGEST_WORDS] for one in (line, *reversed(whole)) if one.strip()), self._last_line)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

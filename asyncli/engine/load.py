@@ -67,6 +67,8 @@ class Load:
         # By destination: whether it ever let one connect, and the others of the same name.
         self._stood = [False for _ in shard.destinations]
         self._refusing: set[int] = set()
+        # By slot, while an attempt to connect goes on from one address of a name to the next: how many it has tried.
+        self._tried: dict[int, int] = {}
         self._mates = [
             [number for number, other in enumerate(shard.destinations) if other.target == one.target]
             for one in shard.destinations
@@ -669,6 +671,8 @@ class Load:
         net, place = self._net, self._place[slot]
         began = net.clock()
         self._connects += 1
+        if slot in self._tried:
+            self._told += 1  # an attempt that goes on is counted already
         # An open loop's connections stand before they are asked on.
         asks = self._closed_loop or not self._kept
         claimed = self._claim(min(self._shard.pipeline, self._limits[place]), began) if asks else (began, 0)
@@ -715,6 +719,8 @@ class Load:
             return
         self._connecting.pop(handle, None)
         self._stood[self._destination(handle)] = True
+        if self._tried:
+            self._tried.pop(self._slot[handle], None)
         self._fresh[handle] = began, now
         _count(self._connect_us, int((now - began) * 1e6), 1)
         self.held += 1
@@ -737,22 +743,25 @@ class Load:
             self._net.watch(handle, _WATCH | WRITABLE, again=watched != 0)
 
     def _failed(self, slot: int, event: str, now: float) -> None:
-        """A connect that never established; tried again after a while, or at once at another address of the same name."""
+        """A connect that never established; tried again after a while at the next address of the same name.
+
+        Where it was at an address that never let one connect, the attempt goes on at once, and has failed when all were tried.
+        """
         why = cause(CONNECTING, event)
-        self._tick.failures[why] = self._tick.failures.get(why, 0) + 1
         place = self._place[slot]
         mates = self._mates[place]
-        if self._stood[place] or len(mates) == 1:
-            self._reopen_later(slot, now)
-            return
-        self._refusing.add(place)
-        answering = [one for one in mates if self._stood[one]]
-        self._place[slot] = answering[slot % len(answering)] if answering else mates[(mates.index(place) + 1) % len(mates)]
-        if answering or self._retries[slot] + 1 < len(mates):
-            self._retries[slot] = min(255, self._retries[slot] + 1)
-            heappush(self._to_open, (now, slot))
-        else:
-            self._reopen_later(slot, now)
+        tried = self._tried.pop(slot, 0) + 1
+        if len(mates) > 1:
+            answering = [one for one in mates if self._stood[one] and one != place]
+            self._place[slot] = answering[slot % len(answering)] if answering else mates[(mates.index(place) + 1) % len(mates)]
+            if not self._stood[place] and why != "no_descriptors":
+                self._refusing.add(place)
+                if tried < len(mates):
+                    self._tried[slot] = tried
+                    heappush(self._to_open, (now, slot))
+                    return
+        self._tick.failures[why] = self._tick.failures.get(why, 0) + 1
+        self._reopen_later(slot, now)
 
     def _reopen_later(self, slot: int, now: float) -> None:
         self._retries[slot] = min(255, self._retries[slot] + 1)
@@ -859,7 +868,12 @@ class Load:
             self._ask_what_is_left(now)
         if self.held:
             self._last_standing = now
-        elif now - self._last_standing > self._shard.connect_timeout_s and not self._closing:
+            return
+        patience_s = self._shard.connect_timeout_s
+        if self._tried:
+            # An attempt that goes on from an address that leads nowhere has as long for each of its name.
+            patience_s = max(map(len, self._mates)) * (patience_s + self._sweep_s)
+        if now - self._last_standing > patience_s and not self._closing:
             self._close_doomed()
             self.stop("gave up")
 

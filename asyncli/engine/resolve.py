@@ -39,7 +39,9 @@ def lay_out(plan: Plan, *, ports: int, nofile: int, cpus: int) -> Spread:
         for family, address in _addresses(target.host, target.port)
     )
     own = _own_addresses()
-    local = all(_is_loopback(one.address) or one.address in own for one in destinations)
+    # An address that this host has no way to (IPv6 where there is none) tells nothing of where the server is.
+    there = [one for one in destinations if _way(one) is not None] or destinations
+    local = all(_is_loopback(one.address) or one.address in own for one in there)
     for source in plan.sources:
         _check_source(source)
     routes = {} if local else _routes(destinations)
@@ -55,7 +57,8 @@ def lay_out(plan: Plan, *, ports: int, nofile: int, cpus: int) -> Spread:
 
 def _addresses(host: str, port: int) -> list[tuple[int, str]]:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # The flag is the C library's default for who gives none: no IPv6 is asked for where the host has none.
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     except (OSError, UnicodeError) as error:
         raise PlanError(f"host {host!r} cannot be resolved ({_words(error)}); check the name, or write its address") from None
     addresses = dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found if family in _FAMILIES)
@@ -122,12 +125,8 @@ def _route(destination: Destination) -> Route | None:
     Those of the network of the address that the kernel would choose: to another network of the same interface the server may
     know no way. One that is a network by itself (a /32) stands for all of the interface.
     """
-    with socket.socket(destination.family, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.connect((destination.address, destination.port))  # a datagram socket: chooses a route, sends nothing
-        except OSError:
-            return None
-        routed = str(sock.getsockname()[0]).partition("%")[0]
+    if (routed := _way(destination)) is None:
+        return None
     # An alias ("eth0:1") is an address of its interface with a label.
     addresses: dict[str, dict[str, int]] = {}
     for label, entries in psutil.net_if_addrs().items():
@@ -149,6 +148,16 @@ def _route(destination: Destination) -> Route | None:
             ]
             return Route(interface, source, tuple(dict.fromkeys([routed, *sorted(usable, key=ipaddress.ip_address)])))
     return None
+
+
+def _way(destination: Destination) -> str | None:
+    """The address that the kernel would connect from; None where this host has no way there."""
+    try:
+        with socket.socket(destination.family, socket.SOCK_DGRAM) as sock:
+            sock.connect((destination.address, destination.port))  # a datagram socket: chooses a route, sends nothing
+            return str(sock.getsockname()[0]).partition("%")[0]
+    except OSError:
+        return None
 
 
 def _length(netmask: str | None, family: int) -> int:

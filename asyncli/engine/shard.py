@@ -37,6 +37,16 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     #: Which of the fleet's ``workers`` are this host's; None: all of them.
     mine: tuple[int, ...] | None = None
 
+    def addresses_beside(self, destination: int) -> int:
+        """How many addresses the name of a destination has, itself among them."""
+        target = self.destinations[destination].target
+        return sum(one.target == target for one in self.destinations)
+
+    @property
+    def attempt_s(self) -> float:
+        """The longest that an attempt to connect takes: each address of a name is tried."""
+        return self.connect_timeout_s * max(map(self.addresses_beside, range(len(self.destinations))))
+
 
 class LoadShard(msgspec.Struct, frozen=True, tag=True):
     """A bench's orders. Times in seconds. ``asks`` has the bytes of a request for each URL of the plan.

@@ -34,7 +34,8 @@ class SimServer(msgspec.Struct, frozen=True):
     further ones refused. ``resets_all_at_s`` resets every connection at that instant of the clock. ``stalls_s``: between
     these two instants it answers nothing, and all of it at the second. Several requests written at once are each answered, in
     order; one that asks for ``Connection: close`` is obeyed. With a ``connect_s`` of 0 a connect is over when the call
-    returns, as on loopback. ``fin_after_s``: from a last answer to the end of the stream.
+    returns, as on loopback. ``fin_after_s``: from a last answer to the end of the stream. ``takes_bytes``: the send buffer,
+    which has room again ``latency_s`` after a write.
     """
 
     latency_s: float = 0.000_2
@@ -49,11 +50,15 @@ class SimServer(msgspec.Struct, frozen=True):
     resets_all_at_s: float | None = None
     stalls_s: tuple[float, float] | None = None
     fin_after_s: float = 1e-6
+    takes_bytes: int | None = None
     seed: int = 0
 
 
 class _Connection:
-    __slots__ = ("accepted", "age_from", "ended", "error", "inbox", "last_request", "number", "requests", "silent", "watched")
+    __slots__ = (
+        "accepted", "age_from", "ended", "error", "full", "inbox", "last_request", "number", "requests", "silent", "unread",
+        "watched",
+    )  # fmt: skip
 
     def __init__(self, number: int, now: float) -> None:
         self.number = number
@@ -66,6 +71,8 @@ class _Connection:
         self.error = 0
         self.inbox: list[bytes] = []  # b"" is the end of the stream
         self.watched = 0
+        self.full = False
+        self.unread = b""  # of a request that is not whole yet
 
 
 class SimNet:
@@ -125,13 +132,18 @@ class SimNet:
         connection = self._connections[handle]
         if connection.error:
             raise OSError(connection.error, "simulated")
-        if not connection.accepted:
+        if not connection.accepted or (connection.full and data):
             raise BlockingIOError(errno.EAGAIN, "simulated")
         if not data or (connection.inbox and connection.inbox[-1] == b""):
             return len(data)  # the peer has closed; its RST is still on its way
-        for request in data.split(b"\r\n\r\n")[:-1]:
+        data = data[: self.server.takes_bytes]
+        *requests, connection.unread = (connection.unread + data).split(b"\r\n\r\n")
+        for request in requests:
             if not connection.silent and not connection.ended:
                 self._serve(handle, connection, b"Connection: close" in request)
+        if self.server.takes_bytes is not None:
+            connection.full = True
+            self._at(self.now + self.server.latency_s, handle, "room")
         return len(data)
 
     def recv(self, handle: int, most: int) -> bytes:
@@ -204,6 +216,8 @@ class SimNet:
                 self._arm_idle(handle, found)
         elif what == "data":
             found.inbox.append(data)
+        elif what == "room":
+            found.full = False
         elif what == "reset":
             found.error = errno.ECONNRESET
         elif what == "idle" and server.idle_timeout_s is not None:
@@ -259,7 +273,9 @@ class SimNet:
             return 0
         if connection.error:
             return READABLE
-        ready = (READABLE if connection.inbox else 0) | (connection.watched & WRITABLE if connection.accepted else 0)
+        ready = (READABLE if connection.inbox else 0) | (
+            connection.watched & WRITABLE if connection.accepted and not connection.full else 0
+        )
         return ready | (connection.watched & PEER_CLOSED if connection.inbox and connection.inbox[-1] == b"" else 0)
 
     def _note(self, handle: int) -> None:

@@ -60,6 +60,9 @@ _MISSED_S = 0.1
 _MOST_PUT_OFF = 8
 # Failed connects to an address that never answered before it is given up for others that do.
 _REFUSALS_TO_DROP = 5
+# As many may wait for an address that never answered while another of its name does: a quarter of what may be pending, or one
+# that leads nowhere would hold up the ramp for a connect's timeout.
+_MOST_UNPROVEN = MOST_PENDING // 4
 
 
 class Table:
@@ -84,12 +87,18 @@ class Table:
         self._retries = bytearray(rows)
         self._aim = array("H", bytes(2 * rows))  # the destination it was opened to
         self._live = list(range(len(shard.destinations)))
+        # By destination: whether a connect ever succeeded there, and until one has: how many failed, and how many wait.
         self._answering = [False] * len(shard.destinations)
         self._refusals = [0] * len(shard.destinations)
+        self._unproven = [0] * len(shard.destinations)
+        # The destination where a row's last connect failed, and, while its attempt goes on, how many it has tried.
+        self._failed_at: dict[int, tuple[int, int]] = {}
         self._connecting: dict[int, float] = {}
         self._awaiting: dict[int, float] = {}
         self._patience = ((self._connecting, shard.connect_timeout_s), (self._awaiting, shard.timeout_s))
         self._partial: dict[int, Scanner] = {}
+        # What the kernel had no room for, of rows that have such; they are watched for room as well.
+        self._unsent: dict[int, bytes] = {}
         self._doomed: list[tuple[int, bool]] = []
         # The last answer as bytes and what it meant. None at first: b"" would be the end of a stream.
         self._seen: tuple[bytes | None, Response] = (None, Response(0, False))
@@ -331,13 +340,17 @@ class Table:
         rows a call, because a call a row and looking up what they share cost more than the work itself.
         """
         net, state, connecting, handles, row_of = self._net, self._state, self._connecting, self._handle, self._row_of
+        answering, failed_at = self._answering, self._failed_at
         connect, send, watch, clock = net.connect, net.send, net.watch, net.clock
-        local, beat, one_request = self._local, self._shard.beat_at_once, self._one_request
+        local, beat, one_request, unsent = self._local, self._shard.beat_at_once, self._one_request, self._unsent
         made: list[tuple[int, int, float]] = []
         now = clock()
         for number, row in enumerate(rows, self._connection(rows.start)):
             turn, place = divmod(number, len(self._live))
-            destination = self._aim[row] = self._live[place]
+            destination = self._live[place]
+            if failed_at or not answering[destination]:
+                destination = self._choose(row, destination)
+            self._aim[row] = destination
             state[row] = CONNECTING
             connecting[row] = now
             try:
@@ -350,11 +363,13 @@ class Table:
                 if local:
                     # There the handshake is over when connect() returns: the first beat can go out at once, and the event
                     # that would say "connected" need never be awaited.
+                    first = (one_request or self._request(row)) if beat else b""
                     try:
-                        send(handle, (one_request or self._request(row)) if beat else b"")
+                        if (taken := send(handle, first)) != len(first):
+                            unsent[row] = first[taken:]
                     except BlockingIOError:
                         early = True
-                watch(handle, READABLE | WRITABLE if early else READABLE)
+                watch(handle, READABLE | WRITABLE if early or row in unsent else READABLE)
             except OSError as error:
                 self._end(row, event_of(error.errno))
                 early = True
@@ -368,7 +383,8 @@ class Table:
         """These connects succeeded: (row, its connection's number, since when); ``beaten``: their first beat is out."""
         tick, state, connecting, due, add = self._tick, self._state, self._connecting, self._wheel.due, self._wheel.add
         born, heard, requests, lives, beats = self._born, self._heard, self._requests, self._lives, self._beats
-        connect_us, seed, keepalive_s = tick.connect_us.add, self._seed, self._keepalive_s
+        connect_us, seed, keepalive_s, unsent = tick.connect_us.add, self._seed, self._keepalive_s, self._unsent
+        failed_at = self._failed_at
         for row, number, now in made:
             connect_us((now - connecting.pop(row)) * 1e6)
             if lives[row]:
@@ -377,10 +393,12 @@ class Table:
                 self._first_pending -= 1
             lives[row] += 1
             self._answering[self._aim[row]] = True
+            if failed_at:
+                failed_at.pop(row, None)
             requests[row] = 0
             born[row] = heard[row] = now
             if beaten:
-                tick.bytes_sent += len(self._request(row))
+                tick.bytes_sent += len(self._request(row)) - (len(unsent[row]) if row in unsent else 0)
                 tick.lateness_us.add(0)
                 state[row] = AWAITING
                 self._awaiting[row] = due[row] = now
@@ -420,9 +438,11 @@ class Table:
     def _connected(self, row: int, handle: int) -> None:
         """The network says that a connect has ended, one way or the other: the first words tell which."""
         beat = self._shard.beat_at_once and not self._draining
+        first = self._request(row) if beat else b""
         try:
-            self._net.send(handle, self._request(row) if beat else b"")
-            self._net.watch(handle, READABLE, again=True)
+            if (taken := self._net.send(handle, first)) != len(first):
+                self._unsent[row] = first[taken:]
+            self._net.watch(handle, READABLE | WRITABLE if row in self._unsent else READABLE, again=True)
         except BlockingIOError:
             return
         except OSError as error:
@@ -444,22 +464,51 @@ class Table:
         net, tick = self._net, self._tick
         request = self._one_request or self._request(row)
         try:
-            net.send(self._handle[row], request)
+            # After the rest of one that was answered before it was whole
+            taken = net.send(self._handle[row], request) if row not in self._unsent else 0
+        except BlockingIOError:
+            taken = 0
         except OSError as error:
             self._end(row, event_of(error.errno), in_wheel=False)
             return
+        if taken != len(request):
+            self._keep_unsent(row, request[taken:])
         now = net.clock()
         tick.sent += 1
-        tick.bytes_sent += len(request)
+        tick.bytes_sent += taken
         tick.lateness_us.add((now - due) * 1e6)
         self._state[row] = AWAITING
         self._awaiting[row] = now
+
+    def _keep_unsent(self, row: int, rest: bytes) -> None:
+        """Have what the kernel had no room for sent as soon as it has."""
+        self._unsent[row] = self._unsent.get(row, b"") + rest
+        self._net.watch(self._handle[row], READABLE | WRITABLE, again=True)
+
+    def _flush(self, row: int) -> None:
+        """Nothing to read: it may be room that the network spoke of, for what could not be sent."""
+        if (rest := self._unsent.get(row)) is None:
+            return
+        try:
+            taken = self._net.send(self._handle[row], rest)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(row, event_of(error.errno))
+            return
+        self._tick.bytes_sent += taken
+        if taken < len(rest):
+            self._unsent[row] = rest[taken:]
+        else:
+            del self._unsent[row]
+            self._net.watch(self._handle[row], READABLE, again=True)
 
     def _answer(self, row: int, handle: int) -> None:
         net, tick = self._net, self._tick
         try:
             data = net.recv(handle, READ_BYTES)
         except BlockingIOError:
+            self._flush(row)
             return
         except OSError as error:
             self._end(row, event_of(error.errno))
@@ -520,6 +569,7 @@ class Table:
         try:
             data = self._net.recv(handle, READ_BYTES)
         except BlockingIOError:
+            self._flush(row)
             return
         except OSError as error:
             self._end(row, event_of(error.errno))
@@ -536,19 +586,23 @@ class Table:
 
     def _end(self, row: int, event: str, in_wheel: bool = True) -> None:
         """The one way a connection, or an attempt at one, ends. ``in_wheel``: whether an IDLE row still hangs there."""
-        state, tick, now, again = self._state[row], self._tick, self._net.clock(), False
+        state, tick, now = self._state[row], self._tick, self._net.clock()
         why = cause(state, event)
         self._partial.pop(row, None)
+        self._unsent.pop(row, None)
         self._missed.pop(row, None)
         # Where the peer has not closed, our FIN would leave the port waiting for a peer that does not answer.
         self._doom(row, abort=event in (DEADLINE, GARBAGE))
         if state == CONNECTING:
             del self._connecting[row]
+            if self._turn_away(row, self._aim[row], why):
+                self._state[row] = BACKOFF
+                self._wheel.add(row, now)
+                return
             if not self._lives[row] and not self._retries[row]:
                 self._first_pending -= 1
             tick.failures[why] = tick.failures.get(why, 0) + 1
             self._retries[row] = min(255, self._retries[row] + 1)
-            again = self._turn_away(self._aim[row], why)
         else:
             self.held -= 1
             if not self._requests[row]:
@@ -572,7 +626,7 @@ class Table:
                 deaths.age_s.add(now - self._born[row])
                 deaths.idle_s.add(now - self._heard[row])
                 deaths.requests.add(self._requests[row])
-        if (self._shard.reopen or again) and not self._draining:
+        if self._shard.reopen and not self._draining:
             self._back_off(row, now)
         else:
             self._state[row] = DEAD
@@ -582,30 +636,51 @@ class Table:
         attempt = (self._lives[row] << 8) | self._retries[row]
         self._wheel.add(row, now + backoff_s(self._seed, self._connection(row), attempt, self._retries[row]))
 
-    def _turn_away(self, destination: int, why: str) -> bool:
-        """A connect failed there. True when the place is not among the living, so that the row must try another.
+    def _mates(self, destination: int) -> list[int]:
+        """The living addresses of the same name."""
+        destinations = self._shard.destinations
+        target = destinations[destination].target
+        return [number for number in self._live if destinations[number].target == target]
 
-        A name may have an address that nobody listens on (``localhost`` as ::1). One that only ever refused while another
-        of the same name answers is dropped; one that worked before is never dropped, nor a URL of its own: that is the
-        server's failure, and is counted.
+    def _choose(self, row: int, destination: int) -> int:
+        """Where to connect: at the row's own destination, or after a failure at the next address of the same name."""
+        if row in self._failed_at:
+            last, tried = self._failed_at[row]
+            if tried:
+                self._tick.started -= 1  # an attempt that goes on is counted already
+            mates = self._mates(last)
+            destination = next((number for number in mates if number > last), mates[0])
+        if not self._answering[destination]:
+            if self._unproven[destination] >= _MOST_UNPROVEN:
+                proven = [number for number in self._mates(destination) if self._answering[number]]
+                destination = proven[row % len(proven)] if proven else destination
+            self._unproven[destination] += 1
+        return destination
+
+    def _turn_away(self, row: int, destination: int, why: str) -> bool:
+        """A connect of ``row`` failed there. True when the attempt goes on, at another address of the same name.
+
+        A name may have an address that nobody listens on (``localhost`` as ::1), or that this host has no way to. So an
+        attempt has failed when each address has been tried, or one that has worked before: that is the server's failure, and is
+        counted. An address where connects only ever failed while another of the same name answers is dropped; one that worked
+        before is never dropped, nor a URL of its own.
         """
-        if destination not in self._live:
-            return True
-        if why != "refused":
+        proven, addresses = self._answering[destination], self._shard.addresses_beside(destination)
+        if not proven:
+            self._unproven[destination] -= 1
+        if addresses == 1:
             return False
-        self._refusals[destination] += 1
-        if self._answering[destination] or self._refusals[destination] < _REFUSALS_TO_DROP:
-            return False
-        target = self._shard.destinations[destination].target
-        if not any(self._answering[n] for n in self._live if self._shard.destinations[n].target == target):
-            return False
-        self._live.remove(destination)
-        self._tick.dropped[destination] = 1
-        # Those that it turned away before are no failure of the server's: they too try the others, also without reopen.
-        for row in range(0 if self._draining else self.rows):
-            if self._state[row] == DEAD and self._aim[row] == destination and not self._lives[row]:
-                self._back_off(row, self._net.clock())
-        return True
+        tried = self._failed_at.get(row, (0, 0))[1] + 1
+        # Without descriptors none would be reached.
+        goes_on = not proven and tried < addresses and why != "no_descriptors" and not self._draining
+        self._failed_at[row] = (destination, tried if goes_on else 0)
+        if not proven and why != "no_descriptors" and destination in self._live:
+            self._refusals[destination] += 1
+            others_answer = any(self._answering[number] for number in self._mates(destination))
+            if self._refusals[destination] >= _REFUSALS_TO_DROP and others_answer:
+                self._live.remove(destination)
+                self._tick.dropped[destination] = 1
+        return goes_on
 
     def _doom(self, row: int, abort: bool) -> None:
         handle = self._handle[row]

@@ -88,6 +88,7 @@ def said(capfd: pytest.CaptureFixture[str], *arguments: str) -> Done:
         ([URL, "--method", "DELETE"], "--method", "not a method"),
         ([URL, "--header", "no colon"], "--header", "not a header"),
         ([URL, "--header", "A: b\r\nC: d"], "--header", "control"),
+        ([URL, "--header", "Host: a", "--header", "host: b"], "--header", "'host: b' is a second Host"),
         ([URL, "--first-beat", "later"], "--first-beat", "neither now nor sleep"),
         ([URL, "--plateaus", "5", "-c", "3"], "--plateaus", "more plateaus"),
         ([URL, "--seed", "x"], "--seed", "not a seed"),

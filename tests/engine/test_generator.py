@@ -49,6 +49,29 @@ async def test_a_worker_that_fails_says_why() -> None:
     assert message.how.startswith("exited with status 1 (ZeroDivisionError: ")
 
 
+async def test_what_the_processes_print_is_read_however_long_its_lines() -> None:
+    generator = Generator(shard())
+    try:
+        async with asyncio.timeout(30):
+            await generator.start()
+            # The standard error of the host and of its workers is one pipe, here written to by another process than theirs.
+            with open(f"/proc/{generator.pids[0]}/fd/2", "wb", buffering=0) as pipe:
+                os.set_blocking(pipe.fileno(), False)
+                left = b"x" * (1 << 20) + b"\n" + b"one of many lines\n" * 50_000 + b"MemoryError: " + b"y" * 100_000 + b"\n\n"
+                while left:
+                    written = pipe.write(left)  # None while there is no room
+                    left = left[written or 0 :]
+                    await asyncio.sleep(0)
+            os.kill(generator.pids[0], signal.SIGKILL)
+            async for message in generator.messages():
+                if isinstance(message, Failed):
+                    break
+    finally:
+        await generator.close()
+    assert message.why.startswith("the generator's host process has ended; MemoryError: yyy")
+    assert len(message.why) < 1000
+
+
 async def test_a_worker_that_is_killed_has_no_words() -> None:
     generator = Generator(shard())
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncli.engine import resolve
 from asyncli.engine.net import RealNet
 from asyncli.engine.resolve import lay_out
 from asyncli.engine.shard import build_shard
@@ -55,6 +56,15 @@ def test_addresses_of_the_routes_interface_are_found(network: Network) -> None:
     with network.inside("client"):
         subprocess.run(["ip", "addr", "add", "10.77.0.13/24", "dev", "eth0", "label", "eth0:1"], check=True)
     assert "10.77.0.13" in laid_out(network, 900)[0]
+
+
+def test_an_address_without_a_way_does_not_make_the_server_remote(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other, local in (("2001:db8::1", True), ("10.77.0.8", False)):
+        both = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6 if ":" in other else socket.AF_INET, other)]
+        monkeypatch.setattr(resolve, "_addresses", lambda host, port, both=both: both)
+        with network.inside("client"):
+            found = lay_out(Plan(urls=(URL,), connections=2), ports=1000, nofile=1024, cpus=1)
+        assert (found.local, len(found.destinations)) == (local, 2)
 
 
 def test_an_address_that_is_a_network_by_itself_stands_for_its_interface(network: Network) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import socket
 from typing import Any
@@ -202,6 +203,29 @@ class _Peer(SimNet):
             self._at(self.now + 0.01 + index * 1e-5, handle, "data", part)
 
 
+@pytest.mark.parametrize("connect_s", [0.0, 0.000_1])
+@pytest.mark.parametrize("first_beat", ["now", "sleep"])
+def test_a_send_buffer_smaller_than_a_heartbeat_loses_nothing(connect_s: float, first_beat: str) -> None:
+    server = SimServer(connect_s=connect_s, takes_bytes=100)
+    total, last, net = soak(server, 60.0, connections=20, keepalive=10, header="X: " + 1000 * "x", first_beat=first_beat)
+    assert (total.lost, last.held_at_drain, total.failures) == (0, 20, {})
+    assert total.sent == total.answered == net.requests > 200
+    (request,) = shard(header="X: " + 1000 * "x").requests
+    assert total.bytes_sent == total.sent * len(request)
+    # A tenth of it each 200 us, and the answer after the last of them.
+    assert total.latency_us.least >= len(request) // 100 * 200
+
+
+def test_what_is_left_of_a_heartbeat_is_not_sent_on_the_next_connection() -> None:
+    server = SimServer(takes_bytes=100, resets_all_at_s=30.000_5, connect_s=0.0)
+    total, last, net = soak(server, 60.0, connections=2000, keepalive=10, header="X: " + 1000 * "x", ramp="2000/1s")
+    assert (total.lost, last.held_at_drain) == (2000, 2000)
+    assert total.sent == total.answered + total.beats_failed
+    assert total.answered == net.requests
+    (request,) = shard(header="X: " + 1000 * "x").requests
+    assert net.requests * len(request) < total.bytes_sent < total.sent * len(request)
+
+
 OK = b"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n"
 
 
@@ -287,14 +311,89 @@ def test_more_destinations_than_a_byte_counts() -> None:
     assert last.held_at_drain == 600
 
 
-@pytest.mark.parametrize("reopen", [True, False])
-def test_an_address_that_only_refuses_is_given_up_for_one_that_answers(reopen: bool) -> None:
-    base = shard(connections=100, reopen=reopen)
-    both = (Destination(socket.AF_INET6, "::1", 80), Destination(socket.AF_INET, "127.0.0.1", 80))
+class _LeadsNowhere(SimNet):
+    """A network in which some destinations lead nowhere, from an instant on: connects fail with an errno, or wait for ever (0)."""
+
+    def __init__(self, error: int, nowhere: tuple[int, ...] = (0,), since_s: float = 0.0) -> None:
+        super().__init__(SimServer(connect_s=0.0, resets_all_at_s=since_s or None))
+        self._error, self._nowhere, self._since_s = error, nowhere, since_s
+        self.tried: list[tuple[float, int]] = []
+
+    def connect(self, destination: int, source: int) -> int:
+        self.tried.append((self.now, destination))
+        if destination not in self._nowhere or self.now < self._since_s:
+            return super().connect(destination, source)
+        if self._error:
+            raise OSError(self._error, "simulated")
+        handle = super().connect(destination, source)
+        self._connections[handle].accepted = False
+        return handle
+
+
+BOTH = (Destination(socket.AF_INET6, "::1", 80), Destination(socket.AF_INET, "127.0.0.1", 80))
+
+
+def addressed(net: SimNet, hold_s: float, destinations: tuple[Destination, ...] = BOTH, **values: Any) -> tuple[Tick, Tick]:
+    """All ticks merged, and the last one, of a soak of a name with several addresses."""
     total, last = Tick(), Tick()
-    for tick in simulate(msgspec.structs.replace(base, destinations=both), SimServer(), 30.0, net=_FirstRefuses(SimServer())):
+    for tick in simulate(msgspec.structs.replace(shard(**values), destinations=destinations), SimServer(), hold_s, net=net):
         total.merge_counts(tick)
         last = tick
-    assert total.dropped == {0: 1}
-    assert (last.held_at_drain, total.opened, total.lost) == (100, 100, 0)
-    assert total.failures["refused"] < 100
+    return total, last
+
+
+NOWHERE = [errno.ECONNREFUSED, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ETIMEDOUT, 0]
+
+
+@pytest.mark.parametrize("reopen", [True, False])
+@pytest.mark.parametrize("connections", [1, 2, 100, 1000])
+@pytest.mark.parametrize("error", NOWHERE)
+def test_an_address_that_leads_nowhere_costs_nothing_where_another_answers(error: int, connections: int, reopen: bool) -> None:
+    net = _LeadsNowhere(error)
+    total, last = addressed(net, 60.0, connections=connections, reopen=reopen)
+    assert (last.held_at_drain, total.opened, total.lost, total.reopened) == (connections, connections, 0, 0)
+    assert total.started == connections
+    assert total.failures == {}
+    assert total.dropped == ({0: 1} if connections >= 10 else {})
+    # The ramp keeps its schedule: few wait for what never answers.
+    assert total.ramp_lateness_us.greatest < 1000
+    assert sum(destination == 0 for _, destination in net.tried) <= 64
+
+
+@pytest.mark.parametrize("error", NOWHERE)
+def test_the_ramp_lasts_until_each_has_been_at_the_next_address(error: int) -> None:
+    net = _LeadsNowhere(error)
+    table = Table(msgspec.structs.replace(shard(connections=1, connect_timeout=5), destinations=BOTH), 0, net)
+    table.start(0.0)
+    upcoming = table.turn()
+    while not table.ramped:
+        assert upcoming is not None
+        net.advance(upcoming)
+        upcoming = table.turn()
+    assert table.held == 1
+    # At once after what the first one took, not after a backoff.
+    assert [destination for _, destination in net.tried] == [0, 1]
+    assert net.tried[1][0] <= (0.1 if error else 5.2)
+
+
+@pytest.mark.parametrize("error", [errno.ECONNREFUSED, errno.ENETUNREACH, 0])
+def test_where_no_address_answers_each_attempt_has_failed_once(error: int) -> None:
+    net = _LeadsNowhere(error, (0, 1))
+    total, _ = addressed(net, 60.0, connections=10, reopen=False)
+    (why,) = total.failures
+    assert why == {errno.ECONNREFUSED: "refused", errno.ENETUNREACH: "unreachable", 0: "connect_timeout"}[error]
+    assert (total.failures[why], total.started, total.opened, total.dropped) == (10, 10, 0, {})
+    assert len(net.tried) == 20
+
+
+def test_an_address_that_worked_before_is_not_dropped_but_its_rows_go_to_the_next_one() -> None:
+    net = _LeadsNowhere(errno.ECONNREFUSED, (0,), since_s=30.0)
+    total, last = addressed(net, 300.0, connections=100)
+    assert (last.held_at_drain, total.lost, total.reopened, total.dropped) == (100, 100, 100, {})
+    # Each of its fifty was refused there once, which is the server's failure.
+    assert total.failures == {"refused": 50}
+
+
+def test_without_descriptors_no_address_is_given_up() -> None:
+    total, last = addressed(_LeadsNowhere(errno.EMFILE), 60.0, connections=100, reopen=False)
+    assert (last.held_at_drain, total.failures, total.dropped) == (50, {"no_descriptors": 50}, {})

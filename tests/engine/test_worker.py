@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 
 import msgspec
 
+from asyncli.engine.net import RealNet
 from asyncli.engine.shard import Start, Stop, build_shard
 from asyncli.engine.spread import Destination, Spread
+from asyncli.engine.table import Table
 from asyncli.engine.worker import Worker
 from asyncli.plan import Plan
 from asyncli.records import Tick
+from tests.programs import DEADLINE_S
 
 
 async def test_a_worker_that_takes_anothers_place_did_not_stand_still_before() -> None:
@@ -31,3 +35,31 @@ async def test_a_worker_that_takes_anothers_place_did_not_stand_still_before() -
         finally:
             ours.send(msgspec.msgpack.encode(Stop()))
             await running
+
+
+def test_a_heartbeat_larger_than_the_kernels_buffers_is_sent_whole() -> None:
+    large = b"HEAD / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * (16 << 20) + b"\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Destination(socket.AF_INET, *listener.getsockname())
+        plan = Plan(urls=("http://127.0.0.1:9/",), connections=1)
+        shard = msgspec.structs.replace(build_shard(plan, Spread((address,), (), 1, True, 1000)), requests=(large,))
+        net = RealNet((address,), ())
+        table, read = Table(shard, 0, net), 0
+        table.start(net.clock())
+        table.turn()
+        served, _ = listener.accept()
+        with served:
+            served.setblocking(False)
+            deadline = time.monotonic() + DEADLINE_S
+            while not (tick := table.take_tick(1)).answered:
+                assert not tick.lost
+                assert time.monotonic() < deadline
+                with contextlib.suppress(BlockingIOError):
+                    read += len(served.recv(1 << 20))
+                    if read == len(large):
+                        served.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                table.turn()
+            assert (tick.held, tick.awaiting, read) == (1, 0, len(large))
+            table.drain()
+            while not table.drained:
+                table.turn()
