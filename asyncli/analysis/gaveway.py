@@ -157,6 +157,29 @@ def what_gave_way(seen: Seen) -> list[GaveWay]:
     return found or [_unknown(seen)]
 
 
+#: The finding in place of a forecast.
+GAVE_WAY = "gave_way"
+
+
+def instead_of_forecast(seen: Seen) -> Finding | None:
+    """What gave way, and where, in a run that lost connections or could not open some; None for one that gives a forecast.
+
+    What asyncli lost with processes of its own says nothing of the server.
+    """
+    whole = seen.totals.whole
+    ours = whole.deaths.get("generator_lost")
+    lost, failed = whole.lost - (ours.count if ours is not None else 0), sum(whole.failures.values())
+    if not lost and not failed:
+        return None
+    did = [f"{format_many(lost, 'connection')} {'was' if lost == 1 else 'were'} lost"] if lost else []
+    did += [f"{format_many(failed, 'connect')} failed"] if failed else []
+    served, asked, first = served_most(seen.ticks), seen.plan.connections, what_gave_way(seen)[0]
+    where = f"{seen.server} served at most about {format_count(float(f'{served:.2g}'))} of {format_count(asked)} at once; "
+    where = where if 0 < served < asked else ""
+    likely = "" if first.certain or first.side == "unknown" else "it looks as if this gave way: "
+    return Finding(GAVE_WAY, "info", f"no forecast, as {' and '.join(did)}: {where}{likely}{first.evidence}", first.remedy)
+
+
 # This host.
 
 

@@ -13,6 +13,7 @@ from asyncli.analysis import drift as drifting
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.gaps import measured_s
+from asyncli.analysis.gaveway import GAVE_WAY
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.sides import sides
@@ -118,8 +119,10 @@ def answer(summary: Summary) -> str:
 
 
 def room(summary: Summary) -> str:
-    """The other half of the answer, how many would fit and what gives out first; "" where nothing is known of it."""
+    """The other half of the answer: how many would fit and what gives out first, or what gave way; "" where neither is known."""
     found, sentences = summary.forecast, []
+    if summary.connections.opened and (gave_way := next((one for one in summary.findings if one.code == GAVE_WAY), None)):
+        return oneline(f"{gave_way.evidence[:1].upper()}{gave_way.evidence[1:]}.")
     if not summary.connections.held:
         # Of a server that held none at the end, what else would give out is idle talk.
         return ""

@@ -246,6 +246,18 @@ def test_a_server_that_held_none_has_no_forecast_in_the_answer() -> None:
     assert "Room for connections" not in printed(summary)
 
 
+def test_after_a_failure_the_answer_says_what_gave_way_in_place_of_a_forecast() -> None:
+    run = a_run(100_000)
+    run.ticks[5][1].failures["refused"] = 7
+    summary = summarise(run)
+    assert (summary.forecast.memory, summary.forecast.ceilings, summary.forecast.first) == (None, [], None)
+    assert room(summary) == "No forecast, as 7 connects failed: 7 connects were refused."
+    said = printed(run)
+    assert room(summary) in flat(said)
+    assert "Room for connections" not in said
+    assert "forecast_unknown" not in [one.code for one in summary.findings]
+
+
 def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
     run = a_run(30_000)
     narrow = printed(run, 40, terminal=False)
