@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.company import MOST_OF_OTHERS
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
@@ -16,8 +17,6 @@ from asyncli.units import format_count, format_duration
 
 # A server that fills as much of a core as this is a limit as well, and the two share the blame.
 BUSY_SERVER_CORES = 0.85
-# Of all CPUs, where none was idle: what others use beyond this is missing from the figures by more than two benches differ.
-MOST_OF_OTHERS = 0.10
 # The programs that used the most are named, so many, and so many processes of each.
 _NAMED, _PIDS_NAMED = 3, 4
 # An instant kept to a hundredth of a second is early enough for any server that a person waits for.

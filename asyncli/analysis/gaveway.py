@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.company import MOST_OF_OTHERS, others_cores
 from asyncli.analysis.deaths import listed
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.forecast import RESERVE
@@ -191,7 +192,11 @@ def _both_busy(seen: Seen) -> Iterator[GaveWay]:
         return
     # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it.
     late = is_saturated(seen.saturation)
-    if not late and (ours < _OUR_SHARE * cpus or not (seen.slow or seen.silent())):
+    # What others used before the first connect too is no work of the server's.
+    before = others_cores(seen.samples, seen.environment, -math.inf, first_connect(seen.phases, seen.ticks))
+    taken = min(before or 0.0, busy - (server or 0.0) - ours)
+    shared = ours >= _OUR_SHARE * cpus or taken >= MOST_OF_OTHERS * cpus
+    if not late and not (shared and (seen.slow or seen.silent())):
         return
     shares = f"{seen.server} used {server:.1f}, asyncli {ours:.1f}" if server is not None else f"asyncli used {ours:.1f}"
     others = busy - (server or 0.0) - ours
