@@ -7,7 +7,10 @@ touches no terminal.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
+import itertools
+import os
 import time
 from collections.abc import Callable
 
@@ -15,6 +18,7 @@ import msgspec
 
 from asyncli import preflight
 from asyncli.benchplan import BenchPlan, BenchRun
+from asyncli.collect import cpus
 from asyncli.collect.collector import Collector
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
@@ -53,6 +57,8 @@ class Bench:
         self._ticks: list[tuple[float, Tick]] = []
         self._samples: list[Sample] = []
         self._findings: list[Finding] = []
+        # At the start, before the first connect and after the last answer.
+        self._looks: list[cpus.Look] = []
         self._failed = False
         self._silent_turns = 0
         self._shard: LoadShard | None = None
@@ -65,6 +71,7 @@ class Bench:
 
     async def run(self) -> BenchRun:
         """Do all of it. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
+        await self._look_at_cpus()
         limits, spread = await _look_around(self.plan)
         collector = Collector(
             self.plan.held,
@@ -86,7 +93,11 @@ class Bench:
             self._samples = [Sample(one.t_s - lead_s, one.values) for one in self._samples]
             environment = read_environment(limits, spread)
             environment["server"] = collector.server.document(self._label)
-            return self._result(started, environment, shard)
+            run = self._result(started, environment, shard)
+            if len(self._looks) == 3:
+                shares = [cpus.shares(*pair, os.getpid(), collector.server.pids) for pair in itertools.pairwise(self._looks)]
+                run.cpus_before, run.cpus = shares
+            return run
         finally:
             await collector.close()
 
@@ -99,11 +110,13 @@ class Bench:
             await collector.sample_now()
             if self._stopped.is_set():
                 return
+            await self._look_at_cpus()
             self._t0 = time.monotonic() + _LEAD_S
             generator.begin(self._t0)
             listening = asyncio.create_task(self._listen(generator), name="the reader of ticks")
             tasks = [listening, asyncio.create_task(collector.run(), name="the collector")]
             await self._until_over(generator)
+            await self._look_at_cpus()
             tasks[1].cancel()
             await asyncio.wait({tasks[1]})
             await collector.sample_now()
@@ -112,6 +125,11 @@ class Bench:
                 task.cancel()
             await generator.close()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_at_cpus(self) -> None:
+        # Where /proc is hidden nothing is said of it.
+        with contextlib.suppress(OSError, ValueError):
+            self._looks.append(await asyncio.to_thread(cpus.look))
 
     async def _until_over(self, generator: Generator) -> None:
         stopped, over = (asyncio.create_task(event.wait()) for event in (self._stopped, self._over))

@@ -11,7 +11,7 @@ import msgspec
 from asyncli import plan as soaks
 from asyncli.errors import PlanError
 from asyncli.plan import Layer, Plan, above_zero, count_to, read_layers
-from asyncli.records import Ended, Environment, Finding, Sample, Tick
+from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
 from asyncli.units import shown
 
 # Methods whose answers this program can tell the end of; CONNECT and UPGRADE leave HTTP.
@@ -76,7 +76,8 @@ class BenchRun(msgspec.Struct):
 
     ``total`` is the sum of ``ticks``, (seconds since the start, tick); ``cpu_s`` user and system seconds of asyncli's workers;
     ``ended``: why, of several reasons the worst; ``complete``: its requests were all asked, or its time was over, and nothing
-    ended it before.
+    ended it before. ``cpus_before``, ``cpus``: whose this host's CPUs were until the first connect and from it on; None where
+    that could not be read.
     """
 
     plan: BenchPlan
@@ -91,6 +92,8 @@ class BenchRun(msgspec.Struct):
     samples: list[Sample]
     findings: list[Finding]
     environment: Environment
+    cpus_before: CpuShares | None = None
+    cpus: CpuShares | None = None
 
 
 def _method(value: object) -> str:

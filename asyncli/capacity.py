@@ -226,7 +226,7 @@ class CapacitySearch:
             step.outcome, self._gone = "stopped", f"nothing answered any more in the step of {format_count(count)}"
         self.steps.append(step)
         self._environment, self._server = run.environment, step.server
-        self._forecasts.append((count, step.outcome == "held", analyses.forecast))
+        self._forecasts.append((count, step.outcome == "held", analyses.foretold))
         self._say(step_line(step))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,7 @@ def read_host(limits: Limits, root: Path = Path("/")) -> Environment:
         "cpu_model": model,
         "python": platform.python_version(),
         "asyncli": __version__,
+        "program": _program(),
         "host": platform.node(),
         "network": network(root),
         "cpus": limits.cpus or os.cpu_count(),
@@ -77,6 +80,13 @@ def read_host(limits: Limits, root: Path = Path("/")) -> Environment:
         "limits": known,
         "sysctls": sysctls,
     }
+
+
+def _program() -> str:
+    """What starts this very asyncli in a shell, whatever PATH that or sudo has."""
+    path = os.path.abspath(sys.argv[0])
+    words = shlex.quote(path) if os.path.basename(path) == "asyncli" else f"{shlex.quote(sys.executable)} -m asyncli"
+    return os.fsencode(words).decode("utf-8", "replace")
 
 
 def boot_id(root: Path = Path("/")) -> str | None:

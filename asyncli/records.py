@@ -306,6 +306,20 @@ METRICS: dict[str, str] = {
 }
 
 
+#: What a hypervisor gave to other machines (proc_stat(5), steal), among the programs of :class:`CpuShares`.
+STOLEN = "the hypervisor (steal)"
+
+
+class CpuShares(msgspec.Struct, frozen=True):
+    """Of a host with so many ``cpus``, cores in use over some time: ``busy`` in all, and ``others``, programs that are neither
+    asyncli nor the server, by name; ``pids`` of those that are seen, who used the most first."""
+
+    cpus: int
+    busy: float
+    others: dict[str, float]
+    pids: dict[str, tuple[int, ...]]
+
+
 #: One row of the limits that the preflight reads.
 class Check(msgspec.Struct, frozen=True):
     """A limit against the plan: what was read, what is needed, whether it suffices, and the command that mends it.

@@ -9,15 +9,21 @@ import datetime
 import math
 import re
 import time
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 
 _COUNT = re.compile(r"(\d+(?:[._]\d+)*)\s*([kKmM]?)")
 _COUNT_FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|m|h|d)?")
-_DURATION_FACTOR = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_FACTOR = {
+    "us": Fraction(1, 1_000_000), "ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "m": Fraction(60),
+    "h": Fraction(3600), "d": Fraction(86400),
+}  # fmt: skip
 _UNTIL = re.compile(r"(?:(\d{4}-\d\d-\d\d)(?:T|\s+))?(\d{1,2}:\d\d(?::\d\d)?)", re.ASCII)
 # Ten years: past it a duration is a typing error, and float seconds would lose their microseconds.
 LONGEST_S = 10 * 365 * 86400.0
-
+# As far as a float goes: 1e-999999999 written out as a fraction would fill the memory.
+_MOST_DIGITS = 308
 
 # Longer than any value that is meant: an error stays one line that can be read.
 _MOST_SHOWN = 100
@@ -53,28 +59,48 @@ def parse_count(value: object) -> int:
     return round(number)
 
 
+def exact(text: str) -> Fraction:
+    """The decimal number that ``text`` writes, to its last digit. OverflowError for one that no float holds."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise OverflowError(text) from None
+    if len(text) > 2 * _MOST_DIGITS or (number and not -_MOST_DIGITS < number.adjusted() < _MOST_DIGITS):
+        raise OverflowError(text)
+    return Fraction(number)
+
+
 def parse_duration(value: object) -> float:
     """A time in seconds: ``3600``, ``"90"``, ``"10ms"``, ``"8h"``, ``"1h30m"``. A bare number is seconds; never negative."""
+    return float(exact_duration(value))
+
+
+def exact_duration(value: object) -> Fraction:
+    """The same, without rounding."""
     wrong = f"{shown(value)} is not a duration; write seconds, or for example 10ms, 90s, 10m, 8h, 1h30m"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(wrong)
-    if isinstance(value, str):
-        text = value.strip().lower()
-        seconds, at = 0.0, 0
-        parts = list(_DURATION_PART.finditer(text))
-        for match in parts:
-            if match.start() != at or (match[2] is None and len(parts) > 1):
-                raise ValueError(wrong)
-            seconds += float(match[1]) * _DURATION_FACTOR[match[2] or "s"]
-            at = match.end()
-        if not parts or at != len(text):
-            raise ValueError(wrong)
-    else:
-        seconds = _float(value)
-    if not math.isfinite(seconds) or seconds < 0:
+    try:
+        seconds = _sum_of_parts(value.strip().lower()) if isinstance(value, str) else Fraction(value)
+    except (OverflowError, ValueError):
+        raise ValueError(wrong) from None
+    if seconds < 0:
         raise ValueError(wrong)
     if seconds > LONGEST_S:
         raise ValueError(f"{shown(value)} is longer than ten years; write for example 8h")
+    return seconds
+
+
+def _sum_of_parts(text: str) -> Fraction:
+    seconds, at = Fraction(0), 0
+    parts = list(_DURATION_PART.finditer(text))
+    for match in parts:
+        if match.start() != at or (match[2] is None and len(parts) > 1):
+            raise ValueError
+        seconds += exact(match[1]) * _DURATION_FACTOR[match[2] or "s"]
+        at = match.end()
+    if not parts or at != len(text):
+        raise ValueError
     return seconds
 
 

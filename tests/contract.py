@@ -73,6 +73,7 @@ BENCH: dict[str, Any] = {
     "bytes": None,
     "generator": _SPENT,
     "server": _SPENT,
+    "host": {"cpus": None, "busy_cores": None, "others_cores": None, "others": None},
     "findings": None,
     "environment": None,
     "transfer": {"received", "bodies", "sent"},

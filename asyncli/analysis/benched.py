@@ -8,14 +8,17 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.company import MOST_OF_OTHERS
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
-from asyncli.records import STOPPED, Asked, Environment, Finding, Severity
+from asyncli.records import STOLEN, STOPPED, Asked, CpuShares, Environment, Finding, Severity
 from asyncli.units import format_count, format_duration
 
 # A server that fills as much of a core as this is a limit as well, and the two share the blame.
 BUSY_SERVER_CORES = 0.85
+# The programs that used the most are named, so many, and so many processes of each.
+_NAMED, _PIDS_NAMED = 3, 4
 # An instant kept to a hundredth of a second is early enough for any server that a person waits for.
 MOST_LATENESS_MS = 10.0
 # An open loop that misses more of its rate than this has not offered the load that it was to offer.
@@ -37,7 +40,8 @@ RULE = (
     "passed: everything that was asked was answered below status 400, or was in flight at the end for not much longer than "
     "answers took, and asyncli was not the limit; failed: something was not, or was answered with an error; "
     f"invalid: asyncli asked late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than {MOST_CPU_SHARE:.0%} of the "
-    f"time while the server filled less than {BUSY_SERVER_CORES:.0%} of a core; untested: nothing was answered"
+    f"time while the server filled less than {BUSY_SERVER_CORES:.0%} of a core, or neither was that busy and other programs used "
+    f"more than {MOST_OF_OTHERS:.0%} of this host's CPUs, which were all busy; untested: nothing was answered"
 )
 
 # RFC 9110, 15.4: answers that name another address.
@@ -128,6 +132,15 @@ class Bytes(msgspec.Struct):
     sent: int
 
 
+class Host(msgspec.Struct):
+    """This host's CPUs, in cores: ``others`` by the name of programs that are neither asyncli nor the server."""
+
+    cpus: int
+    busy_cores: float
+    others_cores: float
+    others: dict[str, float]
+
+
 class Benched(msgspec.Struct):
     """Everything a bench says."""
 
@@ -148,6 +161,7 @@ class Benched(msgspec.Struct):
     bytes: Bytes
     generator: Spent
     server: Spent
+    host: Host | None
     findings: list[Finding]
     environment: Environment
 
@@ -206,6 +220,7 @@ def benched(run: BenchRun) -> Benched:
         bytes=Bytes(total.bytes_received, asked.body_bytes, total.bytes_sent),
         generator=generator,
         server=server,
+        host=_host(run.cpus),
         findings=found,
         environment=run.environment,
     )
@@ -250,6 +265,13 @@ def _server(run: BenchRun) -> Spent:
     return _spent(cpu_s, None, run.total.answered, run.elapsed_s)
 
 
+def _host(cpus: CpuShares | None) -> Host | None:
+    if cpus is None:
+        return None
+    ordered = dict(sorted(cpus.others.items(), key=lambda pair: -pair[1]))
+    return Host(cpus.cpus, cpus.busy, sum(ordered.values()), ordered)
+
+
 def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iterable[Finding]:
     total, plan = run.total, run.plan
     if run.ended == "stopped":
@@ -259,6 +281,8 @@ def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Ite
         yield Finding("short_run", "info", evidence, "ask for more (-n), or for a time (-d 10s)")
     if (busy := _busy(run, generator, server)) is not None:
         yield busy
+    if (taken := _taken(run, generator, server)) is not None:
+        yield taken
     errors = {status: count for status, count in total.by_status.items() if status >= 400}
     if errors:
         evidence = _answers(errors, total.answered, "were errors")
@@ -359,6 +383,44 @@ def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
     )
 
 
+def _taken(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
+    """Whether other programs had CPUs that the bench wanted.
+
+    What a program used before the first connect too is no work of the server's. What rose with the bench may be its backend, or
+    the server itself where nobody could tell which it is.
+    """
+    host, before = run.cpus, run.cpus_before
+    if host is None or before is None or run.elapsed_s < _SHORTEST_SPAN_S or host.busy < MOST_CPU_SHARE * host.cpus:
+        return None
+    strange = {name: used if name == STOLEN else min(used, before.others.get(name, 0.0)) for name, used in host.others.items()}
+    rose = {name: used - strange[name] for name, used in host.others.items()}
+    ours = generator.cores or 0.0
+    busy = max(server.cores or 0.0, *rose.values(), 0.0) >= BUSY_SERVER_CORES or ours >= MOST_CPU_SHARE * run.workers
+    shares = f"asyncli used {ours:.2f}" + ("" if server.cores is None else f", the server {server.cores:.2f}")
+    full = f"this host's {_many(host.cpus, 'CPU was', 'CPUs were')} {min(1.0, host.busy / host.cpus):.0%} busy: {shares}"
+    remedy = "stop those programs, or bench from and on quiet hosts, and run again"
+    if (used := sum(strange.values())) >= MOST_OF_OTHERS * host.cpus:
+        evidence = f"{full}, and other programs {used:.2f} ({_named(strange, host)}): without them the figures may be higher"
+        return Finding("host_busy", "warning" if busy else "error", evidence, remedy)
+    if (used := sum(rose.values())) >= MOST_OF_OTHERS * host.cpus:
+        evidence = f"{full}, and programs that used less before the first connect {used:.2f} ({_named(rose, host)})"
+        remedy = "if they do not work for the server, the figures are too low: stop them, and run again"
+        return Finding("host_busy", "warning", evidence, remedy)
+    return None
+
+
+def _named(used: dict[str, float], host: CpuShares) -> str:
+    """Who used the most."""
+    most = sorted(used.items(), key=lambda pair: -pair[1])[:_NAMED]
+    named = []
+    for name, cores in (pair for pair in most if pair[1] >= most[0][1] / 10):
+        pids = host.pids.get(name, ())
+        listed = ", ".join(map(str, pids[:_PIDS_NAMED])) + (" and others" if len(pids) > _PIDS_NAMED else "")
+        who = f"{name}, {'pid' if len(pids) == 1 else 'pids'} {listed}" if pids else name
+        named.append(f"{who}: {cores:.2f}")
+    return "; ".join(named)
+
+
 def _of_open_loop(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     assert run.plan.rate is not None
     late, tail = run.total.lateness_us.quantile(0.99), run.total.latency_us.quantile(0.99)
@@ -422,7 +484,7 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
 
 
 # Findings of our own limits, and of all that is our own fault.
-_LIMITS = frozenset({"generator_saturated_cpu", "generator_saturated_late"})
+_LIMITS = frozenset({"generator_saturated_cpu", "generator_saturated_late", "host_busy"})
 _OURS = _LIMITS | {
     "asyncli_failed", "generator_failed", "generator_silent", "requests_unaccounted", "worker_lost", "worker_silent",
 }  # fmt: skip

@@ -1,19 +1,67 @@
-"""Were we alone on this host? The kernel's and the host's memory are everybody's, so their slopes are only ours if we were."""
+"""Were we alone on this host? The kernel's and the host's memory are everybody's, so their slopes are only ours if we were; and a
+latency is only the server's where others left it the CPUs.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.series import Ticks, end_of_hold, first_connect, series
-from asyncli.analysis.sides import sides
+from asyncli.analysis.sides import of_ours, sides
 from asyncli.analysis.totals import Totals
 from asyncli.records import Environment, Finding, Phase, Sample
 
 # Sockets of daemons come and go by the dozen; and a share of ours below this moves no number that we print by more.
 _FEW, _SHARE = 50, 0.05
+#: Of all CPUs, where none was idle: what others use beyond this is missing from what the server and asyncli could do.
+MOST_OF_OTHERS = 0.10
+# Readings of CPU time are off by a part of a second: over less than this, shares are too rough.
+_SHORTEST_SPAN_S = 2.0
 # The count of sockets at the hold's end may be this old (s).
 _STALE_S = 10.0
+
+
+def others_cores(samples: Sequence[Sample], environment: Environment, start_s: float, stop_s: float) -> float | None:
+    """Cores of asyncli's host that neither asyncli nor the server used.
+
+    None where too little was read, or where the server is on that host and its share is not known.
+    """
+    busy = _cores(samples, of_ours("host.cpu_busy_s", environment), start_s, stop_s)
+    server = _cores(samples, "server.cpu_s", start_s, stop_s) if environment.get("local") is True else 0.0
+    if busy is None or server is None:
+        return None
+    # Before the first connect there may be no generator.
+    ours = (_cores(samples, name, start_s, stop_s) or 0.0 for name in ("generator.cpu_s", "session.cpu_s"))
+    return max(0.0, busy - server - sum(ours))
+
+
+def _cores(samples: Sequence[Sample], name: str, start_s: float, stop_s: float) -> float | None:
+    part = series(samples, name).between(start_s, stop_s)
+    if len(part) < 2 or part.t_s[-1] - part.t_s[0] < _SHORTEST_SPAN_S:
+        return None
+    return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
+
+
+def cpus_taken(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
+    """A finding where all CPUs of asyncli's host were busy, a good part of them with what used as much before the first connect.
+
+    What rose with the connections may be the server's backend.
+    """
+    start, stop, cpus = first_connect(phases, ticks), end_of_hold(phases, ticks, samples), environment.get("cpus")
+    busy = _cores(samples, of_ours("host.cpu_busy_s", environment), start, stop)
+    before, then = (others_cores(samples, environment, *span) for span in ((-math.inf, start), (start, stop)))
+    if not isinstance(cpus, int | float) or busy is None or before is None or then is None or busy < MOST_CPU_SHARE * cpus:
+        return []
+    taken = min(before, then)
+    if taken < MOST_OF_OTHERS * cpus:
+        return []
+    evidence = (
+        f"this host's {cpus:.0f} CPUs were {min(1.0, busy / cpus):.0%} busy, {taken:.1f} of them with other programs: latencies "
+        "are longer than the server's own"
+    )
+    return [Finding("host_busy", "warning", evidence, "stop those programs, or run asyncli and the server on quiet hosts")]
 
 
 def company(

@@ -29,6 +29,8 @@ RESERVE = 0.10
 _REUSE_BELOW = 1 / 16
 # Of the descriptors of an nginx worker: listeners, logs, the channel to the master, epoll (as the preflight reckons).
 _WORKER_DESCRIPTORS = 32
+# Of the connections, so many new processes: then each has its own, but for those that a pool kept ready.
+_OWN_PROCESS = 0.5
 # The preflight asks for the mean and this many deviations where connections are dealt by a hash.
 _DEVIATIONS = 6.0
 # Limits beyond this are none: file-max on a fresh host is 2**63 - 1.
@@ -110,7 +112,7 @@ def forecast(
         server_host,
         generator,
         _slots(by_code),
-        _descriptors(by_code, plan),
+        _descriptors(by_code, plan) or _descriptors_in_use(samples, phases, ticks),
         _ports(by_code, plan, environment),
     )
     ceilings = [one for one in known if one is not None]
@@ -127,7 +129,9 @@ def forecast(
             why = "the server's configuration was not read"
             remedy = "name its main process with --server-pid, so that its limits and configuration can be read"
         else:
-            why, remedy = "this server's limits and configuration are none that asyncli can read from here", ""
+            why, remedy = "asyncli reads none of this server's limits from here", ""
+            if "descriptors" in names:
+                why = "asyncli reads those of nginx alone"
         findings.append(_unknown(" and ".join(missing), why, remedy))
     findings += _far(found, held_over_time(ticks, phases).values)
     return found, findings
@@ -298,6 +302,33 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
         f"{_WORKER_DESCRIPTORS} of its own in each; if they get equal shares"
     )
     return Ceiling("descriptors", workers * each, None, how)
+
+
+def _descriptors_in_use(samples: Sequence[Sample], phases: Sequence[Phase], ticks: Ticks) -> Ceiling | None:
+    """By RLIMIT_NOFILE of the server's fullest process, and how its open ones rose with the connections."""
+    limit, used = (series(samples, f"server.{name}") for name in ("descriptors_limit", "descriptors"))
+    most, processes = max(held_over_time(ticks, phases).values, default=0.0), series(samples, "server.processes")
+    may = limit.last()
+    start = first_connect(phases, ticks)
+    begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)
+    if may is None or not most or begun is None:
+        return None
+    how = f"a process of the server may have {format_count(may)} descriptors open (RLIMIT_NOFILE)"
+    if ended - begun >= _OWN_PROCESS * most:
+        return Ceiling("descriptors", None, None, f"{how}; no ceiling here: each connection has a process of its own")
+    before, then = used.last(until_s=start), max(used.between(start, math.inf).values, default=0.0)
+    if before is None:  # Linux before 6.2 does not count them
+        how += (
+            f"; how many are open is not known, and each connection takes one: at most so many in {format_count(ended)} of them"
+        )
+        return Ceiling("descriptors", ended * may, None, how)
+    if then <= before:
+        return Ceiling("descriptors", None, None, f"{how}; no ceiling here: connections take none of its fullest one")
+    how += (
+        f"; the fullest had {format_count(before)} before the first connect, and {format_count(then)} with "
+        f"{format_count(most)} connections: carried on in a straight line"
+    )
+    return Ceiling("descriptors", math.floor(most * (may - before) / (then - before)), None, how)
 
 
 def workers_of(need: float, connections: int) -> int:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.company import MOST_OF_OTHERS, others_cores
 from asyncli.analysis.deaths import listed
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.forecast import RESERVE
@@ -157,6 +158,29 @@ def what_gave_way(seen: Seen) -> list[GaveWay]:
     return found or [_unknown(seen)]
 
 
+#: The finding in place of a forecast.
+GAVE_WAY = "gave_way"
+
+
+def instead_of_forecast(seen: Seen) -> Finding | None:
+    """What gave way, and where, in a run that lost connections or could not open some; None for one that gives a forecast.
+
+    What asyncli lost with processes of its own says nothing of the server.
+    """
+    whole = seen.totals.whole
+    ours = whole.deaths.get("generator_lost")
+    lost, failed = whole.lost - (ours.count if ours is not None else 0), sum(whole.failures.values())
+    if not lost and not failed:
+        return None
+    did = [f"{format_many(lost, 'connection')} {'was' if lost == 1 else 'were'} lost"] if lost else []
+    did += [f"{format_many(failed, 'connect')} failed"] if failed else []
+    served, asked, first = served_most(seen.ticks), seen.plan.connections, what_gave_way(seen)[0]
+    where = f"{seen.server} served at most about {format_count(float(f'{served:.2g}'))} of {format_count(asked)} at once; "
+    where = where if 0 < served < asked else ""
+    likely = "" if first.certain or first.side == "unknown" else "it looks as if this gave way: "
+    return Finding(GAVE_WAY, "info", f"no forecast, as {' and '.join(did)}: {where}{likely}{first.evidence}", first.remedy)
+
+
 # This host.
 
 
@@ -168,7 +192,11 @@ def _both_busy(seen: Seen) -> Iterator[GaveWay]:
         return
     # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it.
     late = is_saturated(seen.saturation)
-    if not late and (ours < _OUR_SHARE * cpus or not (seen.slow or seen.silent())):
+    # What others used before the first connect too is no work of the server's.
+    before = others_cores(seen.samples, seen.environment, -math.inf, first_connect(seen.phases, seen.ticks))
+    taken = min(before or 0.0, busy - (server or 0.0) - ours)
+    shared = ours >= _OUR_SHARE * cpus or taken >= MOST_OF_OTHERS * cpus
+    if not late and not (shared and (seen.slow or seen.silent())):
         return
     shares = f"{seen.server} used {server:.1f}, asyncli {ours:.1f}" if server is not None else f"asyncli used {ours:.1f}"
     others = busy - (server or 0.0) - ours

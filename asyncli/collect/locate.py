@@ -48,6 +48,8 @@ class Found(msgspec.Struct, frozen=True):
     how: str = ""
     why_not: str = ""
     remedy: str = ""
+    #: They are there, and another user's.
+    hidden: bool = False
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -64,11 +66,13 @@ class ServerFacts(msgspec.Struct, frozen=True):
     found_by: str | None = None
     #: A fingerprint of that file, by which two runs can be told apart; None where it cannot be read.
     config_hash: str | None = None
+    #: Its processes are another user's, so they could not be found.
+    hidden: bool = False
 
     def document(self, label: str | None = None) -> dict[str, object]:
         """What a record keeps of it, as plain data; ``label``: what to call it, where somebody knows better."""
         called = label or self.version or self.name or "the server"
-        return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe}
+        return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe, "hidden": self.hidden}
 
 
 def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
@@ -145,6 +149,7 @@ def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) ->
         return Found(
             why_not=f"the process that listens on {where} belongs to another user, so its descriptors are hidden",
             remedy=f"run as root, or {_NAME_A_PROCESS}",
+            hidden=True,
         )
     stats = {stat.pid: stat for stat in parents(proc)}
     names = {pid: process_name(stat, proc) for pid, stat in stats.items()}
@@ -242,7 +247,7 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     """Facts of the found server. An executable of nginx or HAProxy, in our own file system, is asked for its version."""
     version = printable_version(server_header)
     if not found.pids:
-        return ServerFacts(version=version)
+        return ServerFacts(version=version, hidden=found.hidden)
     pid = found.pids[0]
     try:
         name: str | None = process_name(read_stat(pid, proc), proc)

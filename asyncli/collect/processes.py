@@ -44,7 +44,7 @@ class CpuLedger:
         now = {(stat.pid, stat.start_ticks): stat for stat in living}
         known = {stat.pid: stat for stat in now.values() if (stat.pid, stat.start_ticks) in self._last}
         ended = {key: stat for key, stat in self._last.items() if key not in now}
-        seen = _by_heir(ended, known)
+        seen = by_heir(ended, known)
         self._owed_s = {pid: owed_s for pid, owed_s in self._owed_s.items() if pid in known}
         for heir in seen.keys() | self._owed_s.keys():
             newly_s = 0.0 if heir is None else known[heir].waited_s - self._last[heir, known[heir].start_ticks].waited_s
@@ -59,7 +59,7 @@ class CpuLedger:
         return self._kept_s + sum(stat.cpu_s + stat.waited_s for stat in now.values())
 
 
-def _by_heir(ended: Mapping[tuple[int, int], Stat], living: Mapping[int, Stat]) -> dict[int | None, float]:
+def by_heir(ended: Mapping[tuple[int, int], Stat], living: Mapping[int, Stat]) -> dict[int | None, float]:
     """Seconds of the ended, by the nearest ancestor that lives (None: none does), which may wait for them."""
     seen: dict[int | None, float] = {}
     parents_of = {stat.pid: stat.parent for stat in ended.values()}

@@ -1,7 +1,7 @@
 """What the server may still take: descriptors of its fullest process, memory of its control group.
 
 Descriptors are counted without listing them (which would create dentries): the size of /proc/PID/fd is their number since
-Linux 6.2 (proc_fd_getattr in fs/proc/fd.c); before it is 0, and then they are not known.
+Linux 6.2 (proc_fd_getattr in fs/proc/fd.c); before it is 0, and then only their limit is known.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Room:
         self._limits: dict[int, int] = {}
 
     def read(self) -> Reading:
-        """``server.descriptors`` and their limit, of the process that is fullest; ``server.group_*`` where a limit is set."""
+        """``server.descriptors`` and their limit, of the process that is fullest; only the least limit where they cannot be
+        counted. ``server.group_*`` where a limit is set.
+        """
         pids = list(self._pids())[:_MOST_PROCESSES]
         return Reading({**self._descriptors(pids), **self._memory(pids)})
 
@@ -51,7 +53,10 @@ class Room:
                 if number and (limit := self._limits[pid]):
                     fullest = max(fullest, (number / limit, number, limit))
         _, number, limit = fullest
-        return {"server.descriptors": float(number), "server.descriptors_limit": float(limit)} if number else {}
+        if number:
+            return {"server.descriptors": float(number), "server.descriptors_limit": float(limit)}
+        least = min(filter(None, self._limits.values()), default=0)
+        return {"server.descriptors_limit": float(least)} if least else {}
 
     def _memory(self, pids: list[int]) -> dict[str, float]:
         if not self._looked and pids:

@@ -91,7 +91,7 @@ def spending(pids: Sequence[int]) -> Iterator[Spending]:
 
 
 # Who was the limit is no failure: what is measured then is asyncli, and the claims on a server's speed say so.
-_BUSY = ("generator_saturated_cpu", "both_busy")
+_BUSY = ("generator_saturated_cpu", "both_busy", "host_busy")
 
 
 def fitness(*failures: str | None) -> dict[str, Any]:

@@ -9,17 +9,23 @@ from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.drift import Drift, MetricName, drifts
 from asyncli.analysis.forecast import Forecast, forecast
 from asyncli.analysis.gaps import for_cost, for_drift
+from asyncli.analysis.gaveway import Seen, instead_of_forecast
+from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold
 from asyncli.records import Finding
 from asyncli.store.reader import Run
 
 
 class Analyses(msgspec.Struct):
-    """What the pure functions of analysis/ say of one run. ``findings``: those of forecast and drift."""
+    """What the pure functions of analysis/ say of one run. ``findings``: those of forecast and drift.
+
+    ``foretold``: as the line would go on, whatever gave way before; ``forecast``: the same, empty where something did.
+    """
 
     totals: Totals
     costs: Costs
     forecast: Forecast
+    foretold: Forecast
     drifts: dict[MetricName, Drift]
     diagnoses: list[Diagnosis]
     findings: list[Finding]
@@ -33,11 +39,17 @@ def analyse(run: Run) -> Analyses:
     cost = costs(plan, *of_cost, environment)
     ceilings, of_forecast = forecast(plan, cost, of_cost[2], run.checks, environment, *of_cost[:2])
     drift, of_drift = drifts(plan, *for_drift(run.gaps, phases, ticks, samples), environment)
+    diagnoses = diagnose(totals, ticks, phases, samples, run.checks, environment, plan, run.findings)
+    saturated = saturation(plan, totals, phases, ticks, environment)
+    gave_way = instead_of_forecast(
+        Seen(plan, phases, ticks, samples, run.checks, environment, totals, diagnoses, run.findings, saturated)
+    )
     return Analyses(
         totals=totals,
         costs=cost,
-        forecast=ceilings,
+        forecast=ceilings if gave_way is None else Forecast(),
+        foretold=ceilings,
         drifts=drift,
-        diagnoses=diagnose(totals, ticks, phases, samples, run.checks, environment, plan, run.findings),
-        findings=[*of_forecast, *of_drift],
+        diagnoses=diagnoses,
+        findings=[*(of_forecast if gave_way is None else [gave_way]), *of_drift],
     )

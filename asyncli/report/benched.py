@@ -115,7 +115,8 @@ def _rows(found: Benched) -> Iterable[tuple[str, str]]:
         late = found.lateness_ms
         queued = f"; {format_count(requests.queued)} waited for a connection to be free" if requests.queued else ""
         yield "asked late", f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms{queued}"
-    yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}"
+    others = f"; other programs {cores(found.host.others_cores)}" if found.host is not None else ""
+    yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}{others}"
 
 
 def asked(plan: BenchPlan, workers: int) -> str:

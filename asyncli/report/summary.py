@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli.analysis import deaths
-from asyncli.analysis.company import company
+from asyncli.analysis.company import company, cpus_taken
 from asyncli.analysis.cost import CALLED, Cost, Residue
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
@@ -279,6 +279,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *deaths.deaths(known.diagnoses),
             *disagreements,
             *company(totals, phases, ticks, samples, environment),
+            *cpus_taken(phases, ticks, samples, environment),
             *deaths.listen_queue(phases, ticks, samples, environment),
             *sent_again(phases, ticks, samples, run.environment),
             *stalls(phases, ticks, samples, run.checks, environment),

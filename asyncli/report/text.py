@@ -13,11 +13,13 @@ from asyncli.analysis import drift as drifting
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.gaps import measured_s
+from asyncli.analysis.gaveway import GAVE_WAY
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.records import Environment, Finding
+from asyncli.report.again import command_for_the_server
 from asyncli.report.summary import PhaseSpan, RunPart, Summary
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
 from asyncli.report.words import (
@@ -88,6 +90,8 @@ def server_name(summary: Summary) -> str:
 def answer(summary: Summary) -> str:
     """The one question's answer as a sentence: what one more connection costs, and where."""
     cost, sampled = summary.cost, sides(summary.environment)
+    if not_seen := _server_not_seen(summary):
+        return not_seen
     end = "for this end of it" if sampled.far is None else "for its end of it"
     ends = "for each of its two ends" if sampled.ends == 2 else end
     parts = [
@@ -117,9 +121,28 @@ def answer(summary: Summary) -> str:
     return "What one more connection costs is not known: no connections were held."
 
 
+def _server_not_seen(summary: Summary) -> str:
+    """In place of an answer about asyncli and the kernel alone: why the server's cost is not known, and the command that tells;
+    "" where its processes were seen, or nothing was held."""
+    seen = all(one.code != "server_processes_unknown" for one in summary.findings)
+    if seen or summary.cost.server_user is not None or not summary.connections.held:
+        return ""
+    why_not, command = command_for_the_server(summary.plan, summary.environment)
+    host = sides(summary.environment).host
+    total, kernel, known = summary.cost.host_total, summary.cost.kernel, ""
+    if total is not None and total.ci95[0] > 0:
+        known = f" (on {host} it costs {with_error(total)} in all)"
+    elif kernel is not None:
+        known = f" (an end of it costs {with_error(kernel)} in the kernel of {host})"
+    told = f"What one more connection costs {server_name(summary)} is not known, as {why_not}{known}. This tells:"
+    return f"{told} {oneline(command)}"
+
+
 def room(summary: Summary) -> str:
-    """The other half of the answer, how many would fit and what gives out first; "" where nothing is known of it."""
+    """The other half of the answer: how many would fit and what gives out first, or what gave way; "" where neither is known."""
     found, sentences = summary.forecast, []
+    if summary.connections.opened and (gave_way := next((one for one in summary.findings if one.code == GAVE_WAY), None)):
+        return oneline(f"{gave_way.evidence[:1].upper()}{gave_way.evidence[1:]}.")
     if not summary.connections.held:
         # Of a server that held none at the end, what else would give out is idle talk.
         return ""
@@ -136,7 +159,9 @@ def room(summary: Summary) -> str:
     first = first_ceiling(summary)
     if first is not None and first.connections is not None and first is not here:
         joined = "; before that " if sentences else "First "
-        return f"{', '.join(sentences)}{joined}{ceiling(first.name)} would give out, at about {about(first)}."
+        unread = not {"descriptors", "worker_connections"} & {one.name for one in found.ceilings}
+        but = "; the server's own limits are not known" if unread else ""
+        return f"{', '.join(sentences)}{joined}{ceiling(first.name)} would give out, at about {about(first)}{but}."
     return f"{', '.join(sentences)}." if sentences else ""
 
 

@@ -2,6 +2,8 @@
 
 An expression is a key, a comparison and a number with its unit; nothing is evaluated but that. Keys are those of the summary's
 JSON, checked against its types before anything starts, so that a night is not judged by a typing error.
+
+All is decided in exact fractions of the decimal text: of the limit as it was written, of the run's number as its JSON prints it.
 """
 
 from __future__ import annotations
@@ -13,23 +15,30 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import msgspec
 
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.errors import PlanError
-from asyncli.units import format_bytes, format_count, format_duration, parse_duration, shown
+from asyncli.units import exact, exact_duration, format_bytes, format_count, format_duration, shown
 
 _FORM = re.compile(r"([A-Za-z_][\w.*]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*)")
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
+_COMPARE: dict[str, Callable[[Fraction, Fraction], bool]] = {
     ">": lambda a, b: a > b, ">=": lambda a, b: a >= b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
 }  # fmt: skip
 _NUMBER = re.compile(r"([-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?)\s*(\S.*)?")
 _STATUS = re.compile(r"[1-9][0-9][0-9]")
-_COUNTS = {"": 1.0, "k": 1e3, "m": 1e6}
-_BYTES = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6}
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+# How many of the name's unit are one second.
+_TIMES = {"us": Fraction(10**6), "ms": Fraction(1000), "s": Fraction(1), "minutes": Fraction(1, 60)}
+# What is counted for each second or hour may be written with it; what is for each connection or request may not.
+_PER = {"s": ("/s", "a second"), "hour": ("/h", "an hour")}
+# Parts of the JSON whose names leave out that they are bytes.
+_OF_BYTES = ("residue",)
 #: Of a part of the JSON that has several numbers, the one that its name alone means.
 _MEANT = ("bytes_per_connection", "bytes_per_hour", "connections")
 #: What a percentage is of, by the first word of the key.
@@ -51,7 +60,7 @@ class Threshold(msgspec.Struct, frozen=True):
     text: str
     key: str
     comparison: str
-    bound: float
+    bound: Fraction
     whole: str | None = None
 
 
@@ -98,15 +107,16 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
         raise ValueError(f"{shown(text)} is no limit; write KEY > NUMBER, for example 'lost > 0.1%'")
     key, comparison, number = _full(match[1], keys(of)), match[2], match[3]
     whole = None
-    if number.endswith("%"):
-        whole = _WHOLES.get(key.partition(".")[0])
-        if whole is None or _kind(key) != "count":
-            raise ValueError(f"{key} is no part of anything, so {shown(number)} cannot be; write a number without %")
-        bound = _number(number[:-1].strip(), {"": 0.01}, number)
-    else:
-        bound = _bound(key, number)
-    if not math.isfinite(bound):
-        raise ValueError(f"{shown(number)} is beyond any number of a run; write a smaller one")
+    try:
+        if number.endswith("%"):
+            whole = _WHOLES.get(key.partition(".")[0])
+            if whole is None or _kind(key) != _COUNT:
+                raise ValueError(f"{key} is no part of anything, so {shown(number)} cannot be; write a number without %")
+            bound = _number(number[:-1].strip(), {"": 1}, number) / 100
+        else:
+            bound = _bound(key, number)
+    except OverflowError:
+        raise ValueError(f"{shown(number)} is beyond any number of a run; write one that a run can have") from None
     return Threshold(text, key, comparison, bound, whole)
 
 
@@ -123,18 +133,22 @@ def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[
     """What ``document``, the JSON of a run as plain data, says of each."""
     outcomes = []
     for one in thresholds:
-        value = _value(document, one.key)
-        bound: float | None = one.bound
-        whole = None
+        value, whole, ci95 = _value(document, one.key), None, _interval(document, one.key)
+        bound: Fraction | None = one.bound
         if one.whole is not None:
             whole = _value(document, one.whole)
-            bound = None if whole is None else one.bound * whole
-        ci95 = _interval(document, one.key)
-        crossed = None if value is None or bound is None else _COMPARE[one.comparison](value, bound)
+            bound = None if whole is None else one.bound * _as_printed(whole)
+        compare = _COMPARE[one.comparison]
+        crossed = None if value is None or bound is None else compare(_as_printed(value), bound)
         if crossed is False and ci95 is not None and bound is not None and one.comparison not in ("==", "!="):
-            crossed = None if any(_COMPARE[one.comparison](end, bound) for end in ci95) else False
+            crossed = None if any(compare(_as_printed(end), bound) for end in ci95) else False
         outcomes.append(Outcome(one, value, crossed, ci95, whole))
     return outcomes
+
+
+def _as_printed(value: float) -> Fraction:
+    """The decimal number that the JSON has for ``value``: 0.1 is a tenth, which no float is."""
+    return Fraction(repr(value))
 
 
 @functools.cache
@@ -204,12 +218,17 @@ def _interval(document: Mapping[str, Any], key: str) -> tuple[float, float] | No
     """The 95 % interval that stands beside the number ``key``; None where it has none."""
     of, _, leaf = key.rpartition(".")
     ends = _found(document, f"{of}.ci95") if leaf in _MEANT else None
-    return (float(ends[0]), float(ends[1])) if ends else None
+    low, high = map(_finite, ends) if ends else (None, None)
+    return None if low is None or high is None else (low, high)
 
 
 def _value(document: Mapping[str, Any], key: str) -> float | None:
-    found = _found(document, key)
-    return float(found) if isinstance(found, int | float) else None
+    return _finite(_found(document, key))
+
+
+def _finite(found: object) -> float | None:
+    """Of what is no number the JSON has null."""
+    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
 
 
 def _found(document: Mapping[str, Any], key: str) -> Any:
@@ -223,34 +242,40 @@ def _found(document: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-def _kind(key: str) -> str:
-    words = key.split(".")
-    leaf = words[-1]
-    if "bytes" in leaf or any("bytes" in word for word in words[:-1]):
-        return "bytes_h" if "per_hour" in leaf else "bytes"
-    if any(word.endswith("_ms") for word in words):
-        return "ms"
-    if leaf.endswith("_s") and not leaf.endswith("per_s"):
-        return "s"
-    return "count"
+class _Kind(NamedTuple):
+    """What a number is of: "bytes", "us", "ms", "s", "minutes", or a mere "count"; ``per`` is "s", "hour" or ""."""
+
+    unit: str
+    per: str = ""
 
 
-def _bound(key: str, number: str) -> float:
-    kind = _kind(key)
-    if kind == "bytes_h":
-        number = number.removesuffix("/h").strip()
-    if kind in ("bytes", "bytes_h"):
+_COUNT = _Kind("count")
+
+
+def _kind(key: str) -> _Kind:
+    """By the last word of the dotted name that has a unit: ``server.cpu_s.hold_end`` is in seconds."""
+    for word in reversed(key.split(".")):
+        what, _, per = word.partition("_per_")
+        unit = next((unit for unit in ("bytes", *_TIMES) if unit in what.split("_")), None)
+        per = per if per in _PER else ""
+        if unit or per:
+            return _Kind(unit or "count", per)
+    return _Kind("bytes") if key.partition(".")[0] in _OF_BYTES else _COUNT
+
+
+def _bound(key: str, number: str) -> Fraction:
+    unit, per = _kind(key)
+    if per:
+        number = number.removesuffix(_PER[per][0]).strip()
+    if unit == "bytes":
         return _number(number, _BYTES, number)
-    if kind in ("ms", "s"):
-        per_s = 1000.0 if kind == "ms" else 1.0
+    if unit in _TIMES:
         match = _NUMBER.fullmatch(number)
-        if match is not None and not match[2]:
-            return float(match[1].replace("_", ""))
-        return parse_duration(number) * per_s
+        return exact(match[1]) if match is not None and not match[2] else exact_duration(number) * _TIMES[unit]
     return _number(number, _COUNTS, number)
 
 
-def _number(text: str, units: Mapping[str, float], said: str) -> float:
+def _number(text: str, units: Mapping[str, int], said: str) -> Fraction:
     match = _NUMBER.fullmatch(text)
     unit = (match[2] or "").strip().lower() if match is not None else ""
     if match is None or unit not in units:
@@ -258,15 +283,15 @@ def _number(text: str, units: Mapping[str, float], said: str) -> float:
         raise ValueError(
             f"{shown(said)} is not a number for it; write one{f', with {known} behind it if need be' if known else ''}"
         )
-    return float(match[1].replace("_", "")) * units[unit]
+    return exact(match[1]) * units[unit]
 
 
 def _shown(key: str, value: float) -> str:
-    kind = _kind(key)
-    if kind == "bytes_h":
-        return f"{format_bytes(value)} an hour"
-    if kind == "bytes":
-        return format_bytes(value)
-    if kind in ("ms", "s"):
-        return format_duration(value / 1000 if kind == "ms" else value)
-    return format_count(value) if value == int(value) else f"{value:.4g}"
+    unit, per = _kind(key)
+    if unit == "bytes":
+        said = format_bytes(value)
+    elif unit in _TIMES:
+        said = format_duration(value / float(_TIMES[unit]))
+    else:
+        said = format_count(value) if value == int(value) else f"{value:.4g}"
+    return f"{said} {_PER[per][1]}" if per else said

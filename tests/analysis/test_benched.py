@@ -13,7 +13,7 @@ from asyncli.benchplan import BenchPlan, BenchRun, build_bench_plan
 from asyncli.core.histogram import Histogram
 from asyncli.errors import PlanError
 from asyncli.plan import Layer
-from asyncli.records import Asked, Deaths, Ended, Finding, Sample, Tick
+from asyncli.records import STOLEN, Asked, CpuShares, Deaths, Ended, Finding, Sample, Tick
 from asyncli.report.benched import one_line, tick_line, to_json
 
 URL = "http://127.0.0.1:80/"
@@ -35,6 +35,8 @@ def a_run(
     complete: bool = True,
     ended: Ended = "asked",
     asked: Asked | None = None,
+    cpus_before: CpuShares | None = None,
+    cpus: CpuShares | None = None,
     **tick: Any,
 ) -> BenchRun:
     """Two seconds in which 1,000 requests were answered in 100 to 1,099 us, where nothing else is said."""
@@ -46,6 +48,7 @@ def a_run(
         plan=BenchPlan(urls=(URL,), **({"duration_s": 2.0} if plan is None else plan)),
         started="2026-01-01T00:00:00+00:00", elapsed_s=2.0, workers=workers, cpu_s=(cpu_s / 4, 3 * cpu_s / 4), complete=complete,
         ended=ended, total=total, ticks=[(1.0, total)], samples=samples, findings=[], environment={"server": {"label": "nginx/1.0"}},
+        cpus_before=cpus_before, cpus=cpus,
     )  # fmt: skip
 
 
@@ -184,3 +187,47 @@ def test_what_is_not_said_is_what_users_expect() -> None:
         build_bench_plan([])
     with pytest.raises(PlanError, match="unknown key; the keys are"):
         plan(hold="1s")
+
+
+def used(busy: float = 2.0, **others: float) -> CpuShares:
+    return CpuShares(2, busy, others, dict.fromkeys(others, (7, 8)))
+
+
+@pytest.mark.parametrize(
+    ("made", "before", "during", "verdict", "severity"),
+    [
+        # Loops that ran before: neither side had a core.
+        ({"cpu_s": 0.4, "server_s": 0.38}, used(loop=2.0), used(loop=1.6), "invalid", "error"),
+        ({"cpu_s": 0.4, "server_s": None}, used(loop=2.0), used(loop=1.6), "invalid", "error"),
+        ({"cpu_s": 1.4, "server_s": 1.4}, used(loop=1.0), used(loop=0.6), "invalid", "error"),
+        ({"cpu_s": 0.4, "plan": {"duration_s": 2.0, "rate": 500.0}}, used(loop=2.0), used(loop=1.6), "invalid", "error"),
+        ({"cpu_s": 0.4, "by_status": {200: 900, 500: 100}}, used(loop=2.0), used(loop=1.6), "failed", "error"),
+        # The server, or asyncli and it, had theirs.
+        ({"cpu_s": 0.8, "server_s": 1.8}, used(loop=1.0), used(loop=0.7), "passed", "warning"),
+        ({"cpu_s": 1.9, "server_s": 1.8}, used(loop=1.0), used(loop=0.3), "passed", "warning"),
+        # What rose with the bench may be the server's backend.
+        ({"cpu_s": 0.3, "server_s": 0.3}, used(0.1), used(php=1.7), "passed", "warning"),
+        ({"cpu_s": 0.3, "server_s": 0.3}, used(0.2, php=0.1), used(php=1.7), "passed", "warning"),
+        # A host with CPUs to spare, and what is small.
+        ({"cpu_s": 0.4, "server_s": 0.4}, used(loop=1.0), used(1.5, loop=1.0), "passed", None),
+        ({"cpu_s": 1.7, "server_s": 1.6}, used(loop=1.0), used(loop=0.15), "passed", None),
+        ({"cpu_s": 0.4, "server_s": 0.4}, None, None, "passed", None),
+    ],
+    ids=str,
+)
+def test_what_others_had_of_the_cpus(
+    made: dict[str, Any], before: CpuShares | None, during: CpuShares | None, verdict: str, severity: str | None
+) -> None:
+    found = benched(a_run(**made, cpus_before=before, cpus=during))
+    assert (found.verdict, [one.severity for one in found.findings if one.code == "host_busy"]) == (verdict, [severity] if severity else [])
+
+
+def test_a_stolen_machine_is_invalid_and_says_who_had_it() -> None:
+    during = CpuShares(2, 2.0, {"cc1": 0.9, STOLEN: 0.5, "sshd": 0.01}, {"cc1": (4, 5, 6, 7, 8), "sshd": (9,)})
+    found = benched(a_run(cpu_s=0.4, server_s=0.38, cpus_before=used(cc1=1.0), cpus=during))
+    assert found.verdict == "invalid"
+    assert found.why == (
+        "this host's 2 CPUs were 100% busy: asyncli used 0.20, the server 0.19, and other programs 1.40 (cc1, pids 4, 5, 6, 7 and "
+        "others: 0.90; the hypervisor (steal): 0.50): without them the figures may be higher"
+    )
+    assert json.loads(to_json(found))["host"]["others_cores"] == pytest.approx(1.41)

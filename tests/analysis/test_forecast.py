@@ -262,3 +262,46 @@ def test_a_remedy_is_named_only_where_it_can_work(environment: Environment, reme
     _, findings = forecast(PLAN, known(1e4, 9e3, 1.1e4), before(3e9), [], environment, PHASES, [])
     (found,) = [one for one in findings if "connection slots" in one.evidence]
     assert found.remedy.startswith("name its main process with --server-pid") if remedy else found.remedy == ""
+
+
+def in_use(before: float | None, then: float, processes: float = 1.0) -> Run:
+    """A run of 1,000 connections on a server whose fullest process may have 20,000 descriptors."""
+    run = a_run(1000)
+    start = run.phases[1].start_s
+    for sample in run.samples:
+        driven = sample.t_s > start
+        sample.values["server.descriptors_limit"] = 20_000.0
+        sample.values["server.processes"] = processes if driven else 1.0
+        if before is not None:
+            sample.values["server.descriptors"] = then if driven else before
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "connections", "how"),
+    [
+        (in_use(8, 1008), 19_992, "the fullest had 8 before the first connect, and 1,008 with 1,000 connections"),
+        # A proxy takes two; of eight processes the fullest has a seventh.
+        (in_use(20, 2020), 9_990, "carried on in a straight line"),
+        (in_use(20, 163), 139_720, "carried on in a straight line"),
+        (in_use(8, 8), None, "connections take none of its fullest one"),
+        (in_use(8, 9, processes=1001), None, "each connection has a process of its own"),
+        (in_use(None, 0), 20_000, "how many are open is not known"),
+        (in_use(None, 0, processes=3), 60_000, "how many are open is not known"),
+    ],
+)
+def test_a_server_is_bound_by_the_descriptors_of_its_processes(run: Run, connections: int | None, how: str) -> None:
+    found, findings = forecast_of(run)
+    row = by_name(found)["descriptors"]
+    assert row.connections == connections
+    assert "20,000 descriptors open (RLIMIT_NOFILE)" in row.how
+    assert how in row.how
+    (unknown,) = [one for one in findings if "connection slots" in one.evidence]
+    assert unknown.evidence.startswith("how many connections would fit is not known by the server's connection slots: ")
+    assert found.first == min((one for one in found.ceilings if one.connections is not None), key=lambda one: one.connections or 0).name
+
+
+def test_what_nginxs_workers_may_have_is_read_from_its_configuration() -> None:
+    run = in_use(8, 1008)
+    found, _ = forecast_of(run, [descriptors(4096, 1000 + 32)])
+    assert by_name(found)["descriptors"].connections == 4096 - 32

@@ -9,7 +9,7 @@ import pytest
 from synthetic_run import a_run, spread
 
 from asyncli.analysis.diagnosis import Diagnosis
-from asyncli.analysis.gaveway import GaveWay, Seen, least_available, memory_floor, served_most, what_gave_way
+from asyncli.analysis.gaveway import GaveWay, Seen, instead_of_forecast, least_available, memory_floor, served_most, what_gave_way
 from asyncli.analysis.series import end_of_hold, first_connect
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
@@ -81,6 +81,15 @@ def answered(status: int, count: int) -> Change:
     return change
 
 
+def since_the_start(name: str, per_s: float) -> Change:
+    def change(run: Run) -> None:
+        for sample in run.samples:
+            sample.values[name] = 100.0 + per_s * sample.t_s
+
+    return change
+
+
+STOLEN = (since_the_start("host.cpu_busy_s", 1.96), rising("server.cpu_s", 0.1), rising("generator.cpu_s", 0.05))
 CPUS = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 1.2), rising("generator.cpu_s", 0.6))
 SERVER_CPU = (rising("host.cpu_busy_s", 1.1), rising("server.cpu_s", 0.99), level(server__threads=1.0))
 GROUP = (level(server__group_limit_bytes=50e6, server__group_bytes=46e6), rising("server.group_killed", 0.0))
@@ -95,6 +104,8 @@ def found(one: Seen) -> GaveWay:
     [
         (seen(*CPUS, slow=SLOW), "host", "both_busy", True),
         (seen(*CPUS, lost("heartbeat_timeout")), "host", "both_busy", True),
+        # Others had the CPUs before the first connect too.
+        (seen(*STOLEN, slow=SLOW), "host", "both_busy", True),
         (seen(late=True), "host", "beats", True),
         # Who is late for want of CPU names the CPUs, whoever has them.
         (seen(rising("host.cpu_busy_s", 1.96), rising("generator.cpu_s", 0.1), late=True), "host", "both_busy", True),
@@ -231,3 +242,50 @@ def test_memory_on_this_host() -> None:
     low.values["host.available_bytes"] = 7e9
     assert least_available(run.samples, run.phases, run.ticks, run.environment) == 7e9
     assert end_of_hold(run.phases, run.ticks, run.samples) > low.t_s
+
+
+def of_ours(run: Run) -> None:
+    run.ticks[5][1].deaths["generator_lost"] = Deaths(50)
+
+
+def fewer(most: int) -> Change:
+    """No more than ``most`` were ever served."""
+
+    def change(run: Run) -> None:
+        for _, tick in run.ticks:
+            tick.held, tick.held_at_drain = min(tick.held, most), min(tick.held_at_drain, most)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (
+            seen(failed("refused", 909), fewer(1091)),
+            "no forecast, as 909 connects failed: nginx served at most about 1,100 of 2,000 at once; 909 connects were refused",
+        ),
+        (
+            seen(lost("closed_idle", 1), codes=("keepalive_time",)),
+            "no forecast, as 1 connection was lost: 9 died of keepalive_time",
+        ),
+        (
+            seen(lost("closed_idle", 7), failed("refused", 1), codes=("unheard_of",), certain=False),
+            "no forecast, as 7 connections were lost and 1 connect failed: 1 connect was refused",
+        ),
+        (
+            seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False),
+            "no forecast, as 7 connections were lost: it looks as if this gave way: 9 died of unheard_of",
+        ),
+    ],
+)  # fmt: skip
+def test_where_connections_were_lost_or_refused_it_is_said_what_gave_way(one: Seen, said: str) -> None:
+    finding = instead_of_forecast(one)
+    assert finding is not None
+    assert (finding.code, finding.evidence) == ("gave_way", said)
+    assert finding.remedy
+
+
+@pytest.mark.parametrize("changes", [(), (of_ours,)])
+def test_what_the_server_held_is_a_ground_for_a_forecast(changes: tuple[Change, ...]) -> None:
+    assert instead_of_forecast(seen(*changes)) is None

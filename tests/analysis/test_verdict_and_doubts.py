@@ -10,7 +10,7 @@ import pytest
 from synthetic_run import a_run, spread
 
 from asyncli.analysis import deaths
-from asyncli.analysis.company import company
+from asyncli.analysis.company import company, cpus_taken
 from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.totals import Totals, fold
@@ -320,6 +320,39 @@ def test_company_on_this_host(by: int, local: bool, words: str) -> None:
     assert words in finding.evidence
     assert company(of, [], [], run.samples, run.environment) == []
     assert company(of, run.phases, run.ticks, [], run.environment) == []
+
+
+def cpu(run: Run, **cores: tuple[float, float]) -> None:
+    """Cores in use before the first connect and from it on, by metric (two underscores for the dot)."""
+    start = run.phases[1].start_s
+    for sample in run.samples:
+        for name, (before, then) in cores.items():
+            used_s = before * min(sample.t_s, start) + then * max(0.0, sample.t_s - start)
+            sample.values[name.replace("__", ".")] = 50.0 + used_s
+
+
+@pytest.mark.parametrize(
+    ("cores", "local", "is_said"),
+    [
+        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, True),
+        ({"host__cpu_busy_s": (1.95, 1.98)}, False, True),
+        # What rose with the connections may be the server's backend; and a CPU was to be had.
+        ({"host__cpu_busy_s": (0.1, 1.98), "server__cpu_s": (0.0, 0.1)}, True, False),
+        ({"host__cpu_busy_s": (1.0, 1.5), "server__cpu_s": (0.0, 0.1)}, True, False),
+        ({"host__cpu_busy_s": (1.0, 1.98), "server__cpu_s": (0.9, 1.8)}, True, False),
+        # The server may be who used them.
+        ({"host__cpu_busy_s": (1.95, 1.98)}, True, False),
+        ({}, True, False),
+    ],
+)
+def test_cpus_that_others_took(cores: dict[str, tuple[float, float]], local: bool, is_said: bool) -> None:
+    run = a_run(1000, hold_s=10, local=local)
+    for sample in run.samples:
+        sample.values = {name: value for name, value in sample.values.items() if not name.endswith("cpu_s")}
+    run.environment["cpus"] = 2
+    cpu(run, generator__cpu_s=(0.0, 0.05), **cores)
+    found = cpus_taken(run.phases, run.ticks, run.samples, run.environment)
+    assert [one.code for one in found] == ["host_busy"] * is_said
 
 
 def test_error_statuses() -> None:

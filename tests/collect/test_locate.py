@@ -147,6 +147,7 @@ def test_a_forwarder_and_a_hidden_holder_are_not_the_server(tmp_path: Path, monk
     monkeypatch.setattr(locate, "read_listeners", lambda port, proc: [Listener(None, port, 7)])
     hidden = find_server(plan(), local=True, proc=tmp_path)
     assert "another user" in hidden.why_not
+    assert (hidden.hidden, locate.describe(hidden).document()["hidden"]) == (True, True)
     assert "run as root" in hidden.remedy
     (tmp_path / "10/fd").mkdir()
     (tmp_path / "10/fd/6").symlink_to("socket:[7]")

@@ -42,6 +42,16 @@ def test_the_descriptors_of_the_fullest_process_without_listing_them() -> None:
     assert Room(list).read().values == {}
 
 
+def test_where_they_cannot_be_counted_their_limit_is_known_all_the_same(tmp_path: Path) -> None:
+    for pid, limit in ((7, 20_000), (8, 1024), (9, "unlimited")):
+        (tmp_path / f"{pid}").mkdir()
+        # As before Linux 6.2: a directory of size 0.
+        (tmp_path / f"{pid}/fd").touch()
+        (tmp_path / f"{pid}/limits").write_text(f"Max open files            {limit}                20000                files\n")
+    assert Room(lambda: [7, 8, 9], proc=tmp_path).read().values == {"server.descriptors_limit": 1024.0}
+    assert Room(lambda: [9], proc=tmp_path).read().values == {}
+
+
 def a_proc(tmp_path: Path, **groups: str) -> Path:
     """A /proc of processes (p1...) in groups of cgroup v1."""
     proc = tmp_path / "proc"

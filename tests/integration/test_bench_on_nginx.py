@@ -8,6 +8,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -33,11 +35,15 @@ def counts(server: LabNginx) -> dict[str, int]:
 
 
 def bench(folder: Path, url: str, *arguments: str, status: int = 0) -> dict[str, Any]:
-    """The JSON of a bench of ``url`` that is to exit with ``status``."""
+    """The JSON of a bench of ``url`` that is to exit with ``status``, or with 4 where these tests share the CPUs with others."""
     done = run(folder, "bench", url, *arguments, "--json", "bench.json", "--quiet")
-    assert done.status == status, (done.out, done.err)
     document: dict[str, Any] = json.loads((folder / "bench.json").read_text())
+    assert done.status == status or (done.status == 4 and errors(document) == {"host_busy"}), (done.out, done.err)
     return document
+
+
+def errors(document: dict[str, Any]) -> set[str]:
+    return {one["code"] for one in document["findings"] if one["severity"] == "error"}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,7 @@ def test_the_server_counts_what_was_asked(
     assert after["accepts"] - before["accepts"] - 1 == connections
     keys_match(found, BENCH)
     assert set(found["environment"]) >= ENVIRONMENT
-    assert (found["verdict"], found["complete"]) == ("passed", True)
+    assert found["complete"] is True
     requests = found["requests"]
     assert (requests["total"], requests["failed"], requests["keepalive"]) == (3000, 0, keepalive)
     assert requests["by_status"] == {"200": 3000}
@@ -122,10 +128,10 @@ def test_the_first_signal_ends_it_and_reports(tmp_path: Path, nginx: LabNginx) -
         until(lambda: counts(nginx)["requests"] > before + 1000, "it asks")
         program.signal(signal.SIGINT)
         done = program.wait()
-        assert (done.status, done.err) == (99, "")
-        assert done.out.startswith("FAILED")
         program.until_gone()
     found = json.loads((tmp_path / "bench.json").read_text())
+    assert (done.status, done.err) == (4 if "host_busy" in errors(found) else 99, "")
+    assert done.out.startswith(found["verdict"].upper())
     requests = found["requests"]
     assert found["complete"] is False
     assert requests["total"] + requests["in_flight"] + requests["left"] == 1_000_000_000
@@ -244,7 +250,7 @@ def test_a_worker_that_stands_still_ends_it_and_is_named(tmp_path: Path, nginx: 
 
 def test_whichever_comes_first(tmp_path: Path, nginx: LabNginx) -> None:
     found = bench(tmp_path, nginx.url, "-n", "1000M", "-d", "300ms", "-c", "4")
-    assert (found["verdict"], found["complete"], found["duration_s"]) == ("passed", True, pytest.approx(0.3, rel=0.05))
+    assert (found["complete"], found["duration_s"]) == (True, pytest.approx(0.3, rel=0.05))
     requests = found["requests"]
     assert requests["total"] + requests["in_flight"] + requests["left"] == 1_000_000_000
     found = bench(tmp_path, nginx.url, "-n", "50", "-d", "20s", "-c", "4", "--workers", "40")
@@ -264,7 +270,26 @@ def test_a_server_that_falls_silent_does_not_pass(tmp_path: Path, nginx: LabNgin
         finally:
             for pid in workers:
                 os.kill(pid, signal.SIGCONT)
-    assert done.status == 99
     found = json.loads((tmp_path / "bench.json").read_text())
-    assert [one["code"] for one in found["findings"] if one["severity"] == "error"] == ["unanswered_at_end"]
+    assert done.status == (4 if "host_busy" in errors(found) else 99)
+    assert errors(found) - {"host_busy"} == {"unanswered_at_end"}
     assert found["requests"]["in_flight"] == 4
+
+
+def test_busy_loops_beside_it_make_it_invalid_and_are_named(tmp_path: Path, nginx: LabNginx) -> None:
+    """Two for each CPU: neither asyncli nor nginx has a core then, and both look idle."""
+    code = "import signal; signal.alarm(60)\nwhile True: pass"
+    loops = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        for loop in loops:
+            until(lambda pid=loop.pid: psutil.Process(pid).cpu_times().user > 0.05, "it loops")
+        found = bench(tmp_path, nginx.url, "-d", "2s", "-c", "16", status=4)
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert (found["verdict"], errors(found)) == ("invalid", {"host_busy"})
+    assert any(str(loop.pid) in found["why"] for loop in loops)
+    host = found["host"]
+    assert host["busy_cores"] > 0.9 * host["cpus"]
+    assert 0.3 * host["cpus"] < host["others_cores"] < host["busy_cores"]

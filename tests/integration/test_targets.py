@@ -7,6 +7,8 @@ import json
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -233,3 +235,60 @@ def test_the_built_in_server_is_called_that_at_every_number(tmp_path: Path) -> N
     assert "nginx" not in text
     assert re.search(r"^Counts compared +asyncli +built-in server$", text, re.MULTILINE)
     assert re.search(r"^built-in server \((PSS|RSS)\)", text, re.MULTILINE)
+
+
+FEW_DESCRIPTORS = """
+import asyncio, resource
+
+async def serve(reader, writer):
+    while await reader.readline():
+        while (await reader.readline()).strip():
+            pass
+        writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1024)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def few_descriptors() -> Iterator[int]:
+    """A server that may have 150 descriptors: whom it cannot accept waits in its listen queue, open at our end."""
+    with subprocess.Popen([sys.executable, "-c", FEW_DESCRIPTORS], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield int(server.stdout.readline())
+        finally:
+            server.kill()
+
+
+COUNTED = Path("/proc/self/fd").stat().st_size > 0
+
+
+@pytest.mark.skipif(not COUNTED, reason="before Linux 6.2 descriptors cannot be counted without listing them")
+def test_a_server_that_held_has_its_descriptors_among_the_limits_and_one_that_did_not_no_forecast(tmp_path: Path) -> None:
+    pace = ("-k", "4", "--batch", "10", "--interval", "100ms", "--timeout", "2s", "--hold", "5s", "--baseline", "1.5s", "--residue", "0")
+    with few_descriptors() as port:
+        url = f"http://127.0.0.1:{port}/"
+        run(tmp_path, "soak", url, "-c", "80", *pace, "--out", "held.db")
+        done = run(tmp_path, "soak", url, "-c", "250", *pace, "--force", "--out", "not.db")
+    held = report(tmp_path, "held.db")
+    assert held["connections"]["held"] == 80
+    assert held["forecast"]["first"] == "descriptors"
+    (row,) = [one for one in held["forecast"]["ceilings"] if one["name"] == "descriptors"]
+    assert 120 < row["connections"] < 150
+    said = report(tmp_path, "not.db")
+    assert said["connections"]["lost"] + said["connections"]["failed"] > 0
+    assert said["forecast"] == {"memory": None, "server_memory": None, "ceilings": [], "first": None}
+    (finding,) = [one for one in said["findings"] if one["code"] == "gave_way"]
+    served = re.search(r"served at most about (\d+) of 250 at once; .* had 1\d\d descriptors open, and may have 150$", finding["evidence"])
+    assert served is not None, finding
+    assert 110 <= int(served[1]) <= 150
+    assert "No forecast, as " in done.out
+    assert "would give out" not in done.out

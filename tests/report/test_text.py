@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from made_runs import unsteady
@@ -11,7 +12,9 @@ from rich.console import Console
 from synthetic_run import a_run
 
 from asyncli.analysis.drift import RULE as DRIFT_RULE
-from asyncli.records import Deaths, Finding, Gap
+from asyncli.plan import Plan, plan_document
+from asyncli.records import Check, Deaths, Finding, Gap
+from asyncli.report.again import command_for_the_server
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.text import answer, one_line, print_report, room
 from asyncli.store.reader import Run
@@ -101,6 +104,58 @@ def test_what_is_not_known_is_said_and_how_to_know_it() -> None:
     for sample in run.samples:
         sample.values.pop("host.used_bytes")
     assert answer(summarise(run)).endswith("this host's total is not known.")
+
+
+FLAGS = "-c 30000 -k 60 --status-url http://127.0.0.1:8081/status http://127.0.0.1:8080/"
+NOT_SEEN = Finding("server_processes_unknown", "warning", "they are not known", "name them")
+
+
+@pytest.mark.parametrize(
+    ("of_run", "environment", "why_not", "command"),
+    [
+        (
+            {}, {"server": {"hidden": True}, "program": "'/home/u/my env/bin/asyncli'"}, "its processes belong to another user",
+            f"sudo '/home/u/my env/bin/asyncli' soak {FLAGS}",
+        ),
+        (
+            {}, {"server": {"hidden": False}, "program": "/bin/asyncli"}, "its processes were not found",
+            f"/bin/asyncli soak --server-pid PID {FLAGS}",
+        ),
+        (
+            {"local": False}, {"program": "/bin/asyncli"}, "it is on another host",
+            f"/bin/asyncli soak --agent http://127.0.0.1:9165 {FLAGS}",
+        ),
+        ({"local": False}, {"server": {"hidden": True}, "agent": {"host": "b"}}, "its agent may not read its processes", "sudo asyncli agent"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_where_the_server_was_not_seen_the_answer_says_so_and_how_to_see_it(
+    of_run: dict[str, Any], environment: dict[str, Any], why_not: str, command: str
+) -> None:
+    run = a_run(30_000, server=False, label="", **of_run)
+    run.environment.update(environment)
+    run.findings.append(NOT_SEEN)
+    summary = summarise(run)
+    said = answer(summary)
+    assert said.startswith(f"What one more connection costs the server is not known, as {why_not} (on ")
+    assert said.endswith(f" in all). This tells: {command}"), said
+    assert "in asyncli" not in said
+    summary.cost.host_total = None
+    assert f"{why_not} (an end of it costs 4,0" in answer(summary)
+    summary.cost.kernel = None
+    assert f"{why_not}. This tells: " in answer(summary)
+
+
+def test_the_command_that_tells_has_the_plan_and_no_secret() -> None:
+    plan = Plan(
+        urls=("http://[::1]:80/a?b=1&c=2", "http://[::1]:81/"), connections=5, keepalive_s=2.5, hold_s=None, hold_until="07:00", reopen=False,
+        headers=("Authorization: Bearer s3cret",), fail_if=("lost > 0.1%", "held < 5"), force=True, interval_s=0.00001, server_name="x", seed=7,
+    )  # fmt: skip
+    _, command = command_for_the_server(plan_document(plan), {"local": True})
+    assert command == (
+        "asyncli soak --server-pid PID -c 5 -k 2.5 --interval 0.00001 --hold 'until 07:00' --no-reopen --fail-if 'lost > 0.1%' "
+        "--fail-if 'held < 5' --force --header ... 'http://[::1]:80/a?b=1&c=2' 'http://[::1]:81/'"
+    )
 
 
 def test_a_failed_run_names_causes_and_remedies() -> None:
@@ -244,6 +299,29 @@ def test_a_server_that_held_none_has_no_forecast_in_the_answer() -> None:
     assert "Room for connections" in printed(summary)
     summary.connections.opened = 0
     assert "Room for connections" not in printed(summary)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_first_limit_is_not_said_to_be_the_first_of_what_was_not_read(known: bool) -> None:
+    run = a_run(1000)
+    run.checks = [Check("file_max", "open files", "ok", 10_000, 2_000, "files")]
+    for sample in run.samples if known else ():
+        sample.values |= {"server.processes": 1.0, "server.descriptors_limit": 9000.0}
+    said = room(summarise(run))
+    assert "First open files of the whole host (fs.file-max) would give out, at about 5,000" in said
+    assert ("the server's own limits are not known" in said) is not known
+
+
+def test_after_a_failure_the_answer_says_what_gave_way_in_place_of_a_forecast() -> None:
+    run = a_run(100_000)
+    run.ticks[5][1].failures["refused"] = 7
+    summary = summarise(run)
+    assert (summary.forecast.memory, summary.forecast.ceilings, summary.forecast.first) == (None, [], None)
+    assert room(summary) == "No forecast, as 7 connects failed: 7 connects were refused."
+    said = printed(run)
+    assert room(summary) in flat(said)
+    assert "Room for connections" not in said
+    assert "forecast_unknown" not in [one.code for one in summary.findings]
 
 
 def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:

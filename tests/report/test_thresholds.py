@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -58,6 +59,38 @@ def test_what_a_limit_says_of_a_run(text: str, is_crossed: bool | None) -> None:
     assert crossed(text) is is_crossed
 
 
+@given(st.integers(1, 9999), st.integers(1, 1_000_000))
+def test_exactly_the_percentage_that_is_allowed_is_not_more_than_it(hundredths: int, times: int) -> None:
+    document = {"connections": {"requested": 10_000 * times, "lost": hundredths * times}}
+    for sign, is_crossed in ((">", False), (">=", True), ("==", True), ("<", False)):
+        limit = parse(f"lost {sign} {hundredths // 100}.{hundredths % 100:02}%", Summary)
+        assert judge([limit], document)[0].crossed is is_crossed
+
+
+@pytest.mark.parametrize("microseconds", [1, 7, 100, 300, 1_100, 4_700, 70_000])
+def test_exactly_the_latency_that_is_allowed_is_not_more_than_it(microseconds: int) -> None:
+    document = {"heartbeats": {"latency_ms": {"max": microseconds / 1000}}}
+    for written in (f"{microseconds}us", f"{microseconds / 1000}ms", f"{microseconds / 1000}", f"{microseconds / 1e6:.6f}s"):
+        for sign, is_crossed in ((">", False), (">=", True)):
+            outcome = judge([parse(f"heartbeats.latency_ms.max {sign} {written}", Summary)], document)[0]
+            assert outcome.crossed is is_crossed, written
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("server.cpu_s.hold_end > 1m", 60), ("server.cpu_s.hold_end > 60s", 60), ("server.cpu_s.baseline > 90", 90),
+        ("generator.cpu_s > 250ms", Fraction(1, 4)), ("generator.cpu_us_per_heartbeat > 0.1ms", 100),
+        ("heartbeats.latency_ms.p99 > 1m", 60_000), ("drift.server_user.minutes < 1h", 60), ("drift.server_user.bin_s > 1m", 60),
+        ("server.pss_bytes.hold_end > 1MB", 10**6), ("residue.server_user > 1MiB", 2**20), ("residue.after_s < 1m", 60),
+        ("drift.kernel.bytes_per_request > 1kB", 1000), ("drift.kernel > 1MB/h", 10**6), ("drift.kernel > 1.1MB", 1_100_000),
+        ("ramp.achieved_per_s < 1k/s", 1000), ("ramp.achieved_per_s < 1m", 10**6), ("held < 1.1k", 1100), ("opened > 1M", 10**6),
+    ],
+)  # fmt: skip
+def test_the_unit_goes_with_what_the_number_is_of_wherever_its_name_says_so(text: str, bound: int | Fraction) -> None:
+    assert parse(text, Summary).bound == bound
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -80,6 +113,11 @@ def test_what_a_limit_says_of_a_run(text: str, is_crossed: bool | None) -> None:
         ("heartbeats.by_status.5xx > 0", "is no status of HTTP; write one with its three digits, for example heartbeats.by_status.503"),
         ("connections.deaths > 0", "'connections.deaths' is no number of a run"),
         ("lost > 1e999", "beyond any number of a run"),
+        # Written out as a fraction it would fill the memory.
+        ("lost > 1e-999999999", "beyond any number of a run"),
+        ("server.cpu_s.hold_end > 1e-999999999s", "is not a duration"),
+        ("server.cpu_s.hold_end > 1MB", "is not a duration"),
+        ("cost.kernel > 1MB/h", "is not a number for it"),
         ("cost.server_user > " + "9" * 400, "999... is beyond any number of a run"),
         # In a pattern that gives back what it took, blanks are tried in each of their splits: minutes.
         ("lost > 1" + " " * 120_000 + "x", "... is not a number for it"),
