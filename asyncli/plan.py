@@ -377,8 +377,10 @@ def _one_by_one(layer: Layer) -> Layer:
             batch, interval_s = parse_pace(pace)
         except ValueError as error:
             raise PlanError(f"{layer.locate('ramp')}: {error}") from None
-        # Beside it, the key that says one of the two again says it more exactly.
-        values = {"batch": batch, "interval": interval_s} | values
+        if twice := [layer.locate(key) for key in ("batch", "interval") if key in values]:
+            what = "both say how fast the ramp is; leave out the one or the other"
+            raise PlanError(f"{layer.locate('ramp')} and {' and '.join(twice)}: {what}")
+        values |= {"batch": batch, "interval": interval_s}
     if "hold" in values:
         hold = values["hold"]
         by_clock = hold.strip()[5:] if isinstance(hold, str) and hold.strip().lower().startswith("until") else None
