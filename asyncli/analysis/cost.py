@@ -551,18 +551,23 @@ def _server_count(samples: Sequence[Sample], held: Series, phases: Sequence[Phas
     return Series(active.t_s, [max(0.0, value - 1) for value in active.values])
 
 
+# What is queued is part of no sum, and not missed where all else is.
+_TOLD = frozenset(CALLED) - {"kernel_queued", "listing"}
+
+
 def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: Plan) -> Finding:
     """The ramp was too short for a slope: of which costs there is a difference of two ``levels`` instead, and of which none."""
     points = f"{max([*levels.values(), *few.values()])} points of the {wanted} that it wants"
     evidence = f"the ramp was too short for a slope of memory ({points})"
     if 0 < plan.plateaus < FEWEST_PLATEAUS:
         evidence = f"{plan.plateaus} of the {FEWEST_PLATEAUS} plateaus that a slope of memory wants, and {evidence}"
-    if levels:
-        evidence += ": a cost is the difference of two levels, before and in the hold, with what the first connections take once"
-    if few:
-        # What is queued is part of no sum, and not missed where all else is.
-        of = ", ".join(CALLED[name] for name in few if name != "kernel_queued" or len(few) == 1)
-        evidence += f"{'; ' if levels else ': '}no cost is known of {of}"
+    two = "the difference of two levels, before and in the hold, with what the first connections take once, is the cost of"
+    parts = [
+        f"{what} {', '.join(of)}"
+        for names, what in ((levels, two), (few, "no cost is known of"))
+        if (of := [CALLED[name] for name in CALLED if name in names and name in _TOLD])
+    ]
+    evidence += f": {'; '.join(parts)}"
     return Finding("cost_few_points", "info", evidence, "--plateaus 5" if plan.plateaus else _ramp_that_fits(plan))
 
 

@@ -160,7 +160,7 @@ def doubts(summary: Summary) -> list[str]:
     if shared is not None:
         found.append(f"But we were not alone: {oneline(shared.evidence)}.")
     total, few = summary.cost.host_total, next((one for one in summary.findings if one.code == "cost_few_points"), None)
-    if few is not None and few.remedy and summary.connections.held:
+    if few is not None and total is not None and total.of_levels and few.remedy:
         found.append(f"The ramp was too short for the cost of one more alone; {few.remedy} is slow enough.")
     elif total is not None and total.ci95[0] > 0 and total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection):
         found.append("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.")

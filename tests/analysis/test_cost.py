@@ -150,7 +150,7 @@ def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: fl
         assert covered(found, name, true) >= (90 if phi < 0.9 else 85), name
     one = found[0]
     assert [finding.code for finding in one.findings] == ["cost_few_points"]
-    assert "the difference of two levels, before and in the hold, with what the first connections take once" in one.findings[0].evidence
+    assert "the difference of two levels, before and in the hold, with what the first connections take once, is the cost of the server" in one.findings[0].evidence
     assert one.server_user is not None
     assert one.server_user.of_levels
     assert re.fullmatch(r"difference of two levels, with what .* once of PSS \(6 samples before, [78] in the hold\)", one.server_user.method)

@@ -63,7 +63,7 @@ def test_a_longer_period_is_said_once_and_not_for_one_dear_round() -> None:
 
 
 def test_our_own_memory_is_read_more_seldom() -> None:
-    assert rounds(Schedule("generator_memory"), 0.0046, 12)[0] == [0, 5, 10]
+    assert rounds(Schedule("generator_memory"), 0.0046, 12)[0] == [0, 4, 8]
 
 
 def test_a_dear_round_among_cheap_ones_is_not_worth_a_word() -> None:
