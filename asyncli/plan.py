@@ -34,6 +34,7 @@ SHORTEST_INTERVAL_S = 1e-6
 # A plan file is some lines; what is more is another file, or a device without end. And Python's reader of TOML takes seconds for
 # some 30,000 bytes, if they are dots.
 LONGEST_FILE = 16_384
+_AN_HOUR = 3600.0
 _AUTHORITY = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|[-._0-9A-Za-z]+)(?::(?P<port>[^:]*))?")
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
@@ -97,6 +98,12 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def asked_per_s(self) -> float:
         """The ramp's pace in connections a second."""
         return self.batch / self.interval_s
+
+    @property
+    def lasts_s(self) -> float:
+        """From the baseline to the residue, without the drain; as if it were held for an hour where nobody knows for how long."""
+        hold_s = _AN_HOUR if self.hold_s is None else self.hold_s
+        return self.baseline_s + self.schedule.end_s + hold_s + self.residue_s
 
     @property
     def schedule(self) -> Ramp:
@@ -379,8 +386,10 @@ def _one_by_one(layer: Layer) -> Layer:
             batch, interval_s = parse_pace(pace)
         except ValueError as error:
             raise PlanError(f"{layer.locate('ramp')}: {error}") from None
-        # Beside it, the key that says one of the two again says it more exactly.
-        values = {"batch": batch, "interval": interval_s} | values
+        if twice := [layer.locate(key) for key in ("batch", "interval") if key in values]:
+            what = "both say how fast the ramp is; leave out the one or the other"
+            raise PlanError(f"{layer.locate('ramp')} and {' and '.join(twice)}: {what}")
+        values |= {"batch": batch, "interval": interval_s}
     if "hold" in values:
         hold = values["hold"]
         by_clock = hold.strip()[5:] if isinstance(hold, str) and hold.strip().lower().startswith("until") else None

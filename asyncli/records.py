@@ -267,6 +267,7 @@ METRICS: dict[str, str] = {
     "server.ended": "processes of the server that ended since our start: a reload ends all workers, a crash one",
     "server.pss_bytes": "proportional set size, summed over the server's processes",
     "server.uss_bytes": "private memory, summed over the server's processes",
+    "server.anon_shmem_bytes": "PSS of anonymous and shared memory, swapped out or not, summed; no pages of files",
     "server.rss_bytes": "resident set size, summed (counts shared pages many times)",
     "server.cpu_s": "user and system time of the server's processes since their start",
     "server.descriptors": "descriptors of that process of the server which has most of its limit in use",

@@ -144,11 +144,23 @@ def _float(value: float) -> float:
         return math.inf
 
 
+# A rate is opened in batches this far apart, or one by one further apart: what the loop's clock keeps, and no burst.
+_BATCH_S = 0.010
+
+
 def parse_pace(value: object) -> tuple[int, float]:
-    """A ramp's pace as (connections, seconds): ``"10/10ms"`` is ten connections every ten milliseconds."""
+    """A ramp's pace as (connections, seconds).
+
+    ``"10/10ms"`` is ten connections every ten milliseconds; ``"100/s"``, without a number behind the slash, is a rate: one every
+    ten milliseconds.
+    """
     if not isinstance(value, str) or value.count("/") != 1:
-        raise ValueError(f"{shown(value)} is not a pace; write connections/time, for example 10/10ms")
+        raise ValueError(f"{shown(value)} is not a pace; write connections/time, for example 100/s or 10/10ms")
     count, time = value.split("/")
+    if time.strip().isalpha():
+        per_s = parse_count(count) / parse_duration(f"1{time.strip()}")
+        batch = max(1, math.floor(per_s * _BATCH_S))
+        return batch, batch / per_s
     batch, interval_s = parse_count(count), parse_duration(time or "?")
     if interval_s == 0:
         raise ValueError(f"{shown(value)} has a zero interval; write for example 10/10ms")

@@ -116,6 +116,8 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"interval": "0"}, "--interval"),
         ({"batch": "0"}, "--batch"),
         ({"ramp": "10/0ms"}, "--ramp"),
+        ({"ramp": "100/s", "batch": "5"}, "--ramp and --batch: both say how fast the ramp is"),
+        ({"ramp": "100/s", "batch": "5", "interval": "1s"}, "--ramp and --batch and --interval: both say"),
         ({"connections": "0"}, "--connections"),
         ({"connections": "-5"}, "--connections"),
         ({"connections": "many"}, "--connections"),
@@ -155,6 +157,17 @@ def test_wrong_input_gets_one_line(values: dict[str, Any], words: str) -> None:
     assert caught.value.exit_status == 2
 
 
+def test_a_ramp_may_be_a_rate_in_flags_and_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text('ramp = "200/s"\nconnections = 3000')
+    of_file, of_flag = build_plan([Layer("d", {"urls": [URL]}), read_plan_file(file)]), plan(ramp="200/s", connections=3000)
+    for one in (of_file, of_flag):
+        assert (one.asked_per_s, one.batch, one.schedule.end_s) == (pytest.approx(200), 2, pytest.approx(15, abs=0.02))
+    # A flag is stronger than a file, whichever way either says it.
+    stronger = build_plan([Layer("d", {"urls": [URL]}), read_plan_file(file), Layer("--{key}", {"ramp": "10/1s"})])
+    assert (stronger.batch, stronger.interval_s) == (10, 1.0)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -163,6 +176,7 @@ def test_wrong_input_gets_one_line(values: dict[str, Any], words: str) -> None:
         ("connections = ", "is not TOML"),
         ('keepalive = "soon"', "keepalive: 'soon' is not a duration"),
         ("reopen = 1", "neither true nor false"),
+        ('ramp = "100/s"\ninterval = "1s"', "interval: both say how fast the ramp is"),
         ("seed = " + "9" * 5000, "is not TOML (Exceeds the limit"),
         ("seed = 0x" + "f" * 5000, "this int is not a seed"),
         ("urls = " + "[" * 5000, "is not TOML (maximum recursion"),

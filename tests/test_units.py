@@ -59,7 +59,12 @@ def test_no_durations(text: Any) -> None:
 
 def test_paces() -> None:
     assert parse_pace("10/10ms") == (10, 0.01)
-    for text in ("10", "0/10ms", "10/0ms", "10/", "/10ms", "1/2/3", 10):
+    # A rate: without a number behind the slash, and no burst of a hundred in each second.
+    for text, batch, per_s in (("100/s", 1, 100), ("5k/s", 50, 5000), ("30/s", 1, 30), ("6000/min", 1, 100), ("1/ms", 10, 1000), ("4/h", 1, 4 / 3600)):
+        pace = parse_pace(text)
+        assert pace[0] == batch
+        assert pace[0] / pace[1] == pytest.approx(per_s)
+    for text in ("10", "0/s", "10/parsec", "x/s", "0/10ms", "10/0ms", "10/", "/10ms", "1/2/3", 10):
         with pytest.raises(ValueError, match="write"):
             parse_pace(text)
 

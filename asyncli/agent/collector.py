@@ -141,6 +141,7 @@ class AgentCollector:
             self._plan, clock=self._clock, generator_pids=self._pids, on_sample=self._on_sample, on_finding=self._on_finding,
             local=False, probes=self._probes(),
         )  # fmt: skip
+        self._here.begin()
         offset = self._link.clock.now(time.monotonic())
         assert offset is not None
         server = hello.server.version or hello.server.name or "the server"

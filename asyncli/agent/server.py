@@ -364,6 +364,7 @@ class Agent:
         word = self._lease.take(f"{_shown(wish.holder)}, from {address} since {time.strftime('%H:%M:%S')}", now_s)
         if word is None:
             return self._no(address, 409, f"it is held by {self._lease.holder}")
+        self._collector.begin()
         return _answer(Granted(word, self._ring.newest))
 
     async def _leave(self, request: web.Request) -> web.Response:

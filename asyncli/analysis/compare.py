@@ -31,7 +31,7 @@ import msgspec
 
 from asyncli.analysis.company import company
 from asyncli.analysis.cost import Costs, costs, server_memory
-from asyncli.analysis.drift import SOURCES, drifts
+from asyncli.analysis.drift import drifts, source_of
 from asyncli.analysis.gaps import for_cost, for_drift, outside
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.series import Ticks, end_of_hold, phase, series
@@ -353,8 +353,8 @@ def _kinds(samples: Sequence[Sample], *, with_server: bool) -> dict[str, str]:
     """PSS shares out what processes share, RSS counts it in each, USS in none: one less another is no difference of servers."""
     # What is left over is less the server's memory where that is on the host that was sampled.
     keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if with_server else [])]
-    source = next((name for name in SOURCES["server_user"] if len(series(samples, name))), "")
-    return dict.fromkeys(keys, server_memory(samples)[1]) | {"drift.server_user": source[len("server.") : -len("_bytes")].upper()}
+    source = source_of(samples, "server_user").removeprefix("server.").removesuffix("_bytes")
+    return dict.fromkeys(keys, server_memory(samples)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
 
 
 def _memory(said: dict[str, Said], run: Records, stop_s: float) -> None:

@@ -4,13 +4,15 @@ A slope, not a quotient: the quotient would spread fixed cost (nginx writes all 
 connections. Raw seconds are autocorrelated (memory moves slowly), and an interval from them as if they were not would be
 too narrow; so the ramp is cut into bins of equal N and each gives one point, the medians of N and of the metric. The
 correlation that is left between points is part of the fit (:mod:`asyncli.analysis.regression`).
+
+Where the ramp is too short for that, a difference of two levels, before and in the hold, which is named as that.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -20,9 +22,9 @@ from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time
 from asyncli.analysis.sides import Sides, of_ours, sides
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_count
 
-__all__ = ["CALLED", "CONFIDENCE", "SETTLED", "SURE", "Cost", "Costs", "Fit", "Residue", "costs"]
+__all__ = ["CALLED", "CONFIDENCE", "LEVELS", "SETTLED", "SURE", "Cost", "Costs", "Fit", "Residue", "costs"]
 
 # Forty points tell noise that is fresh in each from noise that wanders better than twenty do. A ramp of two minutes fills each
 # with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than six.
@@ -60,6 +62,10 @@ _MOVES_BEYOND = 2.5
 #: A slope whose interval is wider than this share of it, on either side, is no number to go by.
 SURE = 0.5
 
+#: How the method of a cost begins that is no slope: memory in the hold less memory before the first connection, by the
+#: connections. A slope has none of what the first ones take once.
+LEVELS = "difference of two levels, with what the first connections take once"
+
 #: The parts of a cost in words.
 CALLED = {
     "server_user": "the server", "kernel": "the kernel", "kernel_queued": "queued buffers", "generator_user": "asyncli",
@@ -91,6 +97,11 @@ class Cost(msgspec.Struct):
     method: str
     points: int
     r2: float | None = None
+
+    @property
+    def of_levels(self) -> bool:
+        """Whether it is a difference of two levels, and no slope."""
+        return self.method.startswith(LEVELS)
 
     @property
     def half_width(self) -> float:
@@ -258,11 +269,16 @@ class _Fitter:
         #: Plateaus that were rested on to the end.
         self.reached = len(rests)
         self._rests = rests if len(rests) >= FEWEST_PLATEAUS else []
+        # At rest with all connections held, for where the ramp is too short for a line.
+        held_any = hold is not None and any(tick.held for _, tick in ticks)
+        self._rest = (hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end)) if hold is not None and held_any else None
         #: Nothing after this instant goes into a fit.
-        self.until_s = self._end + 1.0
+        self.until_s = max(self._end + 1.0, self._rest[1] if self._rest is not None else -math.inf)
         self.points_wanted = FEWEST_PLATEAUS + 1 if self._rests else FEWEST_RAMP_POINTS
         #: By the name of the cost: what each plateau (by its number from 1) still moved by, and the share of its climb.
         self.unsettled: dict[str, list[tuple[int, float, float]]] = {}
+        #: By the name of the cost that is a difference of two levels: how many points there were for a slope.
+        self.levels: dict[str, int] = {}
         #: By the name of the cost: the longest time (from, to) without a sample in the ramp, where it is long.
         self.gaps: dict[str, tuple[float, float]] = {}
 
@@ -275,7 +291,10 @@ class _Fitter:
             points = ramp_points(metric, self._held, self._start, self._end)
         line = regress(points) if len(points) >= self.points_wanted else None
         if line is None:
-            return len(points)
+            found = self._two_levels(name, metric, note)
+            if found is not None:
+                self.levels[name] = len(points)
+            return found or len(points)
         before = bool(metric.between(-math.inf, self._start).values)
         medians = len(points) - before
         how = f"plateau medians ({medians})" if self._rests else f"ramp, medians of {medians} bins"
@@ -299,6 +318,33 @@ class _Fitter:
         cost = Cost(line.slope, (low, high), line.intercept, method, len(on_it), line.r2)
         seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
         return Fit(cost, [one.n for one in on_it], [one.value for one in on_it], seconds_n, every.values, line, apart)
+
+    def _two_levels(self, name: str, metric: Series, note: str) -> Fit | None:
+        """The difference of two levels by the connections: of the baseline, and of the last half of the hold's first seconds.
+
+        Its interval is that of the line through the samples of both, which wander from one to the next and from one level to the
+        other alike; wider by what the metric still moves by in the hold. None where one of them was not sampled.
+        """
+        if self._rest is None:
+            return None
+        begin, end = self._rest
+        before = metric.between(-math.inf, self._start)
+        rest = metric.between((begin + end) / 2, end) or metric.between(begin, end)
+        points = [Point(t_s, 0.0, value) for t_s, value in before.rows()]
+        points += [Point(t_s, n, value) for t_s, value in rest.rows() if (n := self._held.at(t_s) or 0.0) > 0]
+        line = regress(points) if before and rest else None
+        if line is None:
+            return None
+        low, high = line.slope - line.half, line.slope + line.half
+        levels = [statistics.median(one.values) for one in (before, rest)]
+        (moved,) = unsettled([rest], [levels[1] - levels[0]])
+        most = max(one.n for one in points)
+        low, high = min(low, low + moved / most), max(high, high + moved / most)
+        method = f"{LEVELS}{note}{self._over} ({len(before)} samples before, {len(points) - len(before)} in the hold)"
+        cost = Cost(line.slope, (low, high), line.intercept, method, len(points), line.r2)
+        every = metric.between(-math.inf, end)
+        seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
+        return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line)
 
     def _moving(self, name: str, metric: Series) -> list[float]:
         """What each plateau still moved by, noted under ``name``."""
@@ -381,9 +427,13 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
     result.residue = residue(phases, ticks, samples, listed=any(one.code == "descriptors_listed" for one in result.findings))
-    for names, finding in _unknown(few, unread, ours.points_wanted, plan):
-        result.findings.append(finding)
-        result.unknown |= dict.fromkeys(names, finding.evidence)
+    if (levels := {name: points for one in (server, ours) for name, points in one.levels.items() if name in result.fits}) or few:
+        result.findings.append(_few_points(levels, few, ours.points_wanted, plan))
+        result.unknown |= dict.fromkeys(few, result.findings[-1].evidence)
+    if unread:
+        evidence = f"no cost is known of what was not sampled in the ramp: {', '.join(unread.values())}"
+        result.findings.append(Finding("cost_not_sampled", "info", evidence, "see the other findings for why it was not read"))
+        result.unknown |= dict.fromkeys(unread, evidence)
     result.findings += _doubts(result, plan, held, ours, shared, server)
     if result.residual is None:
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
@@ -501,29 +551,33 @@ def _server_count(samples: Sequence[Sample], held: Series, phases: Sequence[Phas
     return Series(active.t_s, [max(0.0, value - 1) for value in active.values])
 
 
-def _unknown(few: dict[str, int], unread: dict[str, str], wanted: int, plan: Plan) -> list[tuple[Collection[str], Finding]]:
-    """Findings for what is not known, and of which costs each speaks."""
-    found: list[tuple[Collection[str], Finding]] = []
-    # What is queued is part of no sum, and not missed where all else is.
-    of = ", ".join(CALLED[name] for name in few if name != "kernel_queued" or len(few) == 1)
-    points = f"{max(few.values(), default=0)} points of the {wanted} that it wants"
-    if few and 0 < plan.plateaus < FEWEST_PLATEAUS:
-        evidence = (
-            f"too few plateaus for a slope of memory ({plan.plateaus} of the {FEWEST_PLATEAUS} that it wants), and the ramp was "
-            f"too short for one by itself ({points}): no cost is known of {of}"
-        )
-        found.append((few, Finding("cost_few_points", "info", evidence, "--plateaus 5")))
-    elif few:
-        interval_ms = math.ceil(_RAMP_THAT_FITS_S / math.ceil(plan.connections / plan.batch) * 1000)
-        interval_ms = max(interval_ms, math.ceil(plan.interval_s * 2000))
-        evidence = f"the ramp was too short for a slope of memory ({points}): no cost is known of {of}"
-        remedy = f"ramp more slowly, for example --interval {format_duration(interval_ms / 1000).replace(' ', '')}"
-        found.append((few, Finding("cost_few_points", "info", evidence, remedy)))
-    if unread:
-        evidence = f"no cost is known of what was not sampled in the ramp: {', '.join(unread.values())}"
-        remedy = "see the other findings for why it was not read"
-        found.append((unread, Finding("cost_not_sampled", "info", evidence, remedy)))
-    return found
+# What is queued is part of no sum, and not missed where all else is.
+_TOLD = frozenset(CALLED) - {"kernel_queued", "listing"}
+
+
+def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: Plan) -> Finding:
+    """The ramp was too short for a slope: of which costs there is a difference of two ``levels`` instead, and of which none."""
+    points = f"{max([*levels.values(), *few.values()])} points of the {wanted} that it wants"
+    evidence = f"the ramp was too short for a slope of memory ({points})"
+    if 0 < plan.plateaus < FEWEST_PLATEAUS:
+        evidence = f"{plan.plateaus} of the {FEWEST_PLATEAUS} plateaus that a slope of memory wants, and {evidence}"
+    two = "the difference of two levels, before and in the hold, with what the first connections take once, is the cost of"
+    parts = [
+        f"{what} {', '.join(of)}"
+        for names, what in ((levels, two), (few, "no cost is known of"))
+        if (of := [CALLED[name] for name in CALLED if name in names and name in _TOLD])
+    ]
+    evidence += f": {'; '.join(parts)}"
+    return Finding("cost_few_points", "info", evidence, "--plateaus 5" if plan.plateaus else _ramp_that_fits(plan))
+
+
+def _ramp_that_fits(plan: Plan) -> str:
+    """What to write for a ramp that has points enough for a slope."""
+    per_s = min(plan.connections / _RAMP_THAT_FITS_S, plan.asked_per_s / 2)
+    if per_s < 1:
+        return "--plateaus 5" if plan.connections >= 5 else "more connections"
+    digit = 10 ** math.floor(math.log10(per_s))
+    return f"--ramp {math.floor(per_s / digit) * digit}/s"
 
 
 def _doubts(known: Costs, plan: Plan, held: Series, *fitters: _Fitter) -> list[Finding]:
@@ -538,7 +592,7 @@ def _doubts(known: Costs, plan: Plan, held: Series, *fitters: _Fitter) -> list[F
             "known for those, not for the rest"
         )
         found.append(Finding("cost_of_a_part", "warning", evidence, "see the other findings for what ended it, and run again"))
-    if plan.plateaus and reached < FEWEST_PLATEAUS:
+    if plan.plateaus and reached < FEWEST_PLATEAUS and not any(one.levels for one in fitters):
         evidence = (
             f"{reached} of {plan.plateaus} {'plateau was' if plan.plateaus == 1 else 'plateaus were'} rested on to the end, and "
             f"a slope wants {FEWEST_PLATEAUS}: the seconds of the ramp were used instead"

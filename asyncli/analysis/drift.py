@@ -53,15 +53,19 @@ _PAGE = 4096.0
 # The free memory lasts longer than any run that is planned (h).
 _FOR_EVER_H = 10 * 365 * 24.0
 
-#: Of which metric of the samples each drift is the drift: of the first of these that was read. The server's private memory
-#: before its PSS: that moves with every other process that maps the same files. In a hold of 100,000 connections on nginx
-#: it fell by 230 kB within two seconds, while nothing private changed by a byte in ten minutes.
+#: Of which metric of the samples each drift is the drift: of the first of these that was read. The server's anonymous and shared
+#: memory before its PSS: that has pages of files too, of which its share moves with every other process that maps them. In a
+#: hold of 100,000 connections on nginx it fell by 230 kB within two seconds, while nothing private changed by a byte in ten
+#: minutes. Private memory alone would hide what its processes share.
 SOURCES: dict[MetricName, tuple[str, ...]] = {
-    "server_user": ("server.uss_bytes", "server.pss_bytes", "server.rss_bytes"),
+    "server_user": ("server.anon_shmem_bytes", "server.uss_bytes", "server.pss_bytes", "server.rss_bytes"),
     "kernel": ("kernel.socket_bytes",),
     "generator_user": ("generator.uss_bytes",),
     "host_total": ("host.used_bytes",),
 }
+# What of the server's memory these leave out (of files; of private memory also what is shared) is in both of these. What both
+# grow by is the server's doing: PSS alone another program moves that unmaps the same files, RSS alone one process more.
+_WIDER = ("server.pss_bytes", "server.rss_bytes")
 
 RULE = (
     "the slope through the medians of each minute of the hold (Theil-Sen), less its first --keepalive seconds, in which "
@@ -96,6 +100,8 @@ class Drift(msgspec.Struct):
     level_bytes: float | None = None
     #: The rate over answered heartbeats per hour: where it grows, what a server that leaks at each request leaks at each.
     bytes_per_request: float | None = None
+    #: Of which metric of the samples.
+    metric: str = ""
 
 
 class Trend(msgspec.Struct, frozen=True):
@@ -254,9 +260,13 @@ def drifts(
     found: dict[MetricName, Drift] = {}
     starts_anew = _restarts(samples)
     for name in SOURCES:
-        metric = drifting(samples, name)
+        source = source_of(samples, name)
+        metric = drifting(samples, source)
         if metric.between(start, end).t_s:
-            found[name] = look.at(metric, follows=name == "kernel", cuts=starts_anew if name == "server_user" else ())
+            of_server = name == "server_user"
+            wider = [series(samples, one) for one in _WIDER] if of_server and source not in _WIDER else []
+            found[name] = look.at(metric, follows=name == "kernel", cuts=starts_anew if of_server else (), wider=wider)
+            found[name].metric = found[name].metric or source
             if name in _SLOW_TO_TELL and found[name].minutes < FEWEST_POINTS and found[name].verdict in ("grows", "shrinks"):
                 found[name].verdict = "too_short"
     available = series(samples, "host.available_bytes").last(until_s=end)
@@ -272,14 +282,19 @@ def medians(
     points = {}
     for name, one in found.items():
         if one.from_s is not None and one.to_s is not None:
-            points[name] = Series(*look.medians(drifting(samples, name), one.from_s, one.to_s, one.bin_s)[:2])
+            points[name] = Series(*look.medians(drifting(samples, one.metric), one.from_s, one.to_s, one.bin_s)[:2])
     return points
 
 
-def drifting(samples: Sequence[Sample], name: MetricName) -> Series:
-    """The memory over time whose drift ``name`` is; empty where it was not sampled."""
-    metric = next((one for source in SOURCES[name] if len(one := series(samples, source))), Series())
-    listing = series(samples, "kernel.listing_bytes") if name == "host_total" else Series()
+def source_of(samples: Sequence[Sample], name: MetricName) -> str:
+    """The metric whose drift ``name`` is (see :data:`SOURCES`); "" where none was sampled."""
+    return next((source for source in SOURCES[name] if len(series(samples, source))), "")
+
+
+def drifting(samples: Sequence[Sample], source: str) -> Series:
+    """The memory ``source`` over time, of the host without inodes of /proc; empty where it was not sampled."""
+    metric = series(samples, source)
+    listing = series(samples, "kernel.listing_bytes") if source == "host.used_bytes" else Series()
     return _less(metric, listing) if len(listing) else metric
 
 
@@ -293,10 +308,11 @@ class _Look:
         self._start, self._end, self._held, self._before = start_s, end_s, held, first_connect_s
         self._answered = Series([t_s for t_s, _ in ticks], [float(tick.answered) for _, tick in ticks])
 
-    def at(self, metric: Series, *, follows: bool, cuts: Sequence[float]) -> Drift:
+    def at(self, metric: Series, *, follows: bool, cuts: Sequence[float], wider: Sequence[Series] = ()) -> Drift:
         """The drift of ``metric``, which surely ``follows`` the number of connections or perhaps does.
 
-        ``cuts``: where it begins anew; the longest stretch between two of them counts.
+        ``cuts``: where it begins anew; the longest stretch between two of them counts. ``wider``: what ``metric`` leaves out is
+        in each of these: where all of them grow by more, that is the drift, and what all may grow by is not excluded.
         """
         edges = [self._start, *(cut for cut in cuts if self._start < cut < self._end), self._end]
         start, end = max(pairwise(edges), key=lambda stretch: stretch[1] - stretch[0])
@@ -312,22 +328,40 @@ class _Look:
         )  # fmt: skip
         if len(times) < FEWEST_POINTS:
             return result
-        hours = [t_s / 3600 for t_s in times]
+        found = self._trend(metric, times, values, held, follows=follows)
+        if (more := self._of_all(wider, start, end, bin_s, follows=follows)) is not None:
+            if more.p_value < 1 - CONFIDENCE and more.low > max(0.0, found.high):
+                found, result.metric = more, _WIDER[0]
+            else:
+                found = msgspec.structs.replace(found, high=max(found.high, more.high))
+        self._conclude(result, found, statistics.median(values), start, end)
+        return result
+
+    def _of_all(self, wider: Sequence[Series], start: float, end: float, bin_s: float, *, follows: bool) -> Trend | None:
+        """What each of ``wider`` grows by at least; None where one has too few points, or there are none."""
+        rows = [self.medians(one, start, end, bin_s) for one in wider]
+        if not rows or min(len(times) for times, _, _ in rows) < FEWEST_POINTS:
+            return None
+        each = [self._trend(one, *row, follows=follows) for one, row in zip(wider, rows, strict=True)]
+        slope, low, high = (min(ends) for ends in zip(*((one.slope, one.low, one.high) for one in each), strict=True))
+        return Trend(slope, low, high, max(one.p_value for one in each))
+
+    def _trend(self, metric: Series, times: list[float], values: list[float], held: list[float], *, follows: bool) -> Trend:
+        """What the metric as it was read, and it less what the connections cost, have in common."""
         ways = [values]
         if max(held) > min(held) and (each := self._each(metric, values[0], held[0])) is not None:
             usual = statistics.median(held)
             less = [value - each * (n - usual) for value, n in zip(values, held, strict=True)]
             ways = [less] if follows else [values, less]
+        hours = [t_s / 3600 for t_s in times]
         trends = [one for way in ways if (one := trend(hours, way)) is not None]
-        self._conclude(result, trends, statistics.median(values), start, end)
-        return result
-
-    def _conclude(self, result: Drift, trends: list[Trend], level: float, start: float, end: float) -> None:
-        """Rate, interval and verdict of what the trends have in common."""
-        rate = min((one.slope for one in trends), key=abs)
         low, high = min(one.low for one in trends), max(one.high for one in trends)
-        result.bytes_per_hour, result.ci95 = rate, (low, high)
-        result.p_value = max(one.p_value for one in trends)
+        return Trend(min((one.slope for one in trends), key=abs), low, high, max(one.p_value for one in trends))
+
+    def _conclude(self, result: Drift, found: Trend, level: float, start: float, end: float) -> None:
+        """Rate, interval and verdict."""
+        rate, low, high = found.slope, found.low, found.high
+        result.bytes_per_hour, result.ci95, result.p_value = rate, (low, high), found.p_value
         # Interval and test are of one mind: ranks and ties may leave either the surer, and the less sure one counts.
         if low <= 0 <= high:
             result.p_value = max(result.p_value, 1 - CONFIDENCE)

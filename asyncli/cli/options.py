@@ -21,7 +21,7 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("-k", "--keepalive", metavar="TIME", help="Each beats after 1 s to half of this.  [default: 60]"),
     click.option("--batch", metavar="N", help="Connections opened together.  [default: 10]"),
     click.option("--interval", metavar="TIME", help="Time from batch to batch.  [default: 10ms]"),
-    click.option("--ramp", metavar="N/TIME", help="Both at once: 10/10ms."),
+    click.option("--ramp", metavar="N/TIME", help="In place of these two: 100/s, or 10/10ms."),
     click.option("--hold", metavar="TIME", help="How long to hold them, 'forever', or 'until 07:00'.  [default: 60s]"),
     click.option("--baseline", metavar="TIME", help="How long to measure before the first connect.  [default: 5s]"),
     click.option("--residue", metavar="TIME", help="How long to measure after the last close.  [default: 5s]"),

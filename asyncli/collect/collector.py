@@ -109,6 +109,7 @@ class Collector:
         self._tree: ServerTree | None = None
         self._found_by = ""
         self._schedules: dict[str, Schedule] = {}
+        self._begun: tuple[float, float] | None = None
         self._outages: dict[str, Outage] = {}
         self._said: set[str] = set()
         self._pids: tuple[int, ...] = ()
@@ -140,6 +141,7 @@ class Collector:
             self._on_finding(_not_found(found))
         if self._probes is None:
             self._probes = self._standard_probes(found)
+        self.begin()
 
     async def describe_anew(self) -> None:
         """Have :attr:`server` speak of the processes and the configuration of now: who looks on for weeks sees it restarted."""
@@ -166,6 +168,13 @@ class Collector:
         """
         async with self._lock:
             return await self._round(self._clock(), everything=True)
+
+    def begin(self) -> None:
+        """A run begins, as long as the plan's: its first seconds may be read more often than the budget allows all along."""
+        now_s = self._clock()
+        self._begun = (now_s, self._plan.lasts_s)
+        for one in self._schedules.values():
+            one.begin(*self._begun)
 
     def end(self) -> None:
         """The run is over: what is missing by now stays so. Here each probe has said it."""
@@ -264,7 +273,11 @@ class Collector:
             self._on_finding(finding)
 
     def _schedule(self, name: str) -> Schedule:
-        return self._schedules.setdefault(name, Schedule(name))
+        if name not in self._schedules:
+            one = self._schedules[name] = Schedule(name)
+            if self._begun is not None:
+                one.begin(*self._begun)
+        return self._schedules[name]
 
     def _outage(self, name: str) -> Outage:
         return self._outages.setdefault(name, Outage(name))

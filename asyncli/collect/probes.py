@@ -14,8 +14,11 @@ from asyncli.units import format_clock, format_duration
 #: 3.2 ms together beside 115 processes; so all of them stay within 1 % of a core.
 BUDGET = 0.003
 #: Our own memory needs no reading a second: it grows with the connections and then stands still (4.6 ms a reading at 100,000).
-OWN_BUDGET = 0.001
+#: With less, a ramp of 20 s had five points of it now and then (1.5 to 3.2 ms a reading with one worker), and a slope wants six.
+OWN_BUDGET = 0.0015
 OWN = frozenset({"generator_memory", "session_memory"})
+#: No probe is ahead of its budget by more than it may use in so long: of 113 processes (40 ms a reading) that is four readings.
+MOST_AHEAD_S = 60.0
 #: Nothing is read oftener: samples are on whole seconds.
 SHORTEST_PERIOD_S = 1.0
 
@@ -30,17 +33,24 @@ class Reading(msgspec.Struct):
 class Schedule:
     """When a probe is due: a round that cost ``c`` seconds of CPU is followed by ``c`` / its share seconds of rest.
 
-    Rounded up to whole seconds, on which samples are.
+    The budget is of the whole run, and what says most comes early: baseline, ramp, the first seconds of the hold. So a probe may
+    be ahead of it, by half of what the run allows at most, and has given that back when the run ends.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.period_s = SHORTEST_PERIOD_S
         self._budget = OWN_BUDGET if name in OWN else BUDGET
         self._due_s = float("-inf")
+        # CPU that was used and not yet allowed, and when that was reckoned.
+        self._debt_s, self._at_s = 0.0, float("-inf")
+        self._begun_s = self._run_s = self._ahead_s = 0.0
         self._over = 0
         # How often our own memory is read, nobody has to know: every two seconds or every ten say the same of it.
         self._said = name in OWN
+
+    def begin(self, now_s: float, run_s: float) -> None:
+        """A run of ``run_s`` seconds begins."""
+        self._begun_s, self._run_s, self._ahead_s = now_s, run_s, min(MOST_AHEAD_S, run_s / 2)
 
     def due(self, now_s: float) -> bool:
         """Whether the probe may run at ``now_s``."""
@@ -49,15 +59,20 @@ class Schedule:
     def spent(self, now_s: float, cost_s: float) -> Finding | None:
         """A round that began at ``now_s`` took ``cost_s`` of CPU.
 
-        A finding the first time that two rounds in a row were too dear for one a second
+        A finding the first time that two rounds in a row left too little for the next second
         (one alone may have met cold caches).
         """
-        # Whole seconds, since samples are; the little less keeps 10.0 ms, as a float, from becoming two seconds.
-        self.period_s = max(SHORTEST_PERIOD_S, float(math.ceil(cost_s / self._budget - 1e-9)))
-        # A reading at a phase border, between two seconds, must not cost an affordable probe the next second.
-        affordable = self.period_s == SHORTEST_PERIOD_S
-        self._due_s = now_s if affordable else now_s + self.period_s
-        self._over = 0 if affordable else self._over + 1
+        self._debt_s = max(0.0, self._debt_s - self._budget * (now_s - self._at_s)) + cost_s
+        self._at_s = now_s
+        left_s = self._begun_s + self._run_s - now_s
+        ahead_s, giving_back = (self._ahead_s * left_s / self._run_s, self._ahead_s / self._run_s) if left_s > 0 else (0.0, 0.0)
+        rest_s = (self._debt_s / self._budget - ahead_s) / (1 - giving_back)
+        # A reading at a phase border, between two seconds, must not cost an affordable probe the next second. The little less
+        # keeps 10.0 ms, as a float, from becoming two seconds.
+        affordable = rest_s - 1e-9 <= SHORTEST_PERIOD_S
+        self._due_s = now_s if affordable else now_s + rest_s - 1e-9
+        period_s = math.ceil(cost_s / self._budget - 1e-9)
+        self._over = 0 if affordable or period_s <= SHORTEST_PERIOD_S else self._over + 1
         if self._over < 2 or self._said:
             return None
         self._said = True
@@ -66,7 +81,7 @@ class Schedule:
             severity="info",
             evidence=(
                 f"one reading of {self.name} takes {format_duration(cost_s)} of CPU, so it is read every"
-                f" {format_duration(self.period_s)}: {self._budget:.1%} of a core is what it may use"
+                f" {format_duration(period_s)}: {self._budget:.1%} of a core is what it may use"
             ),
         )
 

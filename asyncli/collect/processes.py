@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from asyncli.collect.probes import Reading
-from asyncli.collect.procfs import PROC, TICKS_PER_S, Stat, children, parents, read_memory, read_stat
+from asyncli.collect.procfs import PROC, TICKS_PER_S, Memory, Stat, children, parents, read_memory, read_stat
 from asyncli.records import METRICS, Finding
 
 
@@ -110,25 +110,28 @@ class ProcessGroup:
         return Reading(self._named(values))
 
     def memory(self) -> Reading:
-        """``pss_bytes``, ``uss_bytes``, ``rss_bytes`` of the processes of the last scan.
+        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``rss_bytes`` of the processes of the last scan.
 
-        Without the privilege for even one of them PSS and USS are absent (a partial sum would be a wrong one), RSS
+        Without the privilege for even one of them all but RSS are absent (a partial sum would be a wrong one), RSS
         comes from stat, and a finding says so. An empty group gives nothing: the scan has said it.
         """
         if not self._living:
             return Reading()
-        pss = uss = rss = 0
+        read: list[Memory] = []
         for stat in self._living:
             try:
                 memory = read_memory(stat.pid, self._proc)
             except PermissionError as error:
                 return self._unprivileged(stat.pid, error)
             if memory is not None:
-                pss, uss, rss = pss + memory.pss_bytes, uss + memory.uss_bytes, rss + memory.rss_bytes
-        if not pss:
+                read.append(memory)
+        sums = {name: sum(getattr(one, name) or 0 for one in read) for name in Memory.__struct_fields__}
+        if not sums["pss_bytes"]:
             # They ended since the scan, or the kernel is older than smaps_rollup (4.14).
             return Reading(self._named({"rss_bytes": float(sum(stat.rss_bytes for stat in self._living))}))
-        return Reading(self._named({"pss_bytes": float(pss), "uss_bytes": float(uss), "rss_bytes": float(rss)}))
+        if any(one.anon_shmem_bytes is None for one in read):
+            del sums["anon_shmem_bytes"]
+        return Reading(self._named({name: float(value) for name, value in sums.items()}))
 
     def _unprivileged(self, pid: int, error: PermissionError) -> Reading:
         finding = Finding(

@@ -60,6 +60,8 @@ class Memory(msgspec.Struct, frozen=True):
     rss_bytes: int
     pss_bytes: int
     uss_bytes: int
+    #: See METRICS; None where the kernel does not tell pages of files apart (before 5.4).
+    anon_shmem_bytes: int | None = None
 
 
 class Listener(msgspec.Struct, frozen=True):
@@ -104,7 +106,11 @@ def parse_stat(text: str) -> Stat:
 
 
 def parse_smaps_rollup(text: str) -> Memory | None:
-    """The sums of /proc/PID/smaps_rollup; USS is all that is private. None for a process without memory."""
+    """The sums of /proc/PID/smaps_rollup; USS is all that is private. None for a process without memory.
+
+    Anonymous and shared memory: Pss_Anon and Pss_Shmem, SwapPss for what of them is swapped out, and the process's own huge
+    pages, which no PSS has.
+    """
     kib: dict[str, int] = {}
     for line in text.splitlines():
         name, colon, rest = line.partition(":")
@@ -113,7 +119,13 @@ def parse_smaps_rollup(text: str) -> Memory | None:
     if "Pss" not in kib:
         return None
     private = sum(value for name, value in kib.items() if name.startswith("Private_"))
-    return Memory(rss_bytes=kib.get("Rss", 0) * 1024, pss_bytes=kib["Pss"] * 1024, uss_bytes=private * 1024)
+    told = ("Pss_Anon", "Pss_Shmem", "SwapPss", "Private_Hugetlb")
+    return Memory(
+        rss_bytes=kib.get("Rss", 0) * 1024,
+        pss_bytes=kib["Pss"] * 1024,
+        uss_bytes=private * 1024,
+        anon_shmem_bytes=sum(kib.get(name, 0) for name in told) * 1024 if "Pss_Anon" in kib else None,
+    )
 
 
 def parse_listeners(text: str) -> list[Listener]:

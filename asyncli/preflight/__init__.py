@@ -10,7 +10,7 @@ import msgspec
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
 from asyncli.plan import Plan
-from asyncli.preflight.checks import far_checks, host_checks, plan_checks
+from asyncli.preflight.checks import far_checks, host_checks
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits
 from asyncli.records import Check, Finding
@@ -36,7 +36,7 @@ def examine(
     ``hosts``: what was checked of the hosts that open the connections, where this one is not among them.
     """
     limits = read_limits(root)
-    checks = [*(host_checks(plan, spread, limits) if hosts is None else hosts), *plan_checks(plan)]
+    checks = list(host_checks(plan, spread, limits) if hosts is None else hosts)
     if spread.local:
         checks += _server_checks(plan, limits, read_configured(server_pid, server_exe, server_config, root=root))
     return checks
@@ -56,7 +56,7 @@ def examine_far(
     ``status_url``: the page that the agent reads; ``hosts`` as in :func:`examine`. Where the
     agent is on this host, ``spread`` is local, and there is one host.
     """
-    checks = [*(host_checks(plan, spread, read_limits()) if hosts is None else hosts), *plan_checks(plan)]
+    checks = list(host_checks(plan, spread, read_limits()) if hosts is None else hosts)
     if not spread.local:
         checks += far_checks(plan, limits)
     return checks + _server_checks(msgspec.structs.replace(plan, status_url=status_url), limits, configured)

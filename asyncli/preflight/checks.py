@@ -21,7 +21,7 @@ from asyncli.preflight.limits import Limits
 from asyncli.preflight.sources import HALF, WIDEST
 from asyncli.preflight.sources import remedy as remedy_elsewhere
 from asyncli.records import FAR, Check
-from asyncli.units import format_bytes, format_count, format_duration, instant_of
+from asyncli.units import format_bytes, format_count, instant_of
 
 Verdict = Literal["ok", "short", "warn", "unknown"]
 
@@ -108,29 +108,6 @@ def _far_memory(plan: Plan, limits: Limits) -> Iterator[Check]:
         "Linux 6.18 with nginx 1.22; another server may take far more"
     )
     yield _memory_check(plan, code="memory", what=what, have=limits.memory_available, need=need, detail=detail)
-
-
-# The fit of a slope wants six points. Our own memory gives one every 2 to 3 s of the ramp: a reading takes 1.6 to 2.5 ms of CPU
-# with one worker, and may take 0.1 % of a core (collect/probes.py). A server of many processes, or connections, is as dear.
-_FEWEST_SAMPLES, _READ_EVERY_S, _GOOD_RAMP_S = 6, 3.0, 20.0
-
-
-def plan_checks(plan: Plan) -> list[Check]:
-    """What the plan alone tells: a ramp that is over before it was sampled holds connections, but cannot say what one costs."""
-    seconds = plan.connections / plan.asked_per_s
-    # The baseline is a point as well.
-    samples = math.floor(seconds / _READ_EVERY_S) + (plan.baseline_s > 0)
-    if samples >= _FEWEST_SAMPLES or plan.plateaus:
-        return []
-    slower = max(1, math.ceil(_GOOD_RAMP_S / math.ceil(plan.connections / plan.batch) * 1000))
-    interval = format_duration(slower / 1000).replace(" ", "")
-    will = "will not" if seconds < _FEWEST_SAMPLES else "may not"
-    check = Check(
-        "ramp_samples", "points of baseline and ramp", "warn", samples, _FEWEST_SAMPLES, "samples",
-        f"some memory is read every 2 to {_READ_EVERY_S:g} s only: what a connection costs {will} be known",
-        f"--interval {interval} (a ramp of {_GOOD_RAMP_S:g} s)" if slower < 1000 else "more connections",
-    )  # fmt: skip
-    return [check]
 
 
 def _ends(spread: Spread) -> int:

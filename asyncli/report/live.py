@@ -19,7 +19,7 @@ from asyncli.report.livestate import LiveFold, LiveState, Told
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import SEVERITY_STYLE
 from asyncli.report.text import one_line
-from asyncli.report.words import bytes_each, cores, milliseconds, oneline, or_dash
+from asyncli.report.words import cores, milliseconds, oneline, or_dash, plus_minus
 from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -193,8 +193,9 @@ def plain_line(state: LiveState) -> str:
         parts.append(f"server {format_bytes(state.server_bytes)}")
     if state.generator_bytes is not None:
         parts.append(f"asyncli {format_bytes(state.generator_bytes)} {cores(state.generator_cpu_share)}")
-    if state.host_per_connection is not None:
-        parts.append(f"{bytes_each(state.host_per_connection)} a connection on {state.host}")
+    if state.host_per_connection is not None and state.host_per_connection_half is not None:
+        each = plus_minus(state.host_per_connection, state.host_per_connection_half).replace("±", "+-")
+        parts.append(f"{each} a connection on {state.host}")
     return f"{format_clock(state.elapsed_s)}  {state.phase or 'start':<8}  " + "; ".join(parts)
 
 
@@ -246,7 +247,7 @@ def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
     parts.append("")
     parts.append(_pair(width, ("Server", _server(state)), ("Generator", _generator(state))))
     parts.append("")
-    parts += _cost(state)
+    parts += _cost(state, plain)
     room = 2
     if state.lost or state.failed:
         why = "; ".join(part for part in (_why("lost", state.deaths), _why("failed", state.failures)) if part)
@@ -364,28 +365,28 @@ def _generator(state: LiveState) -> _Rows:
     yield "longest turn", "-" if state.longest_turn_s is None else milliseconds(state.longest_turn_s * 1e3), ""
 
 
-def _cost(state: LiveState) -> list[Text]:
-    """Two lines: what one more connection costs so far, and where."""
+def _cost(state: LiveState, plain: bool) -> list[Text]:
+    """Two lines: what a connection costs so far, and where; never without its error."""
     from rich.text import Text
 
-    whole = state.host_per_connection
-    if whole is None:
-        # Where hundreds are held, something else on the host gave memory back meanwhile; a negative price would only confuse.
-        return [
-            Text("One more connection costs: known once hundreds are held and the host is still", "dim"),
-            Text(),
-        ]
-    first = Text.assemble("One more connection costs ", (bytes_each(whole), "bold cyan"), f" on {state.host} so far")
-    if state.host_bytes is not None:
-        first.append(f"  ({format_bytes(state.host_bytes)} in all)", "dim")
+    def each(value: float, half: float) -> str:
+        return plus_minus(value, half).replace("±", "+-" if plain else "±")
+
+    whole, half = state.host_per_connection, state.host_per_connection_half
+    if whole is None or half is None:
+        first = Text(f"A connection's cost on {state.host}: not yet known", "dim")
+    else:
+        first = Text.assemble("A connection costs ", (each(whole, half), "bold cyan"), f" on {state.host} so far")
+        if state.host_bytes is not None:
+            first.append(f"  ({format_bytes(state.host_bytes)} in all)", "dim")
     parts = [
-        f"{bytes_each(value)} in {where}"
-        for value, where in (
-            (state.server_per_connection, "the server"),
-            (state.kernel_per_connection, "the kernel (all ends)"),
-            (state.generator_per_connection, "asyncli"),
+        f"{where} {each(value, half)}"
+        for value, half, where in (
+            (state.server_per_connection, state.server_per_connection_half, "server"),
+            (state.kernel_per_connection, state.kernel_per_connection_half, "kernel, all ends,"),
+            (state.generator_per_connection, state.generator_per_connection_half, "asyncli"),
         )
-        if value is not None
+        if value is not None and half is not None
     ]
     return [first, Text("  " + ", ".join(parts), "dim")]
 

@@ -9,7 +9,7 @@ from asyncli.plan import Plan
 from asyncli.records import PHASES
 from asyncli.report.live import plain_line
 from asyncli.report.livestate import LiveState
-from asyncli.report.words import bytes_each, cores, milliseconds, oneline, or_dash
+from asyncli.report.words import cores, milliseconds, oneline, or_dash, plus_minus
 from asyncli.units import format_bytes, format_count, format_duration
 
 _Rows = Iterable[tuple[str, str]]
@@ -53,9 +53,9 @@ def look(plan: Plan, state: LiveState) -> str:
     )
     parts = [_title(plan, state, left), bar]
     parts.append(f'<div style="display: flex; flex-wrap: wrap; gap: 0 2.5em;">{tables}</div>')
-    if state.host_per_connection is not None:
-        each = bytes_each(state.host_per_connection)
-        parts.append(f"<div>One more connection costs <b>{each}</b> on {state.host} so far.</div>")
+    if state.host_per_connection is not None and state.host_per_connection_half is not None:
+        each = plus_minus(state.host_per_connection, state.host_per_connection_half)
+        parts.append(f"<div>A connection costs <b>{each}</b> on {state.host} so far.</div>")
     for finding in (told.finding for told in state.findings[-3:]):
         if finding.severity != "info":
             color = f" style='color: {_RED};'" if finding.severity == "error" else ""

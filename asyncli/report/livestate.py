@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 import msgspec
 
+from asyncli.analysis.cost import SURE
 from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
@@ -18,9 +21,13 @@ from asyncli.report.thresholds import parse
 
 # Latencies and rates are of these last seconds: long enough to stand still for the eye, short enough to show a change.
 RECENT_S = 10
-# Below this many connections the noise of a host's memory is larger than what they cost.
-_FEWEST_FOR_COST = 200
+# Student's t for 95 %, by degrees of freedom from 1 on; beyond the last as it.
+_STUDENT = (12.7, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
 _FINDINGS_KEPT = 8
+# With fewer readings in the last seconds nothing is known of how it wanders.
+_FEWEST_READINGS = 3
+# Samples wait for the tick after them, a second at most.
+_UNWEIGHED_KEPT = 8
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -78,12 +85,16 @@ class LiveState(msgspec.Struct):
     server_processes: int | None = None
     server_ended: int = 0
     server_restarts: int = 0
-    #: Since the baseline, by connections held: what the report will find as slopes. The kernel's is for all ends here. A price of
-    #: nothing or less is none, but the noise of what else gave memory back: not known.
+    #: Since the baseline, by connections held; behind each half of its 95 % interval, which is
+    #: rather too wide than too narrow. The kernel's is for all ends here. None where that is more than half of it: not yet known.
     server_per_connection: float | None = None
+    server_per_connection_half: float | None = None
     kernel_per_connection: float | None = None
+    kernel_per_connection_half: float | None = None
     generator_per_connection: float | None = None
+    generator_per_connection_half: float | None = None
     host_per_connection: float | None = None
+    host_per_connection_half: float | None = None
     generator_bytes: float | None = None
     generator_cpu_share: float | None = None
     longest_turn_s: float | None = None
@@ -103,6 +114,52 @@ _MEMORY = {
     # What another program leaves that lists our descriptors: no part of a connection's cost, here as in the report.
     "listing": ("kernel.listing_bytes",),
 }
+_COSTS = ("server", "kernel", "generator", "host")
+
+
+class _Level:
+    """One kind of memory: how far it has risen above the baseline, and how far it may have wandered by itself meanwhile.
+
+    Its steps from reading to reading in the baseline and in the last seconds, less what the connections of each step cost, are
+    taken for those of a random walk: for noise that wanders less, what is made of them is too wide.
+    """
+
+    def __init__(self) -> None:
+        self._baseline: list[tuple[float, float, float]] = []
+        #: Instant (s), bytes, connections held.
+        self._recent: deque[tuple[float, float, float]] = deque()
+
+    def read(self, t_s: float, value: float, held: float, empty: bool) -> None:
+        """A reading, with so many connections held; ``empty``: of the baseline."""
+        if empty:
+            self._baseline.append((t_s, value, 0.0))
+            return
+        self._recent.append((t_s, value, held))
+        while self._recent[0][0] <= t_s - RECENT_S:
+            self._recent.popleft()
+
+    def above(self, value: float) -> float | None:
+        """Bytes more than in the baseline; None without one."""
+        return value - statistics.median(one for _, one, _ in self._baseline) if self._baseline else None
+
+    def each(self) -> tuple[float, float] | None:
+        """Bytes a connection and half of the interval; None where that is wider than half of it, or nothing is held."""
+        if len(self._recent) < _FEWEST_READINGS:
+            return None
+        now_s, value, held = self._recent[-1]
+        grown = self.above(value)
+        if grown is None or grown <= 0 or held <= 0:
+            return None
+        cost = grown / held
+        steps = [
+            (after - before - cost * (more - many)) ** 2 / (end - begin)
+            for part in (self._baseline, self._recent)
+            for (begin, before, many), (end, after, more) in itertools.pairwise(part)
+            if end > begin
+        ]
+        t = _STUDENT[min(len(steps), len(_STUDENT)) - 1]
+        half = t * math.sqrt(statistics.fmean(steps) * (now_s - self._baseline[-1][0])) / held
+        return (cost, half) if half <= SURE * cost else None
 
 
 class LiveFold:
@@ -116,8 +173,11 @@ class LiveFold:
             self._state.host = "the server's host"
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
-        self._baseline: dict[str, list[float]] = {name: [] for name in _MEMORY}
-        self._memory: dict[str, float] = {}
+        self._levels = {name: _Level() for name in _COSTS}
+        self._unweighed: deque[tuple[float, dict[str, float]]] = deque(maxlen=_UNWEIGHED_KEPT)
+        # When the last tick came (s), and how many were held.
+        self._held = (0.0, 0)
+        self._listing = 0.0
         self._cpu: dict[str, deque[tuple[float, float]]] = {"server": deque(), "generator": deque()}
         self._first: dict[str, float] = {}
         self._accepts: float | None = None
@@ -134,6 +194,8 @@ class LiveFold:
             state.over = phase.name == PHASES[-1]
             return
         self._phase = phase
+        if phase.name == "ramp":
+            self._held = (phase.start_s, 0)
         state.phase, state.over = phase.name, False
         state.refilling &= phase.name == "hold"
         self._now(phase.start_s)
@@ -141,6 +203,7 @@ class LiveFold:
     def tick(self, t_s: float, tick: Tick) -> None:
         state = self._state
         self._now(t_s)
+        self._weigh_until(t_s, tick.held)
         self._recent.append((t_s, tick))
         while self._recent and self._recent[0][0] <= t_s - RECENT_S:
             self._recent.popleft()
@@ -179,29 +242,42 @@ class LiveFold:
         if (number := values.get("server.processes")) is not None:
             state.server_processes = round(number)
         state.server_ended = max(state.server_ended, round(values.get("server.ended", 0.0)))
-        for name, metrics in _MEMORY.items():
-            number = next((values[metric] for metric in metrics if metric in values), None)
-            if number is not None:
-                self._memory[name] = number
-                if state.opened == self._opened_before and state.phase in (None, "baseline"):
-                    self._baseline[name].append(number)
+        self._listing = _first(values, _MEMORY["listing"], self._listing) or 0.0
+        read = {name: value for name in _COSTS if (value := _first(values, _MEMORY[name])) is not None}
+        if "host" in read:
+            read["host"] -= self._listing
+            state.host_bytes = self._levels["host"].above(read["host"])
+        if state.phase in (None, "baseline"):
+            self._weigh(sample.t_s, read, 0.0)
+        elif state.phase in ("ramp", "hold"):
+            self._unweighed.append((sample.t_s, read))
+        state.server_bytes = _first(values, _MEMORY["server"], state.server_bytes)
+        state.kernel_bytes = _first(values, _MEMORY["kernel"], state.kernel_bytes)
+        state.generator_bytes = _first(values, _MEMORY["generator"], state.generator_bytes)
         for name, seen in self._cpu.items():
             if (number := values.get(f"{name}.cpu_s")) is not None:
                 seen.append((sample.t_s, number))
                 while seen[0][0] < sample.t_s - RECENT_S:
                     seen.popleft()
-        state.server_bytes, state.kernel_bytes = self._memory.get("server"), self._memory.get("kernel")
-        state.generator_bytes = self._memory.get("generator")
-        state.host_bytes = self._grown("host")
         state.server_cpu_share, state.generator_cpu_share = self._share("server"), self._share("generator")
-        if state.phase in ("ramp", "hold"):
-            grown = {name: self._grown(name) for name in _MEMORY}
-            listed = grown.pop("listing")
-            if grown["host"] is not None and listed is not None:
-                grown["host"] -= listed
-            for name, more in grown.items():
-                each = more / state.held if state.held >= _FEWEST_FOR_COST and more is not None and more > 0 else None
-                setattr(state, f"{name}_per_connection", each)
+
+    def _weigh(self, t_s: float, read: Mapping[str, float], held: float) -> None:
+        """What a connection costs, by a reading at which so many were held."""
+        empty = self._state.opened == self._opened_before and self._state.phase in (None, "baseline")
+        for name, value in read.items():
+            self._levels[name].read(t_s, value, held, empty)
+            each, half = self._levels[name].each() or (None, None)
+            setattr(self._state, f"{name}_per_connection", each)
+            setattr(self._state, f"{name}_per_connection_half", half)
+
+    def _weigh_until(self, t_s: float, held: int) -> None:
+        """Readings wait for the tick after them: between two of them the number held may have risen by thousands."""
+        before_s, before = self._held
+        while self._unweighed and self._unweighed[0][0] <= t_s:
+            at_s, read = self._unweighed.popleft()
+            share = (at_s - before_s) / (t_s - before_s) if before_s <= at_s < t_s else 1.0
+            self._weigh(at_s, read, before + share * (held - before))
+        self._held = (t_s, held)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
         """``t_s``: when it was made; None: now."""
@@ -266,16 +342,17 @@ class LiveFold:
         state.lateness_p99_ms = _ms(lateness, 0.99)
         state.longest_turn_s = max(tick.longest_turn_s for _, tick in recent)
 
-    def _grown(self, name: str) -> float | None:
-        baseline, now = self._baseline[name], self._memory.get(name)
-        return now - statistics.median(baseline) if baseline and now is not None else None
-
     def _share(self, name: str) -> float | None:
         """Cores in use: 1.0 is one whole core."""
         seen = self._cpu[name]
         if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
             return None
         return max(0.0, (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]))
+
+
+def _first(values: Mapping[str, float], metrics: Iterable[str], otherwise: float | None = None) -> float | None:
+    """The first of these metrics that was read."""
+    return next((values[metric] for metric in metrics if metric in values), otherwise)
 
 
 def _ms(histogram: Histogram, q: float) -> float | None:

@@ -598,7 +598,9 @@ def _methods(summary: Summary, analyses: Analyses) -> list[tuple[str, str]]:
             "The slope of memory over connections held: not a quotient, which would spread what is there without any connection "
             "over them. Seconds of a ramp are not independent of each other, so they are put into bins of equal numbers of "
             "connections, each gives one point (its medians), and what correlation is left between points is part of the "
-            "interval.",
+            "interval. Where the ramp is too short for that: the difference of two levels, of the samples before the first "
+            "connection and of those in the hold, with what the first connections take once; its interval is that of the line "
+            "through all of these samples, by how they wander.",
         ),
         *((label, f"{one.method}; {one.points} points.") for label, one in known if one is not None),
         ("Settled plateaus", f"{SETTLED[:1].upper()}{SETTLED[1:]}."),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from asyncli.analysis import drift as drifting
-from asyncli.analysis.cost import Cost
+from asyncli.analysis.cost import LEVELS, Cost
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.gaps import measured_s
 from asyncli.analysis.gaveway import GAVE_WAY
@@ -63,10 +63,10 @@ def one_line(summary: Summary) -> str:
     """Verdict and answer in one line."""
     line = f"{summary.verdict}: {why(summary)}"
     total, server = summary.cost.host_total, summary.cost.server_user
-    if total is not None and total.ci95[0] > 0:
-        line += f"; one more costs {with_error(total)} on {sides(summary.environment).host}"
-    elif server is not None and server.ci95[0] > 0:
-        line += f"; one more costs {with_error(server)} in {server_name(summary)}"
+    for one, where in ((total, f"on {sides(summary.environment).host}"), (server, f"in {server_name(summary)}")):
+        if one is not None and one.ci95[0] > 0:
+            line += f"; {'a connection' if one.of_levels else 'one more'} costs {with_error(one)} {where}"
+            break
     return oneline(line.replace("±", "+-"))
 
 
@@ -88,7 +88,7 @@ def server_name(summary: Summary) -> str:
 
 
 def answer(summary: Summary) -> str:
-    """The one question's answer as a sentence: what one more connection costs, and where."""
+    """The one question's answer as a sentence: what one more connection costs, and where; of two levels what one takes."""
     cost, sampled = summary.cost, sides(summary.environment)
     if not_seen := _server_not_seen(summary):
         return not_seen
@@ -105,16 +105,19 @@ def answer(summary: Summary) -> str:
         if one is not None
     ]
     total = cost.host_total
+    each = "One more connection costs"
+    if any(one is not None and one.of_levels for one in (total, cost.server_user)):
+        each = "With what the first ones take once, a connection costs"
     if total is not None and total.ci95[0] <= 0 and parts:
         # Whatever else the host did hides the connections in its memory: lead with what was measured apart.
         parts = parts[:-1] if cost.residual is not None else parts
         unknown = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
-        return f"One more connection costs {', '.join(parts)}; {unknown}."
+        return f"{each} {', '.join(parts)}; {unknown}."
     if total is not None:
-        whole = f"One more connection costs {with_error(total)} on {sampled.host}"
+        whole = f"{each} {with_error(total)} on {sampled.host}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
     if parts:
-        return f"One more connection costs {', '.join(parts)}; {sampled.host}'s total is not known."
+        return f"{each} {', '.join(parts)}; {sampled.host}'s total is not known."
     known = next((one for one in summary.findings if one.code in ("cost_few_points", "cost_not_sampled")), None)
     if summary.connections.held and known is not None:
         return f"What one more connection costs is not known: {known.evidence}; {known.remedy}."
@@ -181,8 +184,10 @@ def doubts(summary: Summary) -> list[str]:
     shared = next((one for one in summary.findings if one.code == "host_shared"), None)
     if shared is not None:
         found.append(f"But we were not alone: {oneline(shared.evidence)}.")
-    total = summary.cost.host_total
-    if total is not None and total.ci95[0] > 0 and total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection):
+    total, few = summary.cost.host_total, next((one for one in summary.findings if one.code == "cost_few_points"), None)
+    if few is not None and total is not None and total.of_levels and few.remedy:
+        found.append(f"The ramp was too short for the cost of one more alone; {few.remedy} is slow enough.")
+    elif total is not None and total.ci95[0] > 0 and total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection):
         found.append("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.")
     return found
 
@@ -282,15 +287,16 @@ def _drift(summary: Summary) -> Iterable[RenderableType]:
 
 
 def _methods(rows: Sequence[tuple[str, Cost | None]]) -> str:
-    """How the slopes were found; what several share is said once."""
-    mark = "linear regression"
+    """How the costs were found; what several share is said once."""
     heads: dict[str, list[str]] = {}
     for label, one in rows:
         if one is not None:
+            mark = LEVELS if one.of_levels else "linear regression"
             head, _, tail = one.method.partition(mark)
             heads.setdefault(head + mark, []).append(f"for {label}{tail}")
     said = [f"{head}; {'; '.join(tails)}." for head, tails in heads.items()]
-    return " ".join([f"Slopes: {said[0]}", *(one[:1].upper() + one[1:] for one in said[1:])])
+    first = said[0][:1].upper() + said[0][1:] if said[0].startswith(LEVELS) else f"Slopes: {said[0]}"
+    return " ".join([first, *(one[:1].upper() + one[1:] for one in said[1:])])
 
 
 def _connections(summary: Summary) -> Iterable[RenderableType]:

@@ -117,6 +117,11 @@ def half_of(value: float, half: float) -> str:
     return f"{half:,.0f}" if half >= 1 else f"{half:,.1f}"
 
 
+def plus_minus(value: float, half: float) -> str:
+    """Bytes a connection with half of their interval: ``"528 B ± 1"``."""
+    return f"{bytes_each(value)} ± {half_of(value, half)}"
+
+
 def with_error(cost: Cost) -> str:
     """What one more costs, never without its error: ``"528 B ± 1"``; of what is not known to half of it, or may be nothing, only
     where it lies: ``"between 552 and 21,957 B"``, ``"not known (between -106 and 564 B)"``; what is
@@ -124,7 +129,7 @@ def with_error(cost: Cost) -> str:
     """
     (low, high), each = cost.ci95, cost.bytes_per_connection
     if low > 0 and cost.half_width <= SURE * each:
-        return f"{bytes_each(each)} ± {half_of(each, cost.half_width)}"
+        return plus_minus(each, cost.half_width)
     furthest = max(abs(low), abs(high))
     if furthest < 1:
         return f"0 B ± {furthest:.1f}"

@@ -473,6 +473,39 @@ def test_private_memory_counts_before_what_other_programs_move() -> None:
     assert (soak.server().verdict, soak.server().level_bytes) == ("flat", 100 * MB)
 
 
+def test_no_part_of_the_memory_hides_what_another_grows_by() -> None:
+    leak = growing(100 * MB, 3.8e9)
+    private = {"server__uss_bytes": still(10 * MB, 4e3)}
+    # Two processes share the pages: in RSS each has them.
+    shared = {"server__pss_bytes": leak, "server__rss_bytes": lambda t: 2 * leak(t)}
+    seen = Soak(hold_s=25.0, keepalive_s=4.0, server__anon_shmem_bytes=leak, **private, **shared).server()
+    older = Soak(hold_s=40.0, keepalive_s=4.0, **private, **shared).server()
+    for one in (seen, older):
+        assert (one.verdict, one.bytes_per_hour) == ("grows", pytest.approx(3.8e9, rel=0.1))
+    assert (seen.metric, older.metric) == ("server.anon_shmem_bytes", "server.pss_bytes")
+    mapped = Soak(hold_s=40.0, keepalive_s=4.0, server__anon_shmem_bytes=still(10 * MB, 4e3), **private, **shared).server()
+    assert (mapped.verdict, mapped.metric) == ("grows", "server.pss_bytes")
+    # What is not certain is not excluded either.
+    noise = random.Random(3)
+    walk = [10 * MB]
+    while len(walk) < 60:
+        walk.append(walk[-1] + noise.gauss(0, 1 * MB))
+    hidden: dict[str, Memory] = {f"server__{kind}_bytes": lambda t: walk[max(0, int(t))] for kind in ("pss", "rss")}
+    unsure = Soak(hold_s=30.0, keepalive_s=4.0, server__anon_shmem_bytes=still(10 * MB, 4e3), **hidden).server()
+    assert unsure.verdict == "too_short"
+    assert unsure.ci95 is not None
+    assert unsure.ci95[1] > 100 * MB
+
+
+def test_another_program_that_unmaps_a_file_is_no_growth_and_nor_is_one_process_more() -> None:
+    own = still(10 * MB, 4e3)
+    for pss, rss in ((growing(12 * MB, 40 * MB, 4e3), still(15 * MB, 4e3)), (still(12 * MB, 4e3), growing(15 * MB, 40 * MB, 4e3))):
+        drift = Soak(
+            hold_s=60.0, keepalive_s=4.0, server__anon_shmem_bytes=own, server__pss_bytes=pss, server__rss_bytes=rss
+        ).server()
+        assert (drift.verdict, drift.metric) == ("flat", "server.anon_shmem_bytes")
+
+
 def test_rss_stands_in_for_pss_and_what_was_not_sampled_is_not_there() -> None:
     found, _ = Soak(server__rss_bytes=still(100 * MB)).drifts()
     assert set(found) == {"server_user"}

@@ -257,7 +257,9 @@ async def test_a_dear_probe_runs_seldom_and_a_border_reads_it_anyway(
     # Each look at the thread's CPU clock is 9 ms on: a round costs that much, so it may run every three seconds.
     monkeypatch.setattr(module.time, "thread_time", lambda: next(costs) * 0.009)
     clock = Clock(7)
-    one = bench(Plan(urls=(NOWHERE,)), clock, probes=[("server_memory", lambda: Reading({"server.pss_bytes": 1}))])
+    # A plan of no length: nothing to be ahead of.
+    plan = Plan(urls=(NOWHERE,), connections=1, batch=1, baseline_s=0.0, hold_s=0.0, residue_s=0.0)
+    one = bench(plan, clock, probes=[("server_memory", lambda: Reading({"server.pss_bytes": 1}))])
     await one.collector.open()
     one.findings.clear()
     await one.run()

@@ -31,6 +31,30 @@ def test_a_round_rests_until_it_is_within_its_budget(cost_s: float, ran: list[in
     assert rounds(Schedule("server_memory"), cost_s, 8)[0] == ran
 
 
+def test_a_run_may_be_read_often_at_first_and_gives_that_back() -> None:
+    for cost_s, run_s in ((0.006, 71), (0.006, 600), (0.040, 71), (0.040, 3600)):
+        schedule = Schedule("server_memory")
+        schedule.begin(0, run_s)
+        ran, _ = rounds(schedule, cost_s, run_s)
+        # 6 ms is twice the budget: each second of baseline, ramp and the first of the hold, as long as half of the run pays for it.
+        assert ran[: min(4, round(0.003 * run_s / 2 / cost_s))] == [0, 1, 2, 3][: round(0.003 * run_s / 2 / cost_s)]
+        assert len(ran) * cost_s <= 0.003 * run_s + cost_s, "the budget is of the run"
+        if cost_s == 0.006:
+            assert ran[:15] == list(range(15))
+        # And it is read to the end, at no less than half of the usual pace.
+        assert run_s - ran[-1] <= 2 * cost_s / 0.003 + 1
+    assert rounds(Schedule("server_memory"), 0.006, 8)[0] == [0, 2, 4, 6], "without a run there is nothing to be ahead of"
+
+
+def test_what_was_not_used_for_long_is_not_saved() -> None:
+    schedule = Schedule("server_memory")
+    schedule.begin(0, 100)
+    for second in range(90):
+        schedule.spent(second, 0.0001)
+    ran = [second for second in range(90, 100) if schedule.due(second) and schedule.spent(second, 0.030) is None]
+    assert len(ran) <= 2
+
+
 def test_a_longer_period_is_said_once_and_not_for_one_dear_round() -> None:
     schedule = Schedule("server_memory")
     assert rounds(schedule, 0.020, 1)[1] == []
@@ -39,7 +63,7 @@ def test_a_longer_period_is_said_once_and_not_for_one_dear_round() -> None:
 
 
 def test_our_own_memory_is_read_more_seldom() -> None:
-    assert rounds(Schedule("generator_memory"), 0.0046, 12)[0] == [0, 5, 10]
+    assert rounds(Schedule("generator_memory"), 0.0046, 12)[0] == [0, 4, 8]
 
 
 def test_a_dear_round_among_cheap_ones_is_not_worth_a_word() -> None:

@@ -125,6 +125,10 @@ def test_memory_is_summed_over_the_group(monkeypatch: pytest.MonkeyPatch) -> Non
     group = ProcessGroup("server", lambda: [stat(pid) for pid in sizes])
     group.scan()
     assert group.memory().values == {"server.rss_bytes": 33, "server.pss_bytes": 22, "server.uss_bytes": 11}
+    sizes = {MASTER: Memory(30, 20, 10, 15), WORKER: Memory(3, 2, 1, 2), OTHER: None}
+    assert group.memory().values["server.anon_shmem_bytes"] == 17
+    sizes[WORKER] = Memory(3, 2, 1)
+    assert "server.anon_shmem_bytes" not in group.memory().values, "a partial sum would be a wrong one"
 
 
 def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asyncli.collect import procfs
-from asyncli.collect.procfs import Listener, Memory, parse_listeners, parse_smaps_rollup, parse_stat
+from asyncli.collect.procfs import Listener, parse_listeners, parse_smaps_rollup, parse_stat
 
 STAT = (
     "4161 (nginx: (w) x) S 4160 4160 4160 0 -1 4194560 1520 12 0 0 150 250 30 20 20 0 3 0 168012 58892288 1507 "
@@ -58,7 +58,18 @@ def test_what_is_no_stat_line_is_refused(text: str) -> None:
 
 
 def test_uss_is_all_that_is_private() -> None:
-    assert parse_smaps_rollup(ROLLUP) == Memory(3956 * 1024, 1133 * 1024, (4 + 228 + 2048) * 1024)
+    memory = parse_smaps_rollup(ROLLUP)
+    assert memory is not None
+    assert (memory.rss_bytes, memory.pss_bytes, memory.uss_bytes) == (3956 * 1024, 1133 * 1024, (4 + 228 + 2048) * 1024)
+
+
+def test_anonymous_and_shared_memory_is_all_but_pages_of_files() -> None:
+    memory = parse_smaps_rollup(f"{ROLLUP}Pss_File: 900 kB\nPss_Shmem: 300 kB\nSwapPss: 70 kB\n")
+    assert memory is not None
+    assert memory.anon_shmem_bytes == (548 + 300 + 70 + 2048) * 1024
+    older = parse_smaps_rollup("Rss: 10 kB\nPss: 5 kB\n")
+    assert older is not None
+    assert older.anon_shmem_bytes is None
 
 
 def test_a_process_without_memory_has_none() -> None:

@@ -1,4 +1,5 @@
-"""A server that keeps a hundred bytes of each request, and one that keeps nothing: told apart by what they hold in memory.
+"""A server that keeps a hundred bytes of each request, one that leaks in memory shared by two processes, and one that keeps
+nothing: told apart by what they hold in memory.
 
 Real processes, time-compressed: three hundred connections that beat once a second make in half a minute as many requests
 as a few connections in an hour.
@@ -20,15 +21,42 @@ from asyncli.analysis.drift import Drift, drifts
 from asyncli.records import Finding
 
 LEAK = 100
+# A second, in memory that two processes share: 1.9 GB an hour.
+SHARED = 1 << 19
 CONNECTIONS = 300
 HOLD_S = 24
 
 SERVER = textwrap.dedent(
     """
-    import asyncio, sys
+    import asyncio, mmap, os, signal, sys
 
-    LEAK = int(sys.argv[1])
+    LEAK, SHARED = int(sys.argv[1]), int(sys.argv[2])
     kept = bytearray()
+    region = mmap.mmap(-1, 64 << 20)
+    page = os.sysconf("SC_PAGE_SIZE")
+
+    def touch(told):
+        # Both processes have each page mapped before the next: the server writes it, its child reads it.
+        for place in range(0, len(region), page):
+            if not os.read(told, 1):
+                return
+            region[place]
+
+    async def leak(tell):
+        for place in range(0, len(region), page):
+            region[place] = 1
+            os.write(tell, b"x")
+            await asyncio.sleep(page / SHARED)
+
+    tasks = []
+    if SHARED:
+        told, tell = os.pipe()
+        if not os.fork():
+            os.close(tell)
+            try:
+                touch(told)
+            finally:
+                os._exit(0)
 
     class Connection(asyncio.Protocol):
         def connection_made(self, transport):
@@ -43,6 +71,8 @@ SERVER = textwrap.dedent(
     async def main():
         server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=1024)
         print(server.sockets[0].getsockname()[1], flush=True)
+        if SHARED:
+            tasks.append(asyncio.ensure_future(leak(tell)))
         # Until the test closes the other end.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         server.close()
@@ -53,9 +83,10 @@ SERVER = textwrap.dedent(
 
 
 @contextmanager
-def serving(leak: int) -> Iterator[tuple[int, str]]:
-    """The server in a process of its own, keeping so many bytes of each request: its pid and URL."""
-    command = [sys.executable, "-c", SERVER, str(leak)]
+def serving(leak: int, shared: int) -> Iterator[tuple[int, str]]:
+    """The server in a process of its own: its pid and URL. It keeps ``leak`` bytes of each request, or touches ``shared`` bytes
+    a second of memory that a child of it has too."""
+    command = [sys.executable, "-c", SERVER, str(leak), str(shared)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -66,21 +97,24 @@ def serving(leak: int) -> Iterator[tuple[int, str]]:
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Drift, list[Finding], int]]:
-    """Both servers soaked at once: bytes kept of a request -> drift of the server's memory, findings, answers in the hold."""
+    """All soaked at once: bytes kept of a request, or a second -> drift of the server's memory, findings, answers in the hold."""
     folder = tmp_path_factory.mktemp("drift")
+    limit = ["--fail-if", "drift.server_user > 10MB/h"]
     asked = ["-c", str(CONNECTIONS), "-k", "2", "--ramp", "10/5ms", "--hold", str(HOLD_S), "--baseline", "1", "--residue", "0.2"]
     with ExitStack() as stack:
         programs = {}
-        for leak in (LEAK, 0):
-            pid, url = stack.enter_context(serving(leak))
-            asked_of_it = ["soak", url, *asked, "--server-pid", str(pid), "--out", f"{leak}.db", "--quiet"]
-            programs[leak] = stack.enter_context(Program(folder, *asked_of_it, name=str(leak)))
+        for leak, shared, limits in ((LEAK, 0, []), (0, SHARED, limit), (0, 0, [])):
+            pid, url = stack.enter_context(serving(leak, shared))
+            name = leak or shared
+            asked_of_it = ["soak", url, *asked, "--server-pid", str(pid), "--out", f"{name}.db", "--quiet", *limits]
+            programs[name] = stack.enter_context(Program(folder, *asked_of_it, name=str(name)))
         ends = {leak: program.wait() for leak, program in programs.items()}
     return {leak: _judge(folder / f"{leak}.db", end.out) for leak, end in ends.items()}
 
 
 def _judge(path: Path, said: str) -> tuple[Drift, list[Finding], int]:
-    assert said.startswith(f"passed: {CONNECTIONS} of {CONNECTIONS} connections"), said
+    judged = "failed: drift.server_user > 10MB/h" if path.stem == str(SHARED) else f"passed: {CONNECTIONS} of {CONNECTIONS} conn"
+    assert said.startswith(judged), said
     run = recorded(path)
     assert run is not None
     found, findings = drifts(run.plan, run.phases, run.ticks, run.samples, run.environment)
@@ -101,6 +135,13 @@ def test_a_server_that_keeps_a_hundred_bytes_a_request_grows(judged: dict[int, t
     assert (finding.code, finding.severity) == ("drift_grows", "warning")
     assert f"{drift.bytes_per_request:,.0f} B for each heartbeat" in finding.evidence
     assert "is used up in" in finding.evidence
+
+
+def test_a_leak_in_memory_that_two_processes_share_is_no_secret(judged: dict[int, tuple[Drift, list[Finding], int]]) -> None:
+    drift, findings, _ = judged[SHARED]
+    assert drift.verdict == "grows"
+    assert drift.bytes_per_hour == pytest.approx(3600 * SHARED, rel=0.25)
+    assert [one.code for one in findings] == ["drift_grows"]
 
 
 def test_a_server_that_keeps_nothing_is_flat(judged: dict[int, tuple[Drift, list[Finding], int]]) -> None:

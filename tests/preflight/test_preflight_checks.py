@@ -11,7 +11,7 @@ import pytest
 from asyncli.engine.spread import Destination, Route, Spread, loopback_sources
 from asyncli.plan import Plan
 from asyncli.preflight import Limits, checks_to_findings, refusals
-from asyncli.preflight.checks import host_checks, oldest_s, plan_checks, predicted_bytes, ramp_s
+from asyncli.preflight.checks import host_checks, oldest_s, predicted_bytes, ramp_s
 from asyncli.records import Check
 
 ROOMY = Limits(
@@ -184,28 +184,6 @@ def test_a_newer_kernel_finds_the_last_ports_as_well() -> None:
     found = check("ports", many, spread(sources=1), kernel=(6, 18))
     assert (found.verdict, found.detail, found.remedy) == ("ok", "1 source x 1 destination x 28,232 ports = 28,232", "")
     assert check("ports", plan(connections=30_000), spread(sources=1), kernel=(6, 18)).verdict == "short"
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        # As measured: 4 points of a ramp of 8 s, 5 of 12 s.
-        ({"connections": 400, "interval_s": 0.2}, "may not"),
-        ({"connections": 1000, "interval_s": 0.1}, "may not"),
-        ({"connections": 600, "interval_s": 0.2}, "may not"),
-        ({"connections": 400, "interval_s": 0.01}, "will not"),
-        ({"connections": 1500, "interval_s": 0.1}, ""),
-        ({"connections": 400, "interval_s": 0.2, "plateaus": 5}, ""),
-    ],
-)
-def test_a_ramp_that_is_too_short_for_a_slope_is_told_beforehand(changes: dict[str, Any], said: str) -> None:
-    found = plan_checks(plan(batch=10, **changes))
-    assert [one.verdict for one in found] == ["warn"] * bool(said)
-    for one in found:
-        assert one.detail == f"some memory is read every 2 to 3 s only: what a connection costs {said} be known"
-        assert one.have is not None
-        assert one.have < 6
-        assert one.remedy.endswith("(a ramp of 20 s)")
 
 
 def test_the_ports_are_shown_as_a_sum() -> None:

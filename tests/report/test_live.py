@@ -63,7 +63,7 @@ def test_a_resumed_run_counts_what_it_had_lost_and_knows_no_end_while_it_opens_a
         if t_s <= 30.0:
             feed(fold, t_s, kind, what)
     again = fold.state()
-    assert (again.eta_s is not None, again.refilling, again.host_per_connection is not None) == (True, False, True)
+    assert (again.eta_s is not None, again.refilling, again.host_bytes is not None) == (True, False, True)
 
 
 def test_the_fold_at_several_instants() -> None:
@@ -131,7 +131,7 @@ def drawn(plan: Plan, state: LiveState, width: int, height: int = 24) -> str:
 WORDS = (
     "asyncli", "baseline", "ramp", "hold", "drain", "residue", "Connections", "held", "rate", "connecting", "lost", "failed",
     "Heartbeats", "answered", "latency p50", "latency p99", "lateness p99", "Server", "active", "accepted", "handled",
-    "memory", "CPU", "Generator", "workers", "longest turn", "One more connection costs", "in the kernel", "in asyncli",
+    "memory", "CPU", "Generator", "workers", "longest turn", "A connection costs", "kernel, all ends,", "asyncli 1",
 )  # fmt: skip
 
 
@@ -159,9 +159,10 @@ def test_a_screen_of_ten_million_connections() -> None:
     state = LiveState(phase="ramp", asked=10_000_000, held=9_999_999, opened=10_000_000, active=9_999_999,
                       accepts=123_456_789, handled=123_456_789, achieved_per_s=123_456.0, asked_per_s=200_000.0,
                       elapsed_s=359_999.0, eta_s=86_400.0, progress=0.999, server_cpu_share=12.34, workers=600,
-                      host_per_connection=123_456.0, server_per_connection=-5.0)  # fmt: skip
+                      host_per_connection=123_456.0, host_per_connection_half=23_456.0,
+                      server_per_connection=99_995.0, server_per_connection_half=29_995.0)  # fmt: skip
     text = drawn(plan, state, 80)
-    for words in ("9,999,999 of 10,000,000", "123,456/s of 200,000/s", "12.3 cores", "24 h left", "and 1 more", "-5 B in"):
+    for words in ("9,999,999 of 10,000,000", "123,456/s of 200,000/s", "12.3 cores", "24 h left", "and 1 more", "costs 123 kB ± 23.5 kB", "server 99,995 B ± 29,995"):
         assert words in text
 
 
@@ -228,7 +229,29 @@ def test_a_price_below_nothing_is_not_known_wherever_it_is_shown() -> None:
     state = state_at(run, 30.0)
     assert (state.held > 200, state.host_per_connection, state.server_per_connection) == (True, None, None)
     assert "a connection on this host" not in plain_line(state)
-    assert "known once hundreds are held and the host is still" in drawn(run.plan, state, 80)
+    assert "A connection's cost on this host: not yet known" in drawn(run.plan, state, 80)
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 3.0, 10.0])
+def test_no_price_is_shown_without_its_error_and_none_that_is_mostly_error(noise: float) -> None:
+    truth = {"server": SERVER, "kernel": 2 * KERNEL_END, "generator": GENERATOR, "host": SERVER + 2 * KERNEL_END + GENERATOR + REST}
+    shown, held = 0, 0
+    for seed in range(15):
+        run = a_run(10_000, seed=seed, noise=noise, phi=0.9)
+        for until_s in (10.2, 17.2, 30.0, 60.0):
+            state = state_at(run, until_s)
+            for name, true in truth.items():
+                each, half = (getattr(state, f"{name}_per_connection{end}") for end in ("", "_half"))
+                assert (each is None) == (half is None)
+                if each is None:
+                    continue
+                assert half <= 0.5 * each
+                shown, held = shown + 1, held + (abs(each - true) <= half)
+            line = plain_line(state)
+            assert ("a connection on this host" in line) == (state.host_per_connection is not None)
+            assert not re.search(r"B a connection", line), "a price without its error"
+    assert held >= 0.95 * shown
+    assert shown >= 100 or noise > 1
 
 
 def test_a_log_for_machines_has_a_line_for_each_thing_that_happened() -> None:
