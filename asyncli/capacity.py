@@ -26,7 +26,7 @@ from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status import StatusReader
 from asyncli.environment import look_around
 from asyncli.errors import AsyncliError, EngineError, PeerError, StoreError
-from asyncli.plan import MOST_CONNECTIONS, Plan, plan_document
+from asyncli.plan import MOST_CONNECTIONS, Plan, shown_plan
 from asyncli.preflight import refusals, refuse
 from asyncli.preflight.checks import host_checks
 from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
@@ -179,7 +179,7 @@ class CapacitySearch:
             steps=self.steps,
             findings=[*self._findings, *(gone if self._gone else [])],
             search=self.search,
-            plan=dict(plan_document(self.plan)),
+            plan=shown_plan(self.plan),
             environment=self._environment,
         )
 

@@ -26,7 +26,7 @@ from asyncli.engine.shard import Shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import look_around
 from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
-from asyncli.plan import Plan, plan_document
+from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import read_limits
 from asyncli.preflight.limits import Limits
 from asyncli.records import Check, Finding
@@ -247,7 +247,7 @@ class Cluster:
         """What each worker sees of its host, or in words why it does not. Each is asked by itself: one may be cut off, though the
         scheduler has not noticed.
         """
-        document = plan_document(plan)
+        document = shown_plan(plan)
         said = await asyncio.gather(*(self._look_from(address, document) for address in addresses))
         return dict(zip(addresses, said, strict=True))
 

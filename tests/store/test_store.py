@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from asyncli.errors import StoreError
@@ -27,6 +29,7 @@ from asyncli.store.follow import Follower, News
 from asyncli.store.head import read_head
 from asyncli.store.reader import read_run
 from asyncli.store.schema import APPLICATION_ID
+from asyncli.store.whole import write_run
 from asyncli.store.writer import RunWriter
 
 PLAN = Plan(urls=("http://127.0.0.1:8080/",), connections=500, seed=7)
@@ -469,6 +472,26 @@ def test_a_file_that_was_taken_away_is_whole_at_another_place(
     assert left == (["run-2.db", "run.db"] if take is _replace else [Path(place).name])
     if take is _replace:
         assert (tmp_path / "here" / "run.db").read_text() == "mine"
+
+
+def test_a_run_file_with_headers_is_its_owners_alone_wherever_it_is_written(tmp_path: Path) -> None:
+    secret = msgspec.structs.replace(PLAN, headers=("Authorization: Bearer abc",))
+    path, umask = tmp_path / "run.db", os.umask(0o022)
+    try:
+        writer = RunWriter.create(path, run_id="r1", started_wall_s=1e9, plan_document=plan_document(secret), environment={})
+        assert {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()} == dict.fromkeys(
+            ("run.db", "run.db-wal", "run.db-shm"), 0o600
+        )
+        path.unlink()
+        writer.close(True)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        run = read_run(path)
+        for headers, mode in ((run.plan.headers, 0o600), ((), 0o644)):
+            run.plan = msgspec.structs.replace(run.plan, headers=headers)
+            write_run(tmp_path / f"{mode}.db", run, ())
+            assert stat.S_IMODE((tmp_path / f"{mode}.db").stat().st_mode) == mode
+    finally:
+        os.umask(umask)
 
 
 def test_a_file_that_is_moved_while_it_is_read_is_not_said_to_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
