@@ -213,6 +213,7 @@ class CapacitySearch:
             guard = _Guard(onlooker, self._memory, self._own)
             self._soak = soak = Soak(plan, path, watcher=guard)
             onlooker.stop = guard.stop = soak.stop
+            onlooker.failed = soak.watcher_failed
             if self._stopping:
                 soak.stop()
             # It may have been moved, or written elsewhere where its folder is gone or its disk is full.

@@ -363,8 +363,8 @@ def _boolean(value: object) -> bool:
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"{shown(value)} is not a text; write one, in quotes")
-    if any("\ud800" <= ch <= "\udfff" for ch in value):
-        raise ValueError(f"{shown(value)} has bytes in it that are not UTF-8, which the run file cannot hold; write it without")
+    if not "".join(value.split()).isprintable():
+        raise ValueError(f"{shown(value)} has control characters in it, or bytes that are not UTF-8; write it without")
     return value
 
 

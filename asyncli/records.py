@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 import msgspec
 
 from asyncli.core.histogram import Histogram
+from asyncli.text import tidy
 
 #: The run file's and the JSON summary's schema number. Raised when a reader of the old one would be wrong.
 SCHEMA = 1
@@ -32,6 +33,9 @@ class Finding(msgspec.Struct, frozen=True):
     severity: Severity
     evidence: str
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        tidy(self)
 
 
 #: Codes of the findings of a run that its user ended before its plan did: drained after the first signal, or cut off at once.
@@ -318,6 +322,9 @@ class Check(msgspec.Struct, frozen=True):
     unit: str = ""
     detail: str = ""
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        tidy(self)
 
 
 #: The family of METRICS that says how long a client host was silent.

@@ -82,6 +82,8 @@ _AS_FAR = "the numbers are right as far as they go; run again for the rest"
 _DRAIN_S_PER_CONNECTION = 1 / 2000
 # What a session held that was killed, an agent or hosts of a cluster, is let go within 15 s; its run may be resumed before that.
 _LET_GO_S = 25.0
+# An error may quote all that it could not show.
+_LONGEST_WHY = 200
 
 
 class Watcher(Protocol):
@@ -109,6 +111,38 @@ class NoWatcher:
     def finding(self, finding: Finding) -> None: ...
     def planned(self, plan: Plan) -> None: ...
     def resumed(self, so_far: Tick) -> None: ...
+
+
+class Guarded:
+    """Passes on to ``watcher`` until it raises: from then on it is not called, and ``failed`` has heard why."""
+
+    def __init__(self, watcher: Watcher, failed: Callable[[BaseException], None]) -> None:
+        self._watcher, self._failed = watcher, failed
+
+    def _tell(self, tell: Callable[[Watcher], None]) -> None:
+        try:
+            tell(self._watcher)
+        except Exception as error:  # whatever it is, it is the watcher's
+            self._watcher = NoWatcher()
+            self._failed(error)
+
+    def phase(self, phase: Phase) -> None:
+        self._tell(lambda watcher: watcher.phase(phase))
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        self._tell(lambda watcher: watcher.tick(t_s, tick))
+
+    def sample(self, sample: Sample) -> None:
+        self._tell(lambda watcher: watcher.sample(sample))
+
+    def finding(self, finding: Finding) -> None:
+        self._tell(lambda watcher: watcher.finding(finding))
+
+    def planned(self, plan: Plan) -> None:
+        self._tell(lambda watcher: watcher.planned(plan))
+
+    def resumed(self, so_far: Tick) -> None:
+        self._tell(lambda watcher: watcher.resumed(so_far))
 
 
 class Fleet(Protocol):
@@ -169,7 +203,7 @@ class Soak:
     ) -> None:
         self.plan, self.out = plan, out
         self._cluster = cluster
-        self._watcher = watcher or NoWatcher()
+        self._watcher = Guarded(watcher or NoWatcher(), self.watcher_failed)
         self._target = target
         self._resume = resume
         #: The hold in which a resumed run goes on; None where all begins with the baseline.
@@ -218,6 +252,12 @@ class Soak:
             remedy = self._go_on if again else "let the run come to its end, or ask for a shorter one"
             self._found(Finding(STOPPED, "warning", evidence, remedy))
         self._stopped.set()
+
+    def watcher_failed(self, error: BaseException) -> None:
+        """Whoever looks on has failed, and looks on no more: that is said once, and the soak goes on."""
+        why = f"{type(error).__name__}: {str(error)[:_LONGEST_WHY]}"
+        evidence = f"what shows the run (screen, log or notebook) failed {self._where()} and was switched off: {why}"
+        self._found(Finding("watcher_failed", "warning", evidence, f"the run goes on: 'asyncli watch {self._file}' shows it"))
 
     @property
     def recording(self) -> bool:

@@ -43,6 +43,7 @@ from asyncli.plan import Plan
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.limits import Limits, read_limits
 from asyncli.records import Sample
+from asyncli.text import printable
 
 # A question of ours is a line; the longest body is a lease's.
 _LONGEST_BODY = 1024
@@ -531,4 +532,4 @@ def _number(request: web.Request) -> int:
 
 def _shown(text: str) -> str:
     """Somebody else's words for a log: on one line, and short."""
-    return "".join(char if char.isprintable() else "?" for char in text[:200])
+    return printable(text[:200])

@@ -29,6 +29,7 @@ from asyncli.collect.procfs import (
 )
 from asyncli.errors import HostError
 from asyncli.plan import Plan, Target
+from asyncli.text import oneline, tidy
 
 # They hold the port for a server in a container: their memory is not the server's.
 _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})
@@ -64,6 +65,9 @@ class ServerFacts(msgspec.Struct, frozen=True):
     found_by: str | None = None
     #: A fingerprint of that file, by which two runs can be told apart; None where it cannot be read.
     config_hash: str | None = None
+
+    def __post_init__(self) -> None:
+        tidy(self)
 
     def document(self, label: str | None = None) -> dict[str, object]:
         """What a record keeps of it, as plain data; ``label``: what to call it, where somebody knows better."""
@@ -268,8 +272,7 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
 
 def printable_version(server_header: str) -> str | None:
     """The Server header where it can be printed, cut to a sane length."""
-    clean = "".join(char for char in server_header if char.isprintable()).strip()
-    return clean[:80] or None
+    return oneline(server_header)[:80] or None
 
 
 def config_path(command: str, built: str, cwd: str | None) -> str | None:
@@ -320,6 +323,7 @@ def _build(exe: str, flag: str) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_VERSION_TIMEOUT_S,
             check=False,
         )

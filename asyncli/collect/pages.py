@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from asyncli.text import oneline
+
 # Tengine and Angie append columns (request_time), so more than three numbers are let through. Counts are of 64 bits at most. No
 # quantifier gives back what it took (``+`` behind it): a megabyte of line ends or digits would be tried in each of its splits.
 _STUB_STATUS = re.compile(
@@ -131,6 +133,5 @@ def _known(found: Mapping[str, float | None]) -> dict[str, float]:
 
 def excerpt(text: str, length: int = 60) -> str:
     """The beginning of a text from outside, on one line, quoted, without what could steer a terminal."""
-    line = " ".join(text[: 4 * length].split())
-    clean = "".join(char if char.isprintable() else "?" for char in line)
+    clean = oneline(text[: 4 * length])
     return f'"{clean[:length]}..."' if len(clean) > length else f'"{clean}"'

@@ -14,7 +14,8 @@ from asyncli.plan import masked
 from asyncli.records import Tick
 from asyncli.report.jsonout import finite_json
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
-from asyncli.report.words import cores, oneline
+from asyncli.report.words import cores
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from asyncli.plan import Plan
 from asyncli.records import PHASES
 from asyncli.report.live import plain_line
 from asyncli.report.livestate import LiveState
-from asyncli.report.words import bytes_each, cores, milliseconds, oneline, or_dash
+from asyncli.report.words import bytes_each, cores, milliseconds, or_dash
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
 _Rows = Iterable[tuple[str, str]]

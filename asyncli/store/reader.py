@@ -24,6 +24,7 @@ from asyncli.records import Check, Environment, Finding, Gap, Phase, Sample, Tic
 from asyncli.samples import Samples
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
 from asyncli.store.stored import MOST, open_tick
+from asyncli.text import plain, printable
 
 T = TypeVar("T")
 
@@ -239,10 +240,10 @@ def measurable(numbers: Sequence[float]) -> None:
 
 
 def words(value: object) -> str:
-    """A text, or TypeError: a column of SQLite takes any type."""
+    """A text, printable, or TypeError: a column of SQLite takes any type."""
     if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} in place of a text")
-    return value
+    return printable(value)
 
 
 def read_frame(connection: sqlite3.Connection) -> Run:
@@ -259,7 +260,7 @@ def read_frame(connection: sqlite3.Connection) -> Run:
         id=words(meta["id"]),
         started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         plan=load_plan(msgspec.json.decode(meta["plan"])),
-        environment=msgspec.json.decode(meta["environment"], type=dict[str, Any]),
+        environment=plain(msgspec.json.decode(meta["environment"], type=dict[str, Any])),
         phases=phases,
         ticks=[],
         samples=(),

@@ -24,6 +24,7 @@ from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store import moving
 from asyncli.store.claim import claim
 from asyncli.store.schema import APPLICATION_ID, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
+from asyncli.text import plain
 from asyncli.units import format_duration
 
 COMMIT_EVERY_S = 1.0
@@ -113,15 +114,15 @@ class RunWriter:
         Raises :class:`StoreError` (one line) where the file exists, or its folder does not, or cannot be written to.
         """
         path = Path(path)
-        # Its plan has the headers' values, as resuming it needs them. SQLite gives -wal and -shm the mode of the file.
-        _make(path, 0o600 if plan_document.get("headers") else 0o644)
         meta = {
             "id": run_id,
             "started_wall_s": _json(started_wall_s),
             "plan": _json(plan_document),
-            "environment": _json(environment),
+            "environment": _json(plain(environment)),
             "complete": "false",
         }
+        # Its plan has the headers' values, as resuming it needs them. SQLite gives -wal and -shm the mode of the file.
+        _make(path, 0o600 if plan_document.get("headers") else 0o644)
         claimed, connection = _claim(path), None
         try:
             connection = _open(path)
@@ -208,7 +209,7 @@ class RunWriter:
     def environment(self, environment: Mapping[str, Any]) -> None:
         """Add to the environment; keys that are there already get the new value."""
         self._environment.update(environment)
-        self._put(_META, [("environment", _json(self._environment))])
+        self._put(_META, [("environment", _json(plain(self._environment)))])
 
     def plan(self, plan_document: Mapping[str, Any]) -> None:
         """Record the plan anew, in which something has been reckoned by now."""

@@ -139,11 +139,11 @@ def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
     writer = create(tmp_path / "run.db")
     writer.sample(Sample(1.0, {"a": float("nan"), "b": float("inf"), "c": 2.0}))
     writer.finding(1.0, Finding("odd", "info", "a name with \udcff in it"))
-    writer.finding(1.0, Finding("even", "info", "fine"))
+    writer.phase(Phase("ramp", 2**64))
     writer.close(True)
     run = read_run(tmp_path / "run.db")
     assert run.samples == [Sample(1.0, {"c": 2.0})]
-    assert [finding.code for finding in run.findings] == ["even"]
+    assert [finding.evidence for finding in run.findings] == ["a name with ? in it"]
     assert writer.dropped == 1
 
 
