@@ -243,6 +243,10 @@ COUNTS = ("started", "opened", "reopened", "sent", "answered", "beats_failed", "
 HISTOGRAMS = ("latency_us", "lateness_us", "connect_us", "ramp_lateness_us")
 
 
+#: Beyond any instant in seconds, memory in bytes or counter of 64 bits, and far enough below what a float holds to be squared.
+MOST = 1e30
+
+
 class Sample(msgspec.Struct):
     """What the collector read at one instant: ``values`` maps a metric's name (see METRICS) to a number. Absent: not read."""
 

@@ -44,6 +44,7 @@ from asyncli.records import (
     ABORTED,
     CUT,
     GAVE_UP,
+    MOST,
     RESUMED,
     STOPPED,
     WITH_US,
@@ -232,7 +233,7 @@ class Soak:
         self._phase: Phase | None = None
         self._writer: RunWriter | None = None
         self._generator: Generator | FleetGenerator | None = None
-        self.started = False
+        self.started = self._told_odd = False
         #: What the run file lacks, in one line, once the run is over.
         self.trouble: str | None = None
 
@@ -693,9 +694,19 @@ class Soak:
             for name, before in self._resume.counted.items():
                 if name in sample.values:
                     sample.values[name] += before
+        if odd := [name for name, value in sample.values.items() if not 0 <= value <= MOST]:
+            self._refused(odd[0], sample.values[odd[0]])
+            sample = Sample(sample.t_s, {name: value for name, value in sample.values.items() if name not in odd})
         if self._writer is not None:
             self._writer.sample(sample)
         self._watcher.sample(sample)
+
+    def _refused(self, name: str, value: float) -> None:
+        """A number that nothing could be done with; said of the first, whoever sends them, since there may be many."""
+        if not self._told_odd:
+            self._told_odd = True
+            evidence = f"{name} was read as {value:.3g}, which no host could have; it and the like of it are left out"
+            self._found(Finding("sample_refused", "warning", evidence, "see what sent it: the agent, or the kernel's own files"))
 
     def _found(self, finding: Finding) -> None:
         if self._writer is None:

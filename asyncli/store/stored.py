@@ -13,11 +13,8 @@ import msgspec
 
 from asyncli.core.histogram import Histogram
 from asyncli.errors import StoreError
-from asyncli.records import HISTOGRAMS, Tick
+from asyncli.records import HISTOGRAMS, MOST, Tick
 from asyncli.text import printable
-
-#: Beyond any instant in seconds, memory in bytes or counter of 64 bits, and far enough below what a float holds to be squared.
-MOST = 1e30
 
 _open = msgspec.msgpack.Decoder(Histogram).decode
 _NONE = msgspec.msgpack.encode(Histogram())

@@ -22,6 +22,7 @@ import pytest
 from asyncli.errors import StoreError
 from asyncli.plan import Plan, plan_document
 from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.samples import Samples
 from asyncli.store import moving
 from asyncli.store import reader as reader_module
 from asyncli.store import writer as writer_module
@@ -302,10 +303,6 @@ def test_a_file_cut_short_or_overwritten(tmp_path: Path, keep: float) -> None:
         ("ticks", "UPDATE ticks SET payload = 5 WHERE rowid = 2"),
         # opened: -1
         ("ticks", "UPDATE ticks SET payload = x'81A66F70656E6564FF' WHERE rowid = 2"),
-        ("samples", "UPDATE samples SET value = 'much' WHERE rowid = 2"),
-        ("samples", "UPDATE samples SET t_s = x'00' WHERE rowid = 2"),
-        ("samples", "UPDATE samples SET value = 1e300 WHERE rowid = 2"),
-        ("samples", "UPDATE samples SET metric = 99 WHERE rowid = 2"),
         ("metrics", "UPDATE metrics SET name = x'ff' WHERE id = 1"),
         # A view that never ends, of rows that fill the memory.
         ("meta", "CREATE VIEW meta AS WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS key, i AS value FROM n"),
@@ -325,6 +322,30 @@ def test_rows_of_other_types_and_tables_that_are_none(tmp_path: Path, table: str
             read(path)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 400 + len(str(path))
+
+
+@pytest.mark.parametrize(
+    "sql", ["value = 'much'", "value = 1e300", "value = -9e999", "t_s = x'00'", "t_s = 1e300", "t_s = 'soon'", "metric = 99", "metric = x'00'"]
+)
+def test_a_sample_that_is_none_is_skipped_and_counted(tmp_path: Path, sql: str) -> None:
+    """An agent's 1e300 made all of a night unreadable."""
+    path = tmp_path / "run.db"
+    writer = create(path)
+    for second in range(5):
+        writer.sample(Sample(float(second), {"server.pss_bytes": 5.0 + second, "status.active": 1.0}))
+    writer.finding(1.0, Finding("slow", "info", "a finding"))
+    writer.close(True)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as odd:
+        odd.execute(f"UPDATE samples SET {sql} WHERE rowid = 5")
+    for read in (read_run, read_head):
+        run = read(path)
+        assert isinstance(run.samples, Samples)
+        assert run.samples.column("server.pss_bytes") == ([0.0, 1.0, 3.0, 4.0], [5.0, 6.0, 8.0, 9.0])
+        assert run.samples.column("status.active")[1] == [1.0] * 5
+        if read is read_run or "metric" not in sql:  # a head looks at few metrics
+            assert [one.code for one in run.findings] == ["slow", "samples_skipped"]
+            assert run.findings[-1].evidence.startswith("1 of the samples in the run file are no number")
+    assert sum(len(sample.values) for sample in news(path).samples) == 9
 
 
 def news(path: Path) -> News:
