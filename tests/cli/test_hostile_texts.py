@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fault_table import require_as_written
 from made_runs import a_run
-from programs import SHORT, run, serving
+from programs import SHORT, report, run, serving
 from recording import write_run
 
 from asyncli.store.reader import read_run
@@ -71,6 +72,7 @@ def test_a_status_page_whose_words_are_no_text_is_a_gap(tmp_path: Path, log: tup
     assert "\x1b" not in done.out + done.err
     (lost,) = (one for one in read_run(tmp_path / "run.db").findings if one.code == "status_lost")
     assert 'answered 503 surcharg? ?]0;own? ""' in lost.evidence
+    require_as_written("test_a_status_page_whose_words_are_no_text_is_a_gap", report(tmp_path, "run.db"))
     if log:
         told = [json.loads(line) for line in done.out.splitlines()]
         assert [one["evidence"] for one in told if one.get("code") == "status_lost"] == [lost.evidence]
