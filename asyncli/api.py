@@ -436,7 +436,7 @@ async def soak(
 
         fleet = Cluster.of(cluster)
     run = Soak(plan, path, watcher=watcher, target=target, cluster=fleet)
-    watcher.stop = run.stop
+    watcher.stop, watcher.failed = run.stop, run.watcher_failed
     try:
         await run.run()
     except BaseException:

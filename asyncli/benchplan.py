@@ -10,7 +10,7 @@ import msgspec
 
 from asyncli import plan as soaks
 from asyncli.errors import PlanError
-from asyncli.plan import Layer, Plan, above_zero, count_to, read_layers
+from asyncli.plan import Discreet, Layer, Plan, above_zero, count_to, read_layers
 from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
 from asyncli.units import shown
 
@@ -30,7 +30,7 @@ LONGEST_TRAIN = 64 << 20
 _LEAST_REQUEST = 256
 
 
-class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Requests on ``connections``, as fast as they are answered, or ``rate`` a second. Times in seconds.
 
     It ends after ``requests`` or ``duration_s``, whichever comes first; ``None``: no such end. ``pipeline`` requests are
@@ -154,7 +154,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
 
 def build_bench_plan(layers: Iterable[Layer]) -> BenchPlan:
     """The layers, weakest first, as one plan. Raises :class:`PlanError` for what cannot be."""
-    fields, located = read_layers(layers, KEYS)
+    fields, located = read_layers(layers, KEYS | soaks.HEADER_FILE)
     if fields.get("requests") is None and fields.get("duration_s") is None:
         fields["duration_s"] = DEFAULT_DURATION_S
     if fields.get("body") and "method" not in fields:

@@ -26,7 +26,7 @@ from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status import StatusReader
 from asyncli.environment import look_around
 from asyncli.errors import AsyncliError, EngineError, PeerError, StoreError
-from asyncli.plan import MOST_CONNECTIONS, Plan, plan_document
+from asyncli.plan import MOST_CONNECTIONS, Plan, shown_plan
 from asyncli.preflight import refusals, refuse
 from asyncli.preflight.checks import host_checks
 from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
@@ -179,7 +179,7 @@ class CapacitySearch:
             steps=self.steps,
             findings=[*self._findings, *(gone if self._gone else [])],
             search=self.search,
-            plan=dict(plan_document(self.plan)),
+            plan=shown_plan(self.plan),
             environment=self._environment,
         )
 
@@ -213,6 +213,7 @@ class CapacitySearch:
             guard = _Guard(onlooker, self._memory, self._own)
             self._soak = soak = Soak(plan, path, watcher=guard)
             onlooker.stop = guard.stop = soak.stop
+            onlooker.failed = soak.watcher_failed
             if self._stopping:
                 soak.stop()
             # It may have been moved, or written elsewhere where its folder is gone or its disk is full.

@@ -19,6 +19,7 @@ from asyncli.engine.spread import Destination, Spread, show
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits
 from asyncli.records import Environment, Finding
+from asyncli.text import plain, printable
 
 #: The sysctls that decide what a connection costs or whether it can be had.
 SYSCTLS = (
@@ -66,20 +67,26 @@ def read_host(limits: Limits, root: Path = Path("/")) -> Environment:
     cpuinfo = (_read(root / "proc/cpuinfo") or "").splitlines()
     model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), None)
     known: dict[str, Any] = msgspec.to_builtins(limits)
-    return {
+    facts = {
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cpu_model": model,
         "python": platform.python_version(),
         "asyncli": __version__,
         "program": _program(),
-        "host": platform.node(),
+        "host": host_name(),
         "network": network(root),
         "cpus": limits.cpus or os.cpu_count(),
         "memory_bytes": limits.memory_total,
         "limits": known,
         "sysctls": sysctls,
     }
+    return {key: plain(value) for key, value in facts.items()}
+
+
+def host_name() -> str:
+    """This host's, in which sethostname(2) allows any byte."""
+    return printable(platform.node())
 
 
 def _program() -> str:
@@ -122,6 +129,6 @@ def _link(path: Path) -> str | None:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None

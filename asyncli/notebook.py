@@ -25,13 +25,12 @@ def kernel_shell() -> Any | None:
 
 
 class _Watcher(Onlooker):
-    """A soak's watcher that shows what it sees. Whatever goes wrong with showing ends the showing, never the soak."""
+    """A soak's watcher that shows what it sees."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.plan = plan
         self._shown_s = 0.0
-        self._blind = False
 
     def show(self, state: LiveState) -> None:
         """Show one look."""
@@ -39,13 +38,10 @@ class _Watcher(Onlooker):
 
     def look(self, at_once: bool) -> None:
         now = time.monotonic()
-        if self._blind or (not at_once and now - self._shown_s < _SHORTEST_FRAME_S):
+        if not at_once and now - self._shown_s < _SHORTEST_FRAME_S:
             return
         self._shown_s = now
-        try:
-            self.show(self.fold.state())
-        except Exception:  # whatever a front end or a pipe that has gone away raises
-            self._blind = True
+        self.show(self.fold.state())
 
 
 class NotebookWatcher(_Watcher):

@@ -35,6 +35,13 @@ SHORTEST_INTERVAL_S = 1e-6
 # some 30,000 bytes, if they are dots.
 LONGEST_FILE = 16_384
 _AN_HOUR = 3600.0
+#: Headers that are to stand in no command line: one ``Name: value`` a line, sent beside those of the plan.
+HEADERS_VARIABLE = "ASYNCLI_HEADERS"
+#: What stands in the place of a header's value wherever a plan is shown or passed on: it may be a secret.
+MASK = "***"
+# Some headers, as curl's -H @FILE, and not a device without end.
+_LONGEST_HEADERS = 65_536
+_USERINFO = re.compile(r"((?:.*?://)?)[^/?#]*@", re.DOTALL)
 _AUTHORITY = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|[-._0-9A-Za-z]+)(?::(?P<port>[^:]*))?")
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
@@ -48,7 +55,18 @@ class Target(msgspec.Struct, frozen=True):
     path: str
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Discreet(msgspec.Struct, frozen=True):
+    """A plan whose headers' values are seen by nobody who prints it: a notebook, a log, a traceback."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        said = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return [(name, masked(value) if name == "headers" else value) for name, value in said]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a soak does. Times in seconds; ``None`` means "asyncli finds it" unless the field says otherwise."""
 
     urls: tuple[str, ...]
@@ -115,6 +133,9 @@ def parse_url(value: object) -> Target:
     """An http URL to its parts; ``ValueError`` says what is wrong with it and what to write."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{shown(value)} is not a URL; write for example http://127.0.0.1:8080/")
+    if userinfo := _USERINFO.match(value):
+        without = f"{userinfo[1]}{MASK}@{value[userinfo.end() :]}"
+        raise ValueError(f"{shown(without)} carries a user name; leave it out, and send an Authorization header (--header-file)")
     if any(ch.isspace() or ord(ch) < 33 or ord(ch) == 127 for ch in value):
         raise ValueError(f"{shown(value)} has white space or a control character in it; remove it, or write it as %20")
     if not value.isascii():
@@ -133,8 +154,6 @@ def parse_url(value: object) -> Target:
         raise ValueError(f"{shown(value)} is not a URL ({str(error)[:100]}); write for example http://127.0.0.1:8080/") from None
     if not host:
         raise ValueError(f"{shown(value)} has no host; write for example http://127.0.0.1:8080/")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(f"{shown(value)} carries a user name; send it with --header 'Authorization: ...'")
     match = _AUTHORITY.fullmatch(parts.netloc)
     if match is None or (match["address"] and not _is_address(host)):
         raise ValueError(
@@ -163,7 +182,7 @@ def _url(value: object) -> str:
 def _agent(value: object) -> str:
     """Where an agent is: ``http://host[:port]``, or https."""
     scheme, colon, rest = value.partition("://") if isinstance(value, str) else ("", "", "")
-    if not colon:
+    if not colon and not _USERINFO.match(str(value)):
         raise ValueError(f"{shown(value)} is not the address of an agent; write http://HOST:{AGENT_PORT}")
     secure = scheme.lower() == "https"
     try:
@@ -204,23 +223,57 @@ def _source(value: str) -> str:
 
 
 def _header(value: str) -> str:
+    """One header, tidy. No error shows what may be a secret: not the value, and not what has no name before it."""
     name, colon, rest = value.partition(":")
     if not colon or not name or not set(name) <= _TOKEN:
-        raise ValueError(f"{shown(value)} is not a header; write 'Name: value'")
-    if any(ord(ch) < 32 and ch != "\t" for ch in rest) or not value.isascii() or "\x7f" in rest:
-        raise ValueError(f"{shown(value)} has a control or non-ASCII character in it; remove it")
-    if name.lower() in {"host", "connection", "content-length", "transfer-encoding"} and name.lower() != "host":
-        raise ValueError(f"{shown(value)}: asyncli sets {name} itself; leave it out")
+        raise ValueError(f"a text of {len(value):,} characters is not a header; write 'Name: value'")
+    if any(ord(ch) < 32 and ch != "\t" for ch in rest) or not rest.isascii() or "\x7f" in rest:
+        raise ValueError(f"the value of {shown(name)} has a control or non-ASCII character in it; remove it")
+    if name.lower() in {"connection", "content-length", "transfer-encoding"}:
+        raise ValueError(f"asyncli sets {name} itself; leave it out")
     return f"{name}: {rest.strip()}"
 
 
 def _headers(value: object) -> tuple[str, ...]:
-    headers = _strings(_header)(value)
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
+        raise ValueError(f"this {type(value).__name__} is not a header or a list of them; write ['Name: value']")
+    return tuple(map(_header, values))
+
+
+def with_one_host(headers: tuple[str, ...]) -> tuple[str, ...]:
+    """The same. ``ValueError`` where there is more than one Host: a server must answer that with 400 (RFC 9112, section 3.2)."""
     hosts = [one for one in headers if one.lower().startswith("host:")]
     if len(hosts) > 1:
-        # RFC 9112, section 3.2: a server must answer a second one with 400.
         raise ValueError(f"{shown(hosts[1])} is a second Host, and a request has one; leave the other out")
     return headers
+
+
+def headers_in(text: str) -> tuple[str, ...]:
+    """The headers of a text, one ``Name: value`` a line, as curl's -H @FILE; ``ValueError`` says which line is none."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                found.append(_header(line.strip()))
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+    return tuple(found)
+
+
+def _header_file(value: object) -> tuple[str, ...]:
+    path = _text(value)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LONGEST_HEADERS + 1)
+    except OSError as error:
+        raise ValueError(f"{shown(path)} cannot be read ({error.strerror}); name a file with one 'Name: value' a line") from None
+    if len(data) > _LONGEST_HEADERS:
+        raise ValueError(f"{shown(path)} is longer than {_LONGEST_HEADERS:,} bytes; name a file with one 'Name: value' a line")
+    try:
+        return headers_in(data.decode("utf-8", "replace"))
+    except ValueError as error:
+        raise ValueError(f"{shown(path)}: {error}") from None
 
 
 def _method(value: object) -> str:
@@ -325,8 +378,8 @@ def _boolean(value: object) -> bool:
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"{shown(value)} is not a text; write one, in quotes")
-    if any("\ud800" <= ch <= "\udfff" for ch in value):
-        raise ValueError(f"{shown(value)} has bytes in it that are not UTF-8, which the run file cannot hold; write it without")
+    if not "".join(value.split()).isprintable():
+        raise ValueError(f"{shown(value)} has control characters in it, or bytes that are not UTF-8; write it without")
     return value
 
 
@@ -362,6 +415,10 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "seed": ("seed", _whole(0, 2**63 - 1, "a seed")),
     "force": ("force", _boolean),
 }
+
+
+#: Another way to say a plan's headers, beside "header": by a file that is read when the plan is made.
+HEADER_FILE: dict[str, tuple[str, Callable[[object], Any]]] = {"header_file": ("headers", _header_file)}
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -401,7 +458,7 @@ def _one_by_one(layer: Layer) -> Layer:
     return Layer(layer.where, values)
 
 
-def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, "ramp")) -> Layer:
+def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, *HEADER_FILE, "ramp")) -> Layer:
     """A TOML plan of ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
     known = sorted(keys)
     path = Path(path)
@@ -431,16 +488,24 @@ def read_layers(
     fields: dict[str, Any] = {}
     located: dict[str, str] = {}
     for layer in layers:
+        said: dict[str, Any] = {}
         for key, raw in layer.values.items():
             if key not in keys:
                 where = layer.locate(key if key.isprintable() else shown(key))
                 raise PlanError(f"{where}: unknown key; the keys are {', '.join(sorted(keys))}")
             field, parse = keys[key]
             try:
-                fields[field] = parse(raw)
+                value = parse(raw)
             except ValueError as error:
                 raise PlanError(f"{layer.locate(key)}: {error}") from None
+            # Headers of the flags and of their file stand beside each other.
+            said[field] = (*said[field], *value) if field in said else value
             located[field] = layer.locate(key)
+        fields |= said
+    try:
+        with_one_host(fields.get("headers", ()))
+    except ValueError as error:
+        raise PlanError(f"{located['headers']}: {error}") from None
     if not fields.get("urls"):
         raise PlanError("no URL given; write one, for example http://127.0.0.1:8080/")
     named = [field for field in ("server_pid", "server_pidfile", "server_name") if fields.get(field) is not None]
@@ -460,7 +525,7 @@ def read_layers(
 
 def build_plan(layers: Iterable[Layer]) -> Plan:
     """The layers, weakest first, as one plan. A missing seed is drawn, so that the plan kept in the run file repeats the run."""
-    fields, located = read_layers(map(_one_by_one, layers), KEYS | {"hold_until": ("hold_until", _until)})
+    fields, located = read_layers(map(_one_by_one, layers), KEYS | HEADER_FILE | {"hold_until": ("hold_until", _until)})
     plan = Plan(**fields)
     if plan.batch > plan.connections:
         plan = msgspec.structs.replace(plan, batch=plan.connections)
@@ -470,13 +535,18 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
     return plan
 
 
-def header_names(headers: Iterable[object]) -> str:
-    """The names of ``Name: value`` headers, for what is passed on: a value may be a secret. The run file has it."""
-    return ", ".join(f"{str(one).partition(':')[0]}: (in the run file)" for one in headers)
+def masked(headers: Iterable[object]) -> list[str]:
+    """``Name: value`` headers without their values: ``Authorization: ***``."""
+    return [f"{str(one).partition(':')[0]}: {MASK}" for one in headers]
+
+
+def shown_plan(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data for whatever is shown, written or sent, but for the run file: headers without their values."""
+    return {**msgspec.to_builtins(plan), "headers": masked(plan.headers)}
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:
-    """The plan as plain data for JSON and the run file; :func:`load_plan` takes it back."""
+    """The plan as plain data for the run file alone, as a run that is resumed needs it; :func:`load_plan` takes it back."""
     document: Mapping[str, Any] = msgspec.to_builtins(plan)
     return document
 

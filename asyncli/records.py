@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 import msgspec
 
 from asyncli.core.histogram import Histogram
+from asyncli.text import tidy
 
 #: The run file's and the JSON summary's schema number. Raised when a reader of the old one would be wrong.
 SCHEMA = 1
@@ -32,6 +33,9 @@ class Finding(msgspec.Struct, frozen=True):
     severity: Severity
     evidence: str
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        tidy(self)
 
 
 #: Codes of the findings of a run that its user ended before its plan did: drained after the first signal, or cut off at once.
@@ -243,6 +247,10 @@ COUNTS = ("started", "opened", "reopened", "sent", "answered", "beats_failed", "
 HISTOGRAMS = ("latency_us", "lateness_us", "connect_us", "ramp_lateness_us", "heard_ms")
 
 
+#: Beyond any instant in seconds, memory in bytes or counter of 64 bits, and far enough below what a float holds to be squared.
+MOST = 1e30
+
+
 class Sample(msgspec.Struct):
     """What the collector read at one instant: ``values`` maps a metric's name (see METRICS) to a number. Absent: not read."""
 
@@ -259,6 +267,9 @@ METRICS: dict[str, str] = {
     "status.reading": "connections in which the server reads a request",
     "status.writing": "connections in which the server writes an answer",
     "status.waiting": "idle keep-alive connections",
+    "status.busy": "Apache's processes or threads that serve a connection or a request",
+    "status.idle": "Apache's processes or threads that wait for one",
+    "status.limit": "sessions that HAProxy's frontends may have (slim)",
     "status.polls": "status requests we have sent since our start: the server counts them as requests",
     "status.unanswered": "of these, those that no page answered: the server may have counted them or not",
     "status.connects": "connections our polls have made: the server counts each as one accept",
@@ -337,6 +348,9 @@ class Check(msgspec.Struct, frozen=True):
     unit: str = ""
     detail: str = ""
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        tidy(self)
 
 
 #: The family of METRICS that says how long a client host was silent.

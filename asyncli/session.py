@@ -44,6 +44,7 @@ from asyncli.records import (
     ABORTED,
     CUT,
     GAVE_UP,
+    MOST,
     RESUMED,
     STOPPED,
     WITH_US,
@@ -82,6 +83,8 @@ _AS_FAR = "the numbers are right as far as they go; run again for the rest"
 _DRAIN_S_PER_CONNECTION = 1 / 2000
 # What a session held that was killed, an agent or hosts of a cluster, is let go within 15 s; its run may be resumed before that.
 _LET_GO_S = 25.0
+# An error may quote all that it could not show.
+_LONGEST_WHY = 200
 
 
 class Watcher(Protocol):
@@ -109,6 +112,38 @@ class NoWatcher:
     def finding(self, finding: Finding) -> None: ...
     def planned(self, plan: Plan) -> None: ...
     def resumed(self, so_far: Tick) -> None: ...
+
+
+class Guarded:
+    """Passes on to ``watcher`` until it raises: from then on it is not called, and ``failed`` has heard why."""
+
+    def __init__(self, watcher: Watcher, failed: Callable[[BaseException], None]) -> None:
+        self._watcher, self._failed = watcher, failed
+
+    def _tell(self, tell: Callable[[Watcher], None]) -> None:
+        try:
+            tell(self._watcher)
+        except Exception as error:  # whatever it is, it is the watcher's
+            self._watcher = NoWatcher()
+            self._failed(error)
+
+    def phase(self, phase: Phase) -> None:
+        self._tell(lambda watcher: watcher.phase(phase))
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        self._tell(lambda watcher: watcher.tick(t_s, tick))
+
+    def sample(self, sample: Sample) -> None:
+        self._tell(lambda watcher: watcher.sample(sample))
+
+    def finding(self, finding: Finding) -> None:
+        self._tell(lambda watcher: watcher.finding(finding))
+
+    def planned(self, plan: Plan) -> None:
+        self._tell(lambda watcher: watcher.planned(plan))
+
+    def resumed(self, so_far: Tick) -> None:
+        self._tell(lambda watcher: watcher.resumed(so_far))
 
 
 class Fleet(Protocol):
@@ -169,7 +204,7 @@ class Soak:
     ) -> None:
         self.plan, self.out = plan, out
         self._cluster = cluster
-        self._watcher = watcher or NoWatcher()
+        self._watcher = Guarded(watcher or NoWatcher(), self.watcher_failed)
         self._target = target
         self._resume = resume
         #: The hold in which a resumed run goes on; None where all begins with the baseline.
@@ -198,7 +233,7 @@ class Soak:
         self._phase: Phase | None = None
         self._writer: RunWriter | None = None
         self._generator: Generator | FleetGenerator | None = None
-        self.started = False
+        self.started = self._told_odd = False
         #: What the run file lacks, in one line, once the run is over.
         self.trouble: str | None = None
 
@@ -218,6 +253,12 @@ class Soak:
             remedy = self._go_on if again else "let the run come to its end, or ask for a shorter one"
             self._found(Finding(STOPPED, "warning", evidence, remedy))
         self._stopped.set()
+
+    def watcher_failed(self, error: BaseException) -> None:
+        """Whoever looks on has failed, and looks on no more: that is said once, and the soak goes on."""
+        why = f"{type(error).__name__}: {str(error)[:_LONGEST_WHY]}"
+        evidence = f"what shows the run (screen, log or notebook) failed {self._where()} and was switched off: {why}"
+        self._found(Finding("watcher_failed", "warning", evidence, f"the run goes on: 'asyncli watch {self._file}' shows it"))
 
     @property
     def recording(self) -> bool:
@@ -653,9 +694,19 @@ class Soak:
             for name, before in self._resume.counted.items():
                 if name in sample.values:
                     sample.values[name] += before
+        if odd := [name for name, value in sample.values.items() if not 0 <= value <= MOST]:
+            self._refused(odd[0], sample.values[odd[0]])
+            sample = Sample(sample.t_s, {name: value for name, value in sample.values.items() if name not in odd})
         if self._writer is not None:
             self._writer.sample(sample)
         self._watcher.sample(sample)
+
+    def _refused(self, name: str, value: float) -> None:
+        """A number that nothing could be done with; said of the first, whoever sends them, since there may be many."""
+        if not self._told_odd:
+            self._told_odd = True
+            evidence = f"{name} was read as {value:.3g}, which no host could have; it and the like of it are left out"
+            self._found(Finding("sample_refused", "warning", evidence, "see what sent it: the agent, or the kernel's own files"))
 
     def _found(self, finding: Finding) -> None:
         if self._writer is None:

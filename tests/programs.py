@@ -205,6 +205,8 @@ class Server:
 
     def __init__(self, address: str, answer: bytes) -> None:
         self.accepts = self.requests = 0
+        #: The last request.
+        self.heard = b""
         self._address, self._answer = address, answer
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
@@ -239,7 +241,7 @@ class Server:
         self.accepts += 1
         try:
             while True:
-                await reader.readuntil(b"\r\n\r\n")
+                self.heard = await reader.readuntil(b"\r\n\r\n")
                 self.requests += 1
                 writer.write(self._answer)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):

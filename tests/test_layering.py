@@ -17,20 +17,21 @@ PACKAGE = Path(asyncli.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
+    "text": set(),
     "core": set(),
     "plan": {"core.ramp", "errors", "units"},
-    "records": {"core.histogram"},
+    "records": {"core.histogram", "text"},
     "samples": {"records"},
     "benchplan": {"errors", "plan", "records", "units"},
     "engine": {"asyncli", "benchplan", "core", "plan", "records", "errors"},
     "engine.spread": set(),
-    "agent": {"asyncli", "errors", "units", "plan", "records", "collect", "engine.spread", "environment", "preflight"},
-    "collect": {"errors", "units", "plan", "records"},
+    "agent": {"asyncli", "errors", "text", "units", "plan", "records", "collect", "engine.spread", "environment", "preflight"},
+    "collect": {"errors", "text", "units", "plan", "records"},
     "preflight": {"errors", "units", "plan", "records", "engine.spread"},
-    "store": {"core.histogram", "errors", "units", "plan", "records", "samples"},
+    "store": {"core.histogram", "errors", "text", "units", "plan", "records", "samples"},
     "analysis": {"benchplan", "core.histogram", "core.ramp", "units", "plan", "records", "samples"},
     "report": {
-        "asyncli", "benchplan", "core.histogram", "core.life", "errors", "units", "plan", "records", "samples", "engine.spread", "store.reader",
+        "asyncli", "benchplan", "core.histogram", "core.life", "errors", "text", "units", "plan", "records", "samples", "engine.spread", "store.reader",
         "analysis", "experiments.record",
     },
     "experiments": {
@@ -53,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.cputime": {"collect.processes", "collect.procfs"},
     "experiments.bytes_client": {"engine.spread"},
     "experiments.record": {"records"},
-    "environment": {"asyncli", "plan", "records", "engine.resolve", "engine.spread", "preflight.limits"},
+    "environment": {"asyncli", "plan", "records", "text", "engine.resolve", "engine.spread", "preflight.limits"},
     "cluster": {
         "asyncli", "errors", "units", "plan", "records", "collect.probes", "collect.processes", "engine.fleet", "engine.generator", "engine.resolve", "engine.shard", "engine.spread",
         "environment", "preflight",
@@ -70,7 +71,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
-        "asyncli", "agent", "cluster.link", "errors", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
+        "asyncli", "agent", "cluster.link", "errors", "text", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
         "store.claim", "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments", "merge",
     },
     # Python's and the notebook's entry, beside the command line's.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncli.errors import PlanError
-from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, parse_url, plan_document, read_plan_file
+from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, parse_url, plan_document, read_plan_file, shown_plan
 
 URL = "http://127.0.0.1:8080/"
 
@@ -193,3 +193,13 @@ def test_wrong_files_say_where(tmp_path: Path, text: str, words: str) -> None:
     assert str(file) in str(caught.value)
     with pytest.raises(PlanError, match="cannot be read"):
         read_plan_file(tmp_path / "absent.toml")
+
+
+def test_a_plan_that_is_printed_shows_no_headers_value() -> None:
+    from rich.pretty import pretty_repr
+
+    made = plan(header=["Authorization: Bearer abc"])
+    for text in (repr(made), pretty_repr(made), str(shown_plan(made))):
+        assert "abc" not in text
+        assert "Authorization: ***" in text
+    assert plan_document(made)["headers"] == ("Authorization: Bearer abc",)

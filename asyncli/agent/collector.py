@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import math
 import os
-import platform
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from asyncli.collect.locate import ServerFacts
 from asyncli.collect.probes import Reading
 from asyncli.collect.processes import ProcessGroup, listed, read_session_cpu, read_session_memory
 from asyncli.engine.spread import Spread
-from asyncli.environment import boot_id, network
+from asyncli.environment import boot_id, host_name, network
 from asyncli.plan import Plan
 from asyncli.preflight import examine_far
 from asyncli.records import METRICS, Check, Finding, Sample
@@ -222,7 +221,7 @@ class AgentCollector:
         return await (self._link.samples(self._after) if within_s is None else self._link.sample_now(self._after, within_s))
 
     async def _hold(self) -> Granted:
-        granted = await self._link.take(f"asyncli on {platform.node()} (pid {os.getpid()})")
+        granted = await self._link.take(f"asyncli on {host_name()} (pid {os.getpid()})")
         self._leased = True
         return granted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,6 +29,7 @@ from asyncli.agent.wire import (
 )  # fmt: skip
 from asyncli.errors import HeldError, HostError, PeerError
 from asyncli.plan import Plan
+from asyncli.text import plain
 
 if TYPE_CHECKING:
     import aiohttp
@@ -174,7 +175,7 @@ class Link:
 
     def _read(self, body: bytes, kind: type[T]) -> T:
         try:
-            return msgspec.convert(_plain(msgspec.json.decode(body)), kind)
+            return msgspec.convert(plain(msgspec.json.decode(body)), kind)
         except (msgspec.DecodeError, RecursionError) as error:
             try:
                 said = msgspec.json.decode(body, type=Version)
@@ -188,7 +189,7 @@ class Link:
 
     def _refused(self, status: int, body: bytes) -> AgentError:
         try:
-            why = msgspec.convert(_plain(msgspec.json.decode(body)), Refusal).error[:300]
+            why = msgspec.convert(plain(msgspec.json.decode(body)), Refusal).error[:300]
         except (msgspec.DecodeError, RecursionError):
             return self._error(f"answers {status}", "see that --agent names an asyncli agent")
         if status == 401 and self._token is None:
@@ -223,15 +224,6 @@ class Link:
 
     def _lost(self, why: str) -> LostError:
         return LostError(f"agent {self.url}: {why}; see that 'asyncli agent' runs there, and that the way to it is open")
-
-
-def _plain(said: Any) -> Any:
-    """Somebody else's words, at any depth of what was decoded: on one line each, and without what could steer a terminal."""
-    if isinstance(said, str):
-        return said if said.isprintable() else "".join(char if char.isprintable() else "?" for char in said)
-    if isinstance(said, dict):
-        return {_plain(key): _plain(value) for key, value in said.items()}
-    return [_plain(one) for one in said] if isinstance(said, list) else said
 
 
 def _trust(authority: str | None) -> ssl.SSLContext:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import secrets
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ from asyncli.plan import Plan
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.limits import Limits, read_limits
 from asyncli.records import Sample
+from asyncli.text import printable
 
 # A question of ours is a line; the longest body is a lease's.
 _LONGEST_BODY = 1024
@@ -212,10 +215,15 @@ class Agent:
                     sock.close()
                     continue
                 handler = self._runner.server()
-                self._guests[handler] = _Guest(time.monotonic(), asyncio.create_task(self._receive(who, handler, sock)))
+                coming = asyncio.create_task(self._receive(who, handler, sock))
+                self._guests[handler] = _Guest(time.monotonic(), coming, _network(str(address[0])))
 
     def _room_for(self, who: str) -> bool:
-        """Whether one more may come in; who has shown no token makes room for who may have one."""
+        """Whether one more may come in; who has shown no token makes room for who may have one.
+
+        First the oldest stranger of the network with most of them: whoever connects without end pushes out his own, and not one
+        from elsewhere whose handshake takes a few round trips.
+        """
         self._forget()
         if len(self._guests) < _MOST_CONNECTIONS:
             return True
@@ -223,7 +231,8 @@ class Agent:
         strangers = [handler for handler, guest in self._guests.items() if not guest.known]
         if not strangers:
             return False
-        self._send_away(min(strangers, key=lambda one: self._guests[one].last_s))
+        crowds = Counter(self._guests[one].network for one in strangers)
+        self._send_away(min(strangers, key=lambda one: (-crowds[self._guests[one].network], self._guests[one].last_s)))
         return True
 
     async def _receive(self, who: str, handler: Any, sock: socket.socket) -> None:
@@ -411,13 +420,13 @@ class Agent:
 
 
 class _Guest:
-    """A connection: ``coming`` is its way in, TLS included; when it was last heard of, whether it is being answered, whether it
-    has shown the token, and how many bytes came since the last request."""
+    """A connection: ``coming`` is its way in, TLS included; ``network``: whence; when it was last heard of, whether it is being
+    answered, whether it has shown the token, and how many bytes came since the last request."""
 
-    __slots__ = ("asking", "coming", "known", "last_s", "unheard")
+    __slots__ = ("asking", "coming", "known", "last_s", "network", "unheard")
 
-    def __init__(self, now_s: float, coming: asyncio.Task[None]) -> None:
-        self.last_s, self.coming = now_s, coming
+    def __init__(self, now_s: float, coming: asyncio.Task[None], network: str) -> None:
+        self.last_s, self.coming, self.network = now_s, coming, network
         self.asking = self.known = False
         self.unheard = 0
 
@@ -522,6 +531,14 @@ def _answer(what: msgspec.Struct, status: int = 200, headers: dict[str, str] | N
     return web.Response(body=_encode(what), status=status, content_type="application/json", headers=headers)
 
 
+def _network(address: str) -> str:
+    """Whose an address is: of IPv6 a host has a network of 64 bits to itself (RFC 4291, 2.5.1)."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if found.version == 6 and found.ipv4_mapped is None:
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return address
+
+
 def _number(request: web.Request) -> int:
     """The ``after`` of a question."""
     text = request.query.get("after", "")
@@ -532,4 +549,4 @@ def _number(request: web.Request) -> int:
 
 def _shown(text: str) -> str:
     """Somebody else's words for a log: on one line, and short."""
-    return "".join(char if char.isprintable() else "?" for char in text[:200])
+    return printable(text[:200])

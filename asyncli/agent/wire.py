@@ -34,13 +34,15 @@ SHORTEST_TOKEN, LONGEST_TOKEN = 16, 512
 _LONGEST_HOLDER = 200
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+#: An instant of a monotonic clock (s): of no host that has been up for 30,000 years.
+Instant = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Clock(msgspec.Struct, frozen=True):
     """When the agent heard the question and when it answered (s)."""
 
-    heard_s: float
-    said_s: float
+    heard_s: Instant
+    said_s: Instant
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -82,7 +84,7 @@ class Hello(msgspec.Struct, frozen=True):
     protocol: int
     asyncli: str
     instance: str
-    started_s: float
+    started_s: Instant
     clock: Clock
     host: str
     boot_id: str | None

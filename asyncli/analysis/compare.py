@@ -39,7 +39,7 @@ from asyncli.analysis.sides import sides
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, bounds, summed
-from asyncli.plan import Plan, header_names
+from asyncli.plan import Plan, masked
 from asyncli.records import Environment, Finding, Gap, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -793,7 +793,7 @@ def differing(runs: Sequence[Measured]) -> list[Differing]:
     for key in keys:
         values = [one.facts.get(key) for one in runs]
         if any(value != values[0] for value in values[1:]):
-            found.append(Differing(key, values))
+            found.append(Differing(key, [masked(value or ()) for value in values] if key == "plan.headers" else values))
     return found
 
 
@@ -804,7 +804,7 @@ def in_words(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return (header_names(value) if key == "plan.headers" else ", ".join(map(str, value))) or "none"
+        return ", ".join(map(str, value)) or "none"
     if key.endswith("_s") and isinstance(value, int | float):
         return format_duration(value)
     if key in ("memory_bytes", "limits.cgroup_memory_limit") and isinstance(value, int | float):

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from asyncli.benchplan import KEYS, build_bench_plan
-from asyncli.cli.options import plan_path
-from asyncli.plan import Layer, read_plan_file
+from asyncli.cli.options import header_file_option, plan_path, with_headers_of_environment
+from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 
 
 @click.command(name="bench", context_settings={"max_content_width": 110})
@@ -21,6 +21,7 @@ from asyncli.plan import Layer, read_plan_file
 @click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants, whoever is free.")
 @click.option("--method", metavar="METHOD", help="GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS.  [default: GET]")
 @click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request; repeatable.")
+@header_file_option()
 @click.option("--body", metavar="TEXT|@FILE", help="Sent with each request, by POST unless --method says otherwise.")
 @click.option("--workers", metavar="N", help="Processes.  [default: half the CPUs for a server on this host, else all]")
 @click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable.")
@@ -44,11 +45,11 @@ def command(urls: tuple[str, ...], plan_file: str | None, json_file: str | None,
     at which it was due, so that a server that stands still cannot hide. Of several URLs each gets its share of the
     connections. Ctrl-C ends it and reports.
     """
-    flags = {key: value for key, value in values.items() if key in KEYS and value is not None and value != ()}
-    layers = [read_plan_file(plan_path(plan_file), KEYS)] if plan_file is not None else []
+    flags = {key: value for key, value in values.items() if key in {*KEYS, *HEADER_FILE} and value is not None and value != ()}
+    layers = [read_plan_file(plan_path(plan_file), (*KEYS, *HEADER_FILE))] if plan_file is not None else []
     if urls:
         layers.append(Layer("URL", {"urls": list(urls)}))
-    plan = build_bench_plan([*layers, Layer("--{key}", flags)])
+    plan = with_headers_of_environment(build_bench_plan([*layers, Layer("--{key}", flags)]))
     from asyncli.cli.runbench import run_bench
 
     return run_bench(plan, json_file=json_file, quiet=quiet)

@@ -17,6 +17,7 @@ import click
 from asyncli import __version__
 from asyncli.cli.places import hush, reader_left
 from asyncli.errors import AsyncliError
+from asyncli.text import printable
 
 #: name -> (module with a click command ``command``, one line for --help).
 COMMANDS = {
@@ -118,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
 def _complain(text: str, status: int) -> int:
     try:
         for line in text.splitlines():
-            print(f"asyncli: {line}", file=sys.stderr)
+            print(f"asyncli: {printable(line)}", file=sys.stderr)
     except OSError:  # the status says it all the same
         hush()
     return status

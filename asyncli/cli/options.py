@@ -8,14 +8,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 
 from asyncli.errors import HostError, PlanError
-from asyncli.plan import KEYS, Layer, Plan, build_plan, read_plan_file
+from asyncli.plan import HEADER_FILE, HEADERS_VARIABLE, KEYS, Layer, Plan, build_plan, headers_in, read_plan_file, with_one_host
 
 if TYPE_CHECKING:
+    from asyncli.benchplan import BenchPlan
     from asyncli.cluster.link import Cluster
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = TypeVar("P", "Plan", "BenchPlan")
+
+
+def header_file_option() -> Callable[[Any], Any]:
+    """The flag for headers that are to stand in no command line, which every user of the host can read."""
+    help_text = "More of them, one a line, which the process list does not show."
+    return click.option("--header-file", metavar="FILE", help=f"{help_text}  [also: ${HEADERS_VARIABLE}]")
+
+
+def with_headers_of_environment(plan: P) -> P:
+    """``plan`` with the headers of $ASYNCLI_HEADERS beside its own. Raises :class:`PlanError`."""
+    try:
+        headers = with_one_host((*plan.headers, *headers_in(os.environ.get(HEADERS_VARIABLE, ""))))
+    except ValueError as error:
+        raise PlanError(f"${HEADERS_VARIABLE}: {error}") from None
+    return msgspec.structs.replace(plan, headers=headers)
+
 
 _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("-k", "--keepalive", metavar="TIME", help="Each beats after 1 s to half of this.  [default: 60]"),
@@ -40,6 +59,7 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--agent-ca", metavar="FILE", help="The authority of its certificate, in PEM.  [default: the system's]"),
     click.option("--method", metavar="METHOD", help="Of the heartbeats: HEAD, GET or OPTIONS.  [default: HEAD]"),
     click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each heartbeat; repeatable."),
+    header_file_option(),
     click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
     click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
     click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail where 'lost > 0.1%' or the like is so; repeatable."),
@@ -104,9 +124,11 @@ def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Laye
     layers = [defaults] if defaults is not None else []
     if (file := values.get("plan_file")) is not None:
         layers.append(read_plan_file(plan_path(str(file))))
-    flags = {key: value for key, value in values.items() if key in {*KEYS, "ramp"} and value is not None and value != ()}
+    keys = {*KEYS, *HEADER_FILE, "ramp"}
+    flags = {key: value for key, value in values.items() if key in keys and value is not None and value != ()}
     # The URLs last: what a flag takes without its quotes lies among them, and the flag's own error says so.
     plan = build_plan([*layers, Layer("--{key}", flags), *([Layer("URL", {"urls": list(urls)})] if urls else [])])
+    plan = with_headers_of_environment(plan)
     if plan.fail_if or plan.abort:
         from asyncli.report.livelimits import require_limits
 

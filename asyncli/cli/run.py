@@ -48,7 +48,7 @@ class Screen(Onlooker):
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(*UNSEEN):
+        with contextlib.suppress(Exception, *UNSEEN):
             self._view.__exit__(None, None, None)
 
     def say_now(self) -> None:
@@ -181,7 +181,7 @@ async def _soak(
             with Screen(plan, log, quiet, log_json) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.say_now)
                 soak = Soak(plan, path, watcher=screen, target=target, resume=resume, cluster=cluster)
-                screen.stop = soak.stop
+                screen.stop, screen.failed = soak.stop, soak.watcher_failed
                 await soak.run()
 
     def stop() -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import getpass
 import logging
-import platform
 import shlex
 import ssl
 import time
@@ -24,9 +23,9 @@ from asyncli.cluster.look import Seen, look, machine, read_look
 from asyncli.cluster.muster import Fleet, Member, choose, ends_there, muster, open_cluster, said_of
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import Spread
-from asyncli.environment import look_around
+from asyncli.environment import host_name, look_around
 from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
-from asyncli.plan import Plan, plan_document
+from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import read_limits
 from asyncli.preflight.limits import Limits
 from asyncli.records import Check, Finding
@@ -59,7 +58,7 @@ class Cluster:
         self._client: Any = None
         self._fleet: Fleet | None = None
         #: The session's own words for itself, by which an actor knows whose it is.
-        self._whose = f"a session of {_user()} on {platform.node()} ({uuid.uuid4().hex[:6]})"
+        self._whose = f"a session of {_user()} on {host_name()} ({uuid.uuid4().hex[:6]})"
         # Of each connection's two ends, what the kernel has whose memory is sampled.
         self._server_there, self._watched = False, machine()
         self._agent = False
@@ -247,7 +246,7 @@ class Cluster:
         """What each worker sees of its host, or in words why it does not. Each is asked by itself: one may be cut off, though the
         scheduler has not noticed.
         """
-        document = plan_document(plan)
+        document = shown_plan(plan)
         said = await asyncio.gather(*(self._look_from(address, document) for address in addresses))
         return dict(zip(addresses, said, strict=True))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import platform
 import socket
 from typing import Any
 
@@ -12,7 +11,7 @@ import msgspec
 from asyncli import __version__
 from asyncli.engine.resolve import lay_out
 from asyncli.engine.spread import Spread
-from asyncli.environment import boot_id, network
+from asyncli.environment import boot_id, host_name, network
 from asyncli.errors import AsyncliError
 from asyncli.plan import load_plan
 from asyncli.preflight.limits import Limits, read_limits
@@ -56,7 +55,7 @@ def read_look(said: bytes) -> Seen | str:
 async def look(plan: dict[str, Any]) -> bytes:
     """This host, as msgpack of :class:`Seen`. Names are resolved here, and ``--source`` keeps what is an address of here."""
     limits = read_limits()
-    seen = Seen(asyncli=__version__, host=platform.node(), place=_place(), boot=machine(), limits=limits, held_by=holder())
+    seen = Seen(asyncli=__version__, host=host_name(), place=_place(), boot=machine(), limits=limits, held_by=holder())
     try:
         asked = load_plan(plan)
         if asked.sources:
@@ -93,12 +92,12 @@ def give_back(whose: str) -> None:
 
 def machine() -> str:
     """Which boot of which machine this is, or its name where that cannot be read."""
-    return boot_id() or platform.node()
+    return boot_id() or host_name()
 
 
 def _place() -> str:
     # Ports belong to a network namespace: containers of one machine are hosts of their own, workers side by side are not.
-    return f"{machine()} {network() or platform.node()}"
+    return f"{machine()} {network() or host_name()}"
 
 
 def _is_own(source: str) -> bool:

@@ -29,6 +29,7 @@ from asyncli.collect.procfs import (
 )
 from asyncli.errors import HostError
 from asyncli.plan import Plan, Target
+from asyncli.text import oneline, tidy
 
 # They hold the port for a server in a container: their memory is not the server's.
 _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})
@@ -68,6 +69,9 @@ class ServerFacts(msgspec.Struct, frozen=True):
     config_hash: str | None = None
     #: Its processes are another user's, so they could not be found.
     hidden: bool = False
+
+    def __post_init__(self) -> None:
+        tidy(self)
 
     def document(self, label: str | None = None) -> dict[str, object]:
         """What a record keeps of it, as plain data; ``label``: what to call it, where somebody knows better."""
@@ -273,8 +277,7 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
 
 def printable_version(server_header: str) -> str | None:
     """The Server header where it can be printed, cut to a sane length."""
-    clean = "".join(char for char in server_header if char.isprintable()).strip()
-    return clean[:80] or None
+    return oneline(server_header)[:80] or None
 
 
 def config_path(command: str, built: str, cwd: str | None) -> str | None:
@@ -325,6 +328,7 @@ def _build(exe: str, flag: str) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_VERSION_TIMEOUT_S,
             check=False,
         )

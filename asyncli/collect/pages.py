@@ -10,6 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from asyncli.records import METRICS
+from asyncli.text import oneline
+
 # Tengine and Angie append columns (request_time), so more than three numbers are let through. Counts are of 64 bits at most. No
 # quantifier gives back what it took (``+`` behind it): a megabyte of line ends or digits would be tried in each of its splits.
 _STUB_STATUS = re.compile(
@@ -23,6 +26,7 @@ _MOST_DIGITS = 20
 # What the processes or threads of Apache are doing, a character each (mod_status): waiting, starting, reading, ... idle slot.
 _READING, _WRITING, _KEPT = "R", "W", "K"
 _CSV_MARK = "# pxname,"
+_METRIC = {metric.removeprefix("status."): metric for metric in METRICS if metric.startswith("status.")}
 
 
 class StatusPage(NamedTuple):
@@ -52,7 +56,7 @@ def _stub_status(text: str) -> StatusPage | None:
     match = _STUB_STATUS.fullmatch(text)
     if match is None:
         return None
-    return StatusPage("stub_status", {f"status.{name}": float(number) for name, number in match.groupdict().items()}, True)
+    return StatusPage("stub_status", _known({name: float(number) for name, number in match.groupdict().items()}), True)
 
 
 def _apache(text: str) -> StatusPage | None:
@@ -126,11 +130,14 @@ def _number(said: Mapping[str, str | None], name: str) -> float | None:
 
 
 def _known(found: Mapping[str, float | None]) -> dict[str, float]:
-    return {f"status.{name}": value for name, value in found.items() if value is not None}
+    """What a page gave, under names of METRICS: an agent's session drops what is not there, so a name that is missing is a
+    KeyError, whatever the page says.
+    """
+    named = {_METRIC[name]: value for name, value in found.items()}
+    return {metric: value for metric, value in named.items() if value is not None}
 
 
 def excerpt(text: str, length: int = 60) -> str:
     """The beginning of a text from outside, on one line, quoted, without what could steer a terminal."""
-    line = " ".join(text[: 4 * length].split())
-    clean = "".join(char if char.isprintable() else "?" for char in line)
+    clean = oneline(text[: 4 * length])
     return f'"{clean[:length]}..."' if len(clean) > length else f'"{clean}"'

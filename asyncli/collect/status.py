@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncli.collect.pages import NotStatusPage, StatusPage, excerpt, parse_page
 from asyncli.errors import PeerError
+from asyncli.text import oneline
 
 if TYPE_CHECKING:
     import aiohttp
@@ -103,7 +104,7 @@ class StatusReader:
         self.connects += 1
 
     def _error(self, what: str, remedy: str) -> PeerError:
-        return PeerError(f"status page {self.url}: {what}; {remedy}")
+        return PeerError(f"status page {self.url}: {oneline(what)}; {remedy}")
 
 
 _WRONG_PAGE = "aim --status-url at nginx's stub_status, Apache's server-status?auto or HAProxy's ;csv, or leave it out"

@@ -10,10 +10,12 @@ import msgspec
 
 from asyncli.analysis.benched import RULE, Benched, Spent, Times
 from asyncli.benchplan import BenchPlan
+from asyncli.plan import masked
 from asyncli.records import Tick
 from asyncli.report.jsonout import finite_json
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
-from asyncli.report.words import cores, oneline
+from asyncli.report.words import cores
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ def to_json(found: Benched) -> str:
     """The contract's JSON: requests, latency_ms, connections, bytes, generator, findings, environment, and more beside them."""
     document: dict[str, Any] = {"schema": 1, **msgspec.to_builtins(found, str_keys=True)}
     document["bytes"], document["transfer"] = found.bytes.received, document["bytes"]
+    document["plan"]["headers"] = masked(found.plan.headers)
     body = found.plan.body
     document["plan"]["body"] = body.decode("utf-8", "replace") if len(body) <= 1000 else f"{len(body)} bytes"
     return finite_json(document)

@@ -19,8 +19,9 @@ from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import Summary, limits_of
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
 from asyncli.report.thresholds import Outcome as OfLimit
-from asyncli.report.words import about, about_to, ceiling, milliseconds, oneline, or_dash
+from asyncli.report.words import about, about_to, ceiling, milliseconds, or_dash
 from asyncli.store.reader import Run
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
 
 if TYPE_CHECKING:

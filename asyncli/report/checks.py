@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from asyncli.engine.spread import Spread
 from asyncli.plan import Plan
 from asyncli.records import Check, Finding
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
 
 if TYPE_CHECKING:
@@ -42,26 +43,26 @@ def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: 
     for check in ordered:
         mark, style = _MARKS[check.verdict]
         numbers = _number(check.have, check.unit), _number(check.need, check.unit)
-        reason = [Text(check.detail, style="dim")] if roomy else []
-        table.add_row(Text(mark, style=style), check.what, *numbers, *reason)
+        reason = [Text(oneline(check.detail), style="dim")] if roomy else []
+        table.add_row(Text(mark, style=style), Text(oneline(check.what)), *numbers, *reason)
     console.print(table)
     for check in ordered:
         if check.verdict in ("short", "warn"):
             mark, style = _MARKS[check.verdict]
-            behind = f": {escape(check.detail)}" if check.detail else ""
-            console.print(f"[{style}]{mark}[/] {escape(check.what)}{behind}", soft_wrap=True)
+            behind = f": {escape(oneline(check.detail))}" if check.detail else ""
+            console.print(f"[{style}]{mark}[/] {escape(oneline(check.what))}{behind}", soft_wrap=True)
             if check.remedy:
-                console.print(f"  remedy: {escape(check.remedy)}", soft_wrap=True)
+                console.print(f"  remedy: {escape(oneline(check.remedy))}", soft_wrap=True)
     for finding in findings:
         said, style = _SEVERITIES[finding.severity]
-        console.print(f"[{style}]{said}[/] {escape(finding.evidence)}", soft_wrap=True)
+        console.print(f"[{style}]{said}[/] {escape(oneline(finding.evidence))}", soft_wrap=True)
         if finding.remedy:
-            console.print(f"  remedy: {escape(finding.remedy)}", soft_wrap=True)
+            console.print(f"  remedy: {escape(oneline(finding.remedy))}", soft_wrap=True)
     short = sum(check.verdict == "short" for check in checks)
     if short:
         console.print(f"[bold red]a soak would be refused: {short} short (--force goes on all the same)[/]")
     elif unknown := next((one for one in findings if one.code == "server_processes_unknown"), None):
-        but = escape(unknown.evidence.partition(";")[0])
+        but = escape(oneline(unknown.evidence.partition(";")[0]))
         hosts = "the client hosts" if any(one.code == "cluster" for one in findings) else "this host"
         console.print(f"[yellow]no limit of {hosts} stands in the way; the server's own are not known: {but}[/]", soft_wrap=True)
     else:

@@ -14,7 +14,7 @@ from asyncli.report.charts import NARROW, PALETTE, WIDE, NothingToDraw, Style
 from asyncli.report.comparison import UNITS, amounts, headline, sentence, server_of, unsaid, verdict_of, words
 from asyncli.report.page import Figure, Table, fill
 from asyncli.report.svg import inline_svg
-from asyncli.report.words import oneline
+from asyncli.text import oneline
 from asyncli.units import format_count, format_duration
 
 if TYPE_CHECKING:

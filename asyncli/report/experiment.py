@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from asyncli.experiments.record import VERDICTS, Record, Row, Table, Unit
 from asyncli.records import Finding
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
-from asyncli.report.words import digits, oneline
+from asyncli.report.words import digits
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from asyncli.report.experiment import amount, cell, heading, server_labels
 from asyncli.report.page import Figure, Table, fill
 from asyncli.report.plain_charts import draw
 from asyncli.report.svg import inline_svg
-from asyncli.report.words import oneline
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_duration
 
 

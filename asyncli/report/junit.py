@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 
 from asyncli.report.summary import Summary
-from asyncli.report.words import oneline
+from asyncli.text import oneline
 
 # What XML 1.0 cannot hold, escaped or not (2.2).
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

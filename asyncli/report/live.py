@@ -19,7 +19,8 @@ from asyncli.report.livestate import LiveFold, LiveState, Told
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import SEVERITY_STYLE
 from asyncli.report.text import one_line
-from asyncli.report.words import cores, milliseconds, oneline, or_dash, plus_minus
+from asyncli.report.words import cores, milliseconds, or_dash, plus_minus
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
 if TYPE_CHECKING:

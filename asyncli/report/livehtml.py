@@ -9,7 +9,8 @@ from asyncli.plan import Plan
 from asyncli.records import PHASES
 from asyncli.report.live import plain_line
 from asyncli.report.livestate import LiveState
-from asyncli.report.words import cores, milliseconds, oneline, or_dash, plus_minus
+from asyncli.report.words import cores, milliseconds, or_dash, plus_minus
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
 _Rows = Iterable[tuple[str, str]]

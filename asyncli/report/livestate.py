@@ -363,12 +363,15 @@ def _ms(histogram: Histogram, q: float) -> float | None:
 class Onlooker:
     """A soak's watcher that folds what happens; what it shows is for :meth:`look` to say.
 
-    ``stop``: what ends the soak for a reason in words, called where a plan's ``abort`` asks for it.
+    ``stop``: what ends the soak for a reason in words, called where a plan's ``abort`` asks for it. ``failed`` hears what
+    showing raised: then nothing more is shown, and a limit ends the run all the same.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.fold = LiveFold(plan)
         self.stop: Callable[[str], None] = lambda _because: None
+        self.failed: Callable[[BaseException], None] = lambda _error: None
+        self._blind = False
         limits = [parse(text, Summary) for text in plan.fail_if] if plan.abort else []
         self._limits = LiveLimits(limits, plan.connections)
 
@@ -380,23 +383,29 @@ class Onlooker:
     def look(self, at_once: bool) -> None:
         """Show the state of now, here to nobody; ``at_once``: a phase or a finding, which must not wait for the next frame."""
 
+    def _see(self, fold: Callable[[], None], at_once: bool) -> None:
+        if self._blind:
+            return
+        try:
+            fold()
+            self.look(at_once)
+        except (Exception, SystemExit) as error:  # whatever a terminal, a pipe (rich: SystemExit) or a front end raises
+            self._blind = True
+            self.failed(error)
+
     def phase(self, phase: Phase) -> None:
-        self.fold.phase(phase)
-        self.look(at_once=True)
+        self._see(lambda: self.fold.phase(phase), at_once=True)
 
     def tick(self, t_s: float, tick: Tick) -> None:
-        self.fold.tick(t_s, tick)
         if (crossed := self._limits.crossed(tick)) is not None:
             self.stop(f"a limit was crossed: {crossed.words}")
-        self.look(at_once=False)
+        self._see(lambda: self.fold.tick(t_s, tick), at_once=False)
 
     def sample(self, sample: Sample) -> None:
-        self.fold.sample(sample)
-        self.look(at_once=False)
+        self._see(lambda: self.fold.sample(sample), at_once=False)
 
     def finding(self, finding: Finding) -> None:
-        self.fold.finding(finding)
-        self.look(at_once=True)
+        self._see(lambda: self.fold.finding(finding), at_once=True)
 
     def planned(self, plan: Plan) -> None:
         self.fold.planned(plan)

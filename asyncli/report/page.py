@@ -24,7 +24,6 @@ from asyncli.analysis.reconcile import in_words as divergence_in_words
 from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.analysis.verdict import interrupted
-from asyncli.plan import header_names
 from asyncli.records import Check, Finding
 from asyncli.report import charts
 from asyncli.report.analyses import Analyses
@@ -43,11 +42,11 @@ from asyncli.report.words import (
     interval,
     kept_less,
     milliseconds,
-    oneline,
     or_dash,
     spent,
 )
 from asyncli.store.reader import Run
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -479,8 +478,6 @@ def _setting(key: str, value: Any) -> str:
         return format_duration(value)
     if key == "connections" and isinstance(value, int):
         return format_count(value)
-    if key == "headers" and isinstance(value, list | tuple):
-        return header_names(value) or "none"
     return _fact(key, value)
 
 

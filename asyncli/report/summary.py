@@ -27,7 +27,7 @@ from asyncli.analysis.silences import slow_answers, stalls
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram
-from asyncli.plan import Plan, plan_document
+from asyncli.plan import Plan, shown_plan
 from asyncli.records import CUT, SCHEMA, Environment, Finding, Phase, PhaseName
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.thresholds import Outcome
@@ -221,7 +221,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             stopped=bool(ended_by_user(run.findings)),
             gaps=[GapSpan(one.start_s, one.end_s) for one in run.gaps],
         ),
-        plan=dict(plan_document(plan)),
+        plan=shown_plan(plan),
         connections=Connections(
             requested=plan.connections,
             opened=whole.opened,

@@ -16,7 +16,8 @@ from asyncli.analysis.sides import Sides
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.frames import pandas
-from asyncli.report.words import COSTS, cost_rows, interval, oneline
+from asyncli.report.words import COSTS, cost_rows, interval
+from asyncli.text import oneline
 from asyncli.units import format_count, format_duration
 
 if TYPE_CHECKING:

@@ -33,11 +33,11 @@ from asyncli.report.words import (
     interval,
     kept_less,
     milliseconds,
-    oneline,
     or_dash,
     spent,
     with_error,
 )
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:

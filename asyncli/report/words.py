@@ -179,8 +179,3 @@ def spent(cpu_s: Then) -> str:
 def utf8(name: str) -> str:
     """A file's name as text that can be written down: the bytes of it that are no UTF-8 are replaced."""
     return os.fsencode(name).decode("utf-8", "replace")
-
-
-def oneline(text: str) -> str:
-    """``text`` on one line, without what could steer a terminal."""
-    return "".join(char if char.isprintable() else " " for char in " ".join(text.split()))

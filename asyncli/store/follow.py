@@ -189,7 +189,7 @@ def summed(connection: sqlite3.Connection, until_row: int, connections: int) -> 
 
 def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> list[Sample]:
     names = {number: reader.words(name) for number, name in connection.execute("SELECT id, name FROM metrics")}
-    reader.measurable([number for t_s, _, value in rows for number in (t_s, value)])
+    rows = [row for row in rows if row[1] in names and reader.fits(row[0]) and reader.fits(row[2])]
     return [
         Sample(t_s, {names[metric]: value for _, metric, value in of_one})
         for t_s, of_one in itertools.groupby(rows, key=lambda row: row[0])

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncli.core.histogram import Histogram, bucket
-from asyncli.records import Phase, Tick
+from asyncli.records import Finding, Phase, Tick
 from asyncli.samples import Samples
-from asyncli.store.reader import Run, as_samples, read_findings, read_frame, read_ticks, read_with, row_at
+from asyncli.store.reader import Columns, Run, as_samples, read_findings, read_frame, read_ticks, read_with, row_at
 from asyncli.store.stored import StoredHistogram, open_tick
 
 # The cost looks a few seconds into the hold, and at the server's own count there, which may come seldom.
@@ -40,8 +40,8 @@ def read_head(path: str | os.PathLike[str]) -> Run:
 def _load(connection: sqlite3.Connection) -> Run:
     run = read_frame(connection)
     run.ticks = read_ticks(connection, _light)
-    run.samples = _samples(connection, _until(run.phases))
-    run.findings = read_findings(connection)
+    run.samples, skipped = _samples(connection, _until(run.phases))
+    run.findings = [*read_findings(connection), *skipped]
     return run
 
 
@@ -73,11 +73,11 @@ def _until(phases: Sequence[Phase]) -> float | None:
     return next((one.start_s + _INTO_HOLD_S for one in phases if one.name == "hold"), None)
 
 
-def _samples(connection: sqlite3.Connection, until_s: float | None) -> Samples:
+def _samples(connection: sqlite3.Connection, until_s: float | None) -> tuple[Samples, list[Finding]]:
     marks = ", ".join("?" for _ in _METRICS)
     names = dict(connection.execute(f"SELECT id, name FROM metrics WHERE name IN ({marks}) ORDER BY id", _METRICS))
     last = row_at(connection, "samples", math.inf if until_s is None else until_s)
-    columns: dict[int, tuple[list[int], list[float]]] = {number: ([], []) for number in names}
+    columns = Columns({number: ([], []) for number in names})
     t_s: list[float] = []
     wanted = ", ".join(map(str, names)) or "NULL"
     query = f"SELECT t_s, metric, value FROM samples WHERE rowid <= ? AND metric IN ({wanted}) ORDER BY rowid"
@@ -87,4 +87,4 @@ def _samples(connection: sqlite3.Connection, until_s: float | None) -> Samples:
         places, values = columns[metric]
         places.append(len(t_s) - 1)
         values.append(value)
-    return as_samples(t_s, {names[number]: column for number, column in columns.items() if column[0]})
+    return as_samples(t_s, columns, names)

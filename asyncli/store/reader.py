@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,10 +20,11 @@ import msgspec
 
 from asyncli.errors import NotBegunError, PlanError, StoreError
 from asyncli.plan import Plan, load_plan
-from asyncli.records import Check, Environment, Finding, Gap, Phase, Sample, Tick
+from asyncli.records import MOST, Check, Environment, Finding, Gap, Phase, Sample, Tick
 from asyncli.samples import Samples
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
-from asyncli.store.stored import MOST, open_tick
+from asyncli.store.stored import open_tick
+from asyncli.text import plain, printable
 
 T = TypeVar("T")
 
@@ -239,10 +240,10 @@ def measurable(numbers: Sequence[float]) -> None:
 
 
 def words(value: object) -> str:
-    """A text, or TypeError: a column of SQLite takes any type."""
+    """A text, printable, or TypeError: a column of SQLite takes any type."""
     if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} in place of a text")
-    return value
+    return printable(value)
 
 
 def read_frame(connection: sqlite3.Connection) -> Run:
@@ -259,7 +260,7 @@ def read_frame(connection: sqlite3.Connection) -> Run:
         id=words(meta["id"]),
         started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         plan=load_plan(msgspec.json.decode(meta["plan"])),
-        environment=msgspec.json.decode(meta["environment"], type=dict[str, Any]),
+        environment=plain(msgspec.json.decode(meta["environment"], type=dict[str, Any])),
         phases=phases,
         ticks=[],
         samples=(),
@@ -288,7 +289,7 @@ def row_at(connection: sqlite3.Connection, table: str, until_s: float) -> int:
     while low < high:
         middle = (low + high + 1) // 2
         row = connection.execute(query, (middle,)).fetchone()
-        low, high = (middle, high) if row is None or row[0] <= until_s else (low, middle - 1)
+        low, high = (middle, high) if row is None or not fits(row[0]) or row[0] <= until_s else (low, middle - 1)
     return low
 
 
@@ -309,17 +310,27 @@ def _load(connection: sqlite3.Connection) -> Run:
     check = msgspec.json.Decoder(Check).decode
     run = read_frame(connection)
     run.ticks = read_ticks(connection, open_tick)
-    run.samples = _samples(connection)
-    run.findings = read_findings(connection)
+    run.samples, skipped = _samples(connection)
+    run.findings = [*read_findings(connection), *skipped]
     run.checks = [check(payload) for (payload,) in connection.execute("SELECT payload FROM checks ORDER BY place")]
     return run
 
 
-def _samples(connection: sqlite3.Connection) -> Samples:
-    """The narrow rows as columns: neighbours of one instant are one sample."""
-    columns: dict[int, tuple[list[int], list[float]]] = {}
+class Columns(dict[int, tuple[list[int], list[float]]]):
+    """Metric's number -> (places, values); one that no metric bears has a column too, which is skipped."""
+
+    def __missing__(self, number: int) -> tuple[list[int], list[float]]:
+        column: tuple[list[int], list[float]] = ([], [])
+        self[number] = column
+        return column
+
+
+def _samples(connection: sqlite3.Connection) -> tuple[Samples, list[Finding]]:
+    """The narrow rows as columns: neighbours of one instant are one sample. And what is to be said of those that are none."""
+    columns = Columns()
     names: dict[int, str] = {}
     for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id"):
+        # A column for each, so that they stand in this order.
         names[number], columns[number] = words(name), ([], [])
     t_s: list[float] = []
     instant, place = None, -1
@@ -332,18 +343,52 @@ def _samples(connection: sqlite3.Connection) -> Samples:
         places, values = columns[metric]
         places.append(place)
         values.append(value)
-    return as_samples(t_s, {names[number]: column for number, column in columns.items() if column[0]})
+    return as_samples(t_s, columns, names)
 
 
-def as_samples(t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]) -> Samples:
-    """The columns in the order of time, if every instant and value in them is a number.
+def as_samples(t_s: list[float], columns: Columns, names: Mapping[int, str]) -> tuple[Samples, list[Finding]]:
+    """The columns in the order of time, and a finding where there were rows of no metric, or that are no number of a host's.
 
     What an agent sampled is written when it comes, which is later than what was read here, and after a cut of the network
     minutes later.
     """
-    measurable(t_s)
-    for _, values in columns.values():
-        measurable(values)
+    unknown = sum(len(columns.pop(number)[0]) for number in [*columns] if number not in names)
+    known = {names[number]: column for number, column in columns.items() if column[0]}
+    t_s, known, odd = (t_s, known, 0) if _fit([t_s, *(values for _, values in known.values())]) else _usable(t_s, known)
+    what = "no number that a host could have, or of no metric"
+    evidence = f"{unknown + odd:,} of the samples in the run file are {what}: they were skipped"
+    skipped = [Finding("samples_skipped", "warning", evidence, "the report is of the rest")] if unknown + odd else []
+    return _in_order(t_s, known), skipped
+
+
+def _fit(columns: Iterable[Sequence[float]]) -> bool:
+    try:
+        return all(min(numbers) >= -MOST and max(numbers) <= MOST for numbers in columns if numbers)
+    except TypeError:
+        return False
+
+
+def fits(value: object) -> bool:
+    """Whether it is a number that a host could have: a column of SQLite takes any type."""
+    return isinstance(value, int | float) and -MOST <= value <= MOST
+
+
+def _usable(
+    t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]
+) -> tuple[list[float], dict[str, tuple[list[int], list[float]]], int]:
+    """Without instants and values that are no numbers, or too large; and how many values that were."""
+    there = [place for place, at in enumerate(t_s) if fits(at)]
+    moved = {place: number for number, place in enumerate(there)}
+    kept = {
+        name: [(moved[place], value) for place, value in zip(*column, strict=True) if place in moved and fits(value)]
+        for name, column in columns.items()
+    }
+    skipped = sum(len(columns[name][0]) - len(pairs) for name, pairs in kept.items())
+    found = {name: ([place for place, _ in pairs], [value for _, value in pairs]) for name, pairs in kept.items() if pairs}
+    return [t_s[place] for place in there], found, skipped
+
+
+def _in_order(t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]) -> Samples:
     if any(after < before for before, after in itertools.pairwise(t_s)):
         order = sorted(range(len(t_s)), key=t_s.__getitem__)
         place = {old: new for new, old in enumerate(order)}

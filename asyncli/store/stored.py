@@ -13,10 +13,8 @@ import msgspec
 
 from asyncli.core.histogram import Histogram
 from asyncli.errors import StoreError
-from asyncli.records import HISTOGRAMS, Tick
-
-#: Beyond any instant in seconds, memory in bytes or counter of 64 bits, and far enough below what a float holds to be squared.
-MOST = 1e30
+from asyncli.records import HISTOGRAMS, MOST, Tick
+from asyncli.text import printable
 
 _open = msgspec.msgpack.Decoder(Histogram).decode
 _NONE = msgspec.msgpack.encode(Histogram())
@@ -111,4 +109,9 @@ def open_tick(payload: bytes) -> Tick:
     tick = Tick(*values)
     if not (0 <= tick.cpu_user_s <= MOST and 0 <= tick.cpu_system_s <= MOST and 0 <= tick.longest_turn_s <= MOST):
         raise msgspec.ValidationError(f"a time below 0 or beyond {MOST:g} in a tick")
+    # Causes, which somebody else may have written.
+    if tick.failures:
+        tick.failures = {printable(cause): count for cause, count in tick.failures.items()}
+    if tick.deaths:
+        tick.deaths = {printable(cause): deaths for cause, deaths in tick.deaths.items()}
     return tick

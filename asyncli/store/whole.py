@@ -36,7 +36,7 @@ def write_run(path: str | os.PathLike[str], run: Run, findings: Sequence[tuple[f
             part = Path(folder) / "run.db"
             with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
                 _fill(connection, run, findings)
-            part.chmod(0o644)
+            part.chmod(0o600 if run.plan.headers else 0o644)
             # A link fails where the name is taken by now; a rename would replace what bears it.
             os.link(part, path)
     except FileExistsError:

@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store import moving
 from asyncli.store.claim import claim
 from asyncli.store.schema import APPLICATION_ID, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
+from asyncli.text import plain
 from asyncli.units import format_duration
 
 COMMIT_EVERY_S = 1.0
@@ -73,6 +75,8 @@ class RunWriter:
 
     def __init__(self, path: Path, connection: sqlite3.Connection, environment: Mapping[str, Any], claimed: int | None) -> None:
         self.path = path
+        # Who may read it may read it wherever it is written anew.
+        self._mode = _mode(path)
         self.trouble: str | None = None
         self.dropped = 0
         self._connection = connection
@@ -110,14 +114,15 @@ class RunWriter:
         Raises :class:`StoreError` (one line) where the file exists, or its folder does not, or cannot be written to.
         """
         path = Path(path)
-        _make(path)
         meta = {
             "id": run_id,
             "started_wall_s": _json(started_wall_s),
             "plan": _json(plan_document),
-            "environment": _json(environment),
+            "environment": _json(plain(environment)),
             "complete": "false",
         }
+        # Its plan has the headers' values, as resuming it needs them. SQLite gives -wal and -shm the mode of the file.
+        _make(path, 0o600 if plan_document.get("headers") else 0o644)
         claimed, connection = _claim(path), None
         try:
             connection = _open(path)
@@ -204,7 +209,7 @@ class RunWriter:
     def environment(self, environment: Mapping[str, Any]) -> None:
         """Add to the environment; keys that are there already get the new value."""
         self._environment.update(environment)
-        self._put(_META, [("environment", _json(self._environment))])
+        self._put(_META, [("environment", _json(plain(self._environment)))])
 
     def plan(self, plan_document: Mapping[str, Any]) -> None:
         """Record the plan anew, in which something has been reckoned by now."""
@@ -348,7 +353,7 @@ class RunWriter:
             with contextlib.suppress(sqlite3.Error, StoreError, OSError):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-                moving.write_whole(self._connection, place, _make)
+                moving.write_whole(self._connection, place, lambda place: _make(place, self._mode))
                 self._live_in(place)
                 return True
         return False
@@ -404,6 +409,14 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _mode(path: Path) -> int:
+    """Its permissions; where it is gone already, those of a secret."""
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:
+        return 0o600
+
+
 def _claim(path: Path) -> int | None:
     try:
         return claim(path)
@@ -424,11 +437,11 @@ def require_free(path: Path) -> None:
         raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another with --out")
 
 
-def _make(path: Path) -> None:
+def _make(path: Path, mode: int) -> None:
     """Create ``path`` as an empty file that was not there before."""
     require_free(path)
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode))
     except OSError as error:
         raise StoreError(f"{path}: cannot be created ({error.strerror}); name another file with --out") from None
 

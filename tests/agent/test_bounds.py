@@ -208,6 +208,53 @@ async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch:
         await asyncio.gather(*gone, return_exceptions=True)
 
 
+async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 1,000 connects a second a place lasts 64 ms, and a newcomer's handshake takes some round trips."""
+    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 8)
+    authority, theirs = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(theirs)
+    ours = ssl.create_default_context()
+    authority.configure_trust(ours)
+    async with an_agent(theirs) as agent:
+        crowd: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+        async def flood() -> None:
+            """Three times as many as there are places, and until all but the last of them were sent away."""
+            many = [await asyncio.open_connection("127.0.0.1", agent.port, local_addr=("127.5.0.1", 0)) for _ in range(24)]
+            crowd.extend(many)
+            await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in many[:16]), return_exceptions=True), 30)
+
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        end = ours.wrap_bio(back, there, server_hostname="127.0.0.1")
+        reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
+        while True:
+            await flood()
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                break
+            writer.write(there.read())
+            heard = await reader.read(65536)
+            assert heard, "it was pushed out in its handshake"
+            back.write(heard)
+        end.write(f"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(there.read())
+        answer = b""
+        while b"\r\n" not in answer:
+            heard = await reader.read(65536)
+            assert heard, "it was pushed out"
+            back.write(heard)
+            with contextlib.suppress(ssl.SSLWantReadError):
+                answer += end.read(65536)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        for one in (writer, *(theirs for _, theirs in crowd)):
+            one.close()
+
+
+def test_a_host_of_ipv6_has_many_addresses_and_one_network() -> None:
+    assert module._network("2001:db8::1") == module._network("2001:db8::ffff:1") != module._network("2001:db8:0:1::1")
+    assert (module._network("10.0.0.1"), module._network("fe80::1%eth0")) == ("10.0.0.1", "fe80::/64")
+
+
 async def test_a_server_that_is_started_again_is_described_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "_FACTS_FOR_S", 0.0)
     written = tmp_path / "server.pid"

@@ -5,12 +5,6 @@ from __future__ import annotations
 import pytest
 
 from asyncli.agent.collector import _INSTANT
-from asyncli.agent.link import _plain
-
-
-def test_what_could_steer_a_terminal_is_taken_out_at_any_depth() -> None:
-    said = {"version": "nginx/1\x1b[2J", "all": ["a\nb", 1.5, None, {"k\u202e": "fine, \u00e9"}]}
-    assert _plain(said) == {"version": "nginx/1?[2J", "all": ["a?b", 1.5, None, {"k?": "fine, \u00e9"}]}
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_every_command_that_takes_a_plan_refuses_alike(capfd: pytest.CaptureFixt
         ("keepalive = 1", "keepalive: 1 is below 2 s"),
         ("reopen = 'yes'", "reopen: 'yes' is neither true nor false"),
         ("urls = []", "urls: no URL"),
-        ("header = [1]", "header: [1] is not a text"),
+        ("header = [1]", "header: this list is not a header"),
         ("connections = nan", "not TOML|not a whole number"),
         ("connections = inf", "not a whole number"),
         ("\x00", "not TOML"),

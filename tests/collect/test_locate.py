@@ -69,7 +69,7 @@ def test_a_server_that_we_started_is_not_followed_into_ourselves(server: Forked)
 
 def test_the_facts_name_the_process(server: Forked) -> None:
     facts = locate.describe(Found((server.process.pid,), "--server-pid"), "nginx\x1b/1.2")
-    assert (facts.pid, facts.found_by, facts.version) == (server.process.pid, "--server-pid", "nginx/1.2")
+    assert (facts.pid, facts.found_by, facts.version) == (server.process.pid, "--server-pid", "nginx?/1.2")
     assert facts.exe == os.path.realpath(f"/proc/{server.process.pid}/exe")
     assert facts.name == os.path.basename(facts.exe)
     assert facts.config_path is None

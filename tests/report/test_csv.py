@@ -94,4 +94,4 @@ def test_what_was_not_read_is_empty_and_never_zero() -> None:
 def test_any_text_survives() -> None:
     run = a_run(5000)
     run.findings = [Finding("x", "info", f'{HOSTILE}, a\n"b"', "")]
-    assert f'{HOSTILE}, a\n"b"' in [row["evidence"] for row in read(run)["findings"]]
+    assert f'{HOSTILE}, a "b"' in [row["evidence"] for row in read(run)["findings"]]

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import textwrap
@@ -15,12 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from programs import DEADLINE_S
 
 from asyncli.errors import StoreError
 from asyncli.plan import Plan, plan_document
 from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.samples import Samples
 from asyncli.store import moving
 from asyncli.store import reader as reader_module
 from asyncli.store import writer as writer_module
@@ -28,6 +31,7 @@ from asyncli.store.follow import Follower, News
 from asyncli.store.head import read_head
 from asyncli.store.reader import read_run
 from asyncli.store.schema import APPLICATION_ID
+from asyncli.store.whole import write_run
 from asyncli.store.writer import RunWriter
 
 PLAN = Plan(urls=("http://127.0.0.1:8080/",), connections=500, seed=7)
@@ -137,11 +141,11 @@ def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
     writer = create(tmp_path / "run.db")
     writer.sample(Sample(1.0, {"a": float("nan"), "b": float("inf"), "c": 2.0}))
     writer.finding(1.0, Finding("odd", "info", "a name with \udcff in it"))
-    writer.finding(1.0, Finding("even", "info", "fine"))
+    writer.phase(Phase("ramp", 2**64))
     writer.close(True)
     run = read_run(tmp_path / "run.db")
     assert run.samples == [Sample(1.0, {"c": 2.0})]
-    assert [finding.code for finding in run.findings] == ["even"]
+    assert [finding.evidence for finding in run.findings] == ["a name with ? in it"]
     assert writer.dropped == 1
 
 
@@ -300,10 +304,6 @@ def test_a_file_cut_short_or_overwritten(tmp_path: Path, keep: float) -> None:
         ("ticks", "UPDATE ticks SET payload = 5 WHERE rowid = 2"),
         # opened: -1
         ("ticks", "UPDATE ticks SET payload = x'81A66F70656E6564FF' WHERE rowid = 2"),
-        ("samples", "UPDATE samples SET value = 'much' WHERE rowid = 2"),
-        ("samples", "UPDATE samples SET t_s = x'00' WHERE rowid = 2"),
-        ("samples", "UPDATE samples SET value = 1e300 WHERE rowid = 2"),
-        ("samples", "UPDATE samples SET metric = 99 WHERE rowid = 2"),
         ("metrics", "UPDATE metrics SET name = x'ff' WHERE id = 1"),
         # A view that never ends, of rows that fill the memory.
         ("meta", "CREATE VIEW meta AS WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS key, i AS value FROM n"),
@@ -323,6 +323,30 @@ def test_rows_of_other_types_and_tables_that_are_none(tmp_path: Path, table: str
             read(path)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 400 + len(str(path))
+
+
+@pytest.mark.parametrize(
+    "sql", ["value = 'much'", "value = 1e300", "value = -9e999", "t_s = x'00'", "t_s = 1e300", "t_s = 'soon'", "metric = 99", "metric = x'00'"]
+)
+def test_a_sample_that_is_none_is_skipped_and_counted(tmp_path: Path, sql: str) -> None:
+    """An agent's 1e300 made all of a night unreadable."""
+    path = tmp_path / "run.db"
+    writer = create(path)
+    for second in range(5):
+        writer.sample(Sample(float(second), {"server.pss_bytes": 5.0 + second, "status.active": 1.0}))
+    writer.finding(1.0, Finding("slow", "info", "a finding"))
+    writer.close(True)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as odd:
+        odd.execute(f"UPDATE samples SET {sql} WHERE rowid = 5")
+    for read in (read_run, read_head):
+        run = read(path)
+        assert isinstance(run.samples, Samples)
+        assert run.samples.column("server.pss_bytes") == ([0.0, 1.0, 3.0, 4.0], [5.0, 6.0, 8.0, 9.0])
+        assert run.samples.column("status.active")[1] == [1.0] * 5
+        if read is read_run or "metric" not in sql:  # a head looks at few metrics
+            assert [one.code for one in run.findings] == ["slow", "samples_skipped"]
+            assert run.findings[-1].evidence.startswith("1 of the samples in the run file are no number")
+    assert sum(len(sample.values) for sample in news(path).samples) == 9
 
 
 def news(path: Path) -> News:
@@ -470,6 +494,26 @@ def test_a_file_that_was_taken_away_is_whole_at_another_place(
     assert left == (["run-2.db", "run.db"] if take is _replace else [Path(place).name])
     if take is _replace:
         assert (tmp_path / "here" / "run.db").read_text() == "mine"
+
+
+def test_a_run_file_with_headers_is_its_owners_alone_wherever_it_is_written(tmp_path: Path) -> None:
+    secret = msgspec.structs.replace(PLAN, headers=("Authorization: Bearer abc",))
+    path, umask = tmp_path / "run.db", os.umask(0o022)
+    try:
+        writer = RunWriter.create(path, run_id="r1", started_wall_s=1e9, plan_document=plan_document(secret), environment={})
+        assert {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()} == dict.fromkeys(
+            ("run.db", "run.db-wal", "run.db-shm"), 0o600
+        )
+        path.unlink()
+        writer.close(True)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        run = read_run(path)
+        for headers, mode in ((run.plan.headers, 0o600), ((), 0o644)):
+            run.plan = msgspec.structs.replace(run.plan, headers=headers)
+            write_run(tmp_path / f"{mode}.db", run, ())
+            assert stat.S_IMODE((tmp_path / f"{mode}.db").stat().st_mode) == mode
+    finally:
+        os.umask(umask)
 
 
 def test_a_file_that_is_moved_while_it_is_read_is_not_said_to_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

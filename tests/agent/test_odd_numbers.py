@@ -1,0 +1,90 @@
+"""An agent that says numbers which no host could have: they are left out, and told of, and the rest of the run is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from agents import AnAgent
+from aiohttp import web
+from programs import DEADLINE_S, SHORT, run, serving
+
+from asyncli.store.reader import read_run
+
+_PAGE = b"Active connections: 1 \nserver accepts handled requests\n 1 1 1 \nReading: 0 Writing: 1 Waiting: 0 \n"
+
+
+@contextmanager
+def lying(url: str, odd: dict[str, Any]) -> Iterator[str]:
+    """The agent at ``url`` as one that says the numbers ``odd`` in each of its samples; ``clock``: of its answers' instants."""
+    loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    where = []
+
+    def change(body: bytes) -> bytes:
+        said = json.loads(body) if body else {}
+        for row in said.get("rows", ()):
+            row["values"] |= {name: value for name, value in odd.items() if name != "clock"}
+        if "clock" in odd and "clock" in said:
+            said["clock"]["heard_s"] = odd["clock"]
+        return json.dumps(said).encode()
+
+    async def serve() -> None:
+        async def pass_on(request: web.Request) -> web.Response:
+            kept = {name: value for name, value in request.headers.items() if name.startswith("Asyncli-")}
+            async with session.request(request.method, url + request.path_qs, headers=kept, data=await request.read()) as answer:
+                return web.Response(status=answer.status, body=change(await answer.read()))
+
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", pass_on)
+        runner = web.AppRunner(app, shutdown_timeout=0)
+        async with aiohttp.ClientSession() as session:
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            where.append(runner.addresses[0][1])
+            ready.set()
+            await over.wait()
+            await runner.cleanup()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(DEADLINE_S)
+        yield f"http://127.0.0.1:{where[0]}"
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [({"server.rss_bytes": 1e300}, "server.rss_bytes was read as 1e+300"), ({"tcp.ListenDrops": -5.0}, "ListenDrops was read as -5")],
+)
+def test_a_number_that_no_host_could_have(tmp_path: Path, odd: dict[str, float], told: str) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_PAGE), _PAGE)
+    with serving(answer=answer) as server, AnAgent(tmp_path, "--status-url", server.url) as there, lying(there.url, odd) as url:
+        soak = ("soak", server.url, "-c", "20", "--method", "GET", *SHORT, "--hold", "3s", "--agent", url, "--out", "run.db")
+        done = run(tmp_path, *soak, name="soak")
+    assert done.status in (0, 4), done
+    recorded = read_run(tmp_path / "run.db")
+    (refused,) = (one for one in recorded.findings if one.code == "sample_refused")
+    assert told in refused.evidence
+    read = {name for sample in recorded.samples for name in sample.values}
+    assert read >= {"status.active", "kernel.tcp_inuse"}
+    assert not read & odd.keys()
+    assert "samples_skipped" not in {one.code for one in recorded.findings}
+
+
+def test_an_agents_clock_that_no_host_has_is_one_line(tmp_path: Path) -> None:
+    answer, odd = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_PAGE), _PAGE), {"clock": 1e308}
+    with serving(answer=answer) as server, AnAgent(tmp_path, "--status-url", server.url) as there, lying(there.url, odd) as url:
+        done = run(tmp_path, "soak", server.url, "-c", "1", "--agent", url, name="soak")
+    assert done.status == 2
+    assert "answers no Hello (Expected `float` <= 1000000000000.0 - at `$.clock.heard_s`)" in done.err

@@ -1,0 +1,105 @@
+"""Headers may be secrets: no value of theirs leaves but to the server and, for its owner alone, to the run file."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from programs import SHORT, Program, contents, held, run, serving
+
+from asyncli.store.reader import read_run
+
+SECRET = "tiger-4711"
+HEADER = f"Authorization: Bearer {SECRET}"
+
+
+def test_a_headers_value_is_in_the_run_file_alone(tmp_path: Path) -> None:
+    """And that is its owner's from its first byte, with what SQLite keeps beside it."""
+    with serving() as server:
+        soak = ("soak", server.url, "-c", "20", *SHORT, "--hold", "1h", "--header", HEADER)
+        with Program(
+            tmp_path, *soak, "--log-json", "--out", "run.db", "--json", "run.json", "--html", "run.html", "--junit", "run.xml",
+            "--on-finish", "env > env.txt; cat > finished.json",
+        ) as program:  # fmt: skip
+            program.until(lambda: held(tmp_path) == 20, "all are held")
+            modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.glob("run.db*")}
+            assert modes == dict.fromkeys(("run.db", "run.db-wal", "run.db-shm"), 0o600)
+            # The program's own command line has what its user wrote there; its children's has not.
+            assert [pid for pid in program.processes() if SECRET.encode() in contents(f"/proc/{pid}/cmdline")] == [program.pid]
+            program.signal()
+            assert program.wait().status == 0
+        assert HEADER.encode() in server.heard
+    assert read_run(tmp_path / "run.db").plan.headers == (HEADER,)
+    assert stat.S_IMODE((tmp_path / "run.db").stat().st_mode) == 0o600
+    for name in ("run.json", "finished.json"):
+        assert json.loads((tmp_path / name).read_text())["plan"]["headers"] == ["Authorization: ***"]
+    run(tmp_path, "report", "run.db", name="report")
+    run(tmp_path, "report", "run.db", "--csv", "tables", name="csv")
+    run(tmp_path, "runs", name="runs")
+    told = [one for one in tmp_path.rglob("*") if one.is_file() and SECRET.encode() in one.read_bytes()]
+    assert told == [tmp_path / "run.db"]
+
+
+def test_two_runs_that_differ_in_a_secret_differ_and_do_not_tell_it(tmp_path: Path) -> None:
+    with serving() as server:
+        for name in "ab":
+            header = f"{HEADER}-{name}"
+            soak = ("soak", server.url, "-c", "5", *SHORT, "--hold", "2s", "--header", header, "--out", f"{name}.db", "--quiet")
+            assert run(tmp_path, *soak, name=name).status == 0
+    done = run(tmp_path, "compare", "a.db", "b.db", "--json", "both.json", "--html", "both.html")
+    assert done.status == 0
+    differs = {one["key"]: one["values"] for one in json.loads((tmp_path / "both.json").read_text())["differs"]}
+    assert differs["plan.headers"] == [["Authorization: ***"]] * 2
+    assert SECRET not in run(tmp_path, "compare", "a.db", "b.db").out + (tmp_path / "both.json").read_text()
+    assert SECRET not in (tmp_path / "both.html").read_text()
+    merged = run(tmp_path, "merge", "a.db", "b.db", "--out", "m.db", name="merge")
+    assert SECRET not in merged.err
+
+
+def test_a_run_without_headers_may_be_read_as_any_file(tmp_path: Path) -> None:
+    with serving() as server:
+        soak = ("soak", server.url, "-c", "1", *SHORT, "--hold", "0.1s", "--out", "run.db", "--quiet")
+        run(tmp_path, *soak, before=("sh", "-c", 'umask 022; exec "$@"', "sh"))
+    assert stat.S_IMODE((tmp_path / "run.db").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("command", ["soak", "bench"])
+def test_headers_that_stand_in_no_command_line(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "headers").write_text(f"{HEADER}\r\n\nX-B: 2\n")
+    monkeypatch.setenv("ASYNCLI_HEADERS", "X-C: 3\nX-D: 4")
+    how = (*SHORT, "--hold", "0.1s") if command == "soak" else ("-d", "0.2s")
+    with serving() as server:
+        arguments = (command, server.url, "-c", "1", *how, "--header", "X-A: 1", "--header-file", "headers", "--json", "-")
+        done = run(tmp_path, *arguments)
+        for line in ("X-A: 1", HEADER, "X-B: 2", "X-C: 3", "X-D: 4"):
+            assert f"\r\n{line}\r\n".encode() in server.heard, line
+    names = [f"{one}: ***" for one in ("X-A", "Authorization", "X-B", "X-C", "X-D")]
+    assert json.loads(done.out)["plan"]["headers"] == names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "said"),
+    [
+        (("--header-file", "none"), "", "--header-file: 'none' cannot be read (No such file or directory)"),
+        (("--header-file", "/dev/zero"), "", "--header-file: '/dev/zero' is longer than 65,536 bytes"),
+        (("--header-file", "bad"), "", "--header-file: 'bad': line 2: a text of 17 characters is not a header"),
+        ((), f"Bearer {SECRET}", "$ASYNCLI_HEADERS: line 1: a text of 17 characters is not a header"),
+        (("--header", f"Bearer {SECRET}"), "", "--header: a text of 17 characters is not a header"),
+        (("--header", f"X-A: {SECRET}\x07"), "", "--header: the value of 'X-A' has a control or non-ASCII character"),
+        (("--status-url", f"http://me:{SECRET}@127.0.0.1/"), "", "--status-url: 'http://***@127.0.0.1/' carries a user name"),
+        (("--agent", f"me:{SECRET}@127.0.0.1"), "", "--agent: '***@127.0.0.1' carries a user name"),
+        ((f"http://me:{SECRET}@[127.0.0.1/",), "", "URL: 'http://***@[127.0.0.1/' carries a user name"),
+    ],
+)
+def test_what_is_refused_shows_no_secret(
+    tmp_path: Path, arguments: tuple[str, ...], variable: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad").write_text(f"X-A: 1\nBearer {SECRET}\n")
+    monkeypatch.setenv("ASYNCLI_HEADERS", variable)
+    done = run(tmp_path, "soak", "http://127.0.0.1:1/", *arguments)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"asyncli: {said}")
+    assert len(done.err.splitlines()) == 1
+    assert SECRET not in done.err

@@ -1,0 +1,119 @@
+"""Texts from outside become printable once, where they become a record of ours."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from programs import serving
+
+from asyncli.collect.locate import ServerFacts
+from asyncli.plan import Plan
+from asyncli.records import Check, Finding, Phase, Sample, Tick
+from asyncli.report.livestate import Onlooker
+from asyncli.session import NoWatcher, Soak
+from asyncli.store.reader import Run, read_run
+from asyncli.text import oneline, plain, printable
+
+#: A window's title, a screen wiped, a byte that is no UTF-8, a text that runs backwards.
+HOSTILE = "a\x1b]0;own\x07\x1b[2J\udce9\u202eb\x9b"
+TAME = "a?]0;own??[2J???b?".replace("???b", "??b")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("plain  text, äöü 漢", "plain  text, äöü 漢"), (HOSTILE, TAME), ("4096\t87380\n6", "4096 87380 6"), ("", "")],
+)
+def test_what_is_printable_stays_and_the_rest_does_not(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert printable(shown) == shown
+    assert plain({text: [text, (text, 5, None)]}) == {shown: [shown, [shown, 5, None]]}
+    shown.encode()
+
+
+def test_a_line_has_single_blanks() -> None:
+    assert oneline(" a \r\n\t b\x1b ") == "a b?"
+
+
+def test_every_record_that_bears_words_is_printable_however_it_was_made() -> None:
+    finding = Finding("code", "info", HOSTILE, HOSTILE)
+    assert (finding.evidence, finding.remedy) == (TAME, TAME)
+    assert Check("code", HOSTILE, "ok", detail=HOSTILE).detail == TAME
+    assert ServerFacts(exe=HOSTILE, name=HOSTILE).document()["label"] == TAME
+    replaced = msgspec.structs.replace(finding, evidence="x\x1b")
+    assert replaced.evidence == "x?"
+    assert msgspec.json.decode(b'{"code":"c","severity":"info","evidence":"\\u001b[2J"}', type=Finding).evidence == "?[2J"
+    assert msgspec.convert({"code": "c", "what": "\x1b", "verdict": "ok"}, Check).what == "?"
+
+
+def soak(tmp_path: Path, watcher: Any, **settings: Any) -> Run:
+    with serving() as server:
+        plan = Plan(
+            urls=(server.url,), connections=20, batch=20, keepalive_s=2.0, hold_s=1.5, baseline_s=0.2, residue_s=0.2, **settings
+        )
+        run = Soak(plan, tmp_path / "run.db", watcher=watcher)
+        watcher.stop, watcher.failed = run.stop, run.watcher_failed
+        asyncio.run(run.run())
+    return read_run(tmp_path / "run.db")
+
+
+def require_told_once(run: Run, why: str) -> None:
+    assert run.complete
+    assert run.ticks[-1][1].drained >= 1
+    (told,) = (one for one in run.findings if one.code == "watcher_failed")
+    assert why in told.evidence
+
+
+class _Breaks(NoWatcher):
+    def __init__(self) -> None:
+        self.called = 0
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        self.called += 1
+        raise RuntimeError(f"no screen\x1b {HOSTILE}")
+
+
+def test_a_watcher_that_raises_is_told_of_once_and_called_no_more(tmp_path: Path) -> None:
+    watcher = _Breaks()
+    require_told_once(soak(tmp_path, watcher), f"RuntimeError: no screen? {TAME}")
+    assert watcher.called == 1
+
+
+class _Blind(Onlooker):
+    """Its front end is gone, as rich says it of a pipe whose reader has left."""
+
+    shown = 0
+
+    def look(self, at_once: bool) -> None:
+        self.shown += 1
+        if self.fold.state().phase == "ramp":
+            raise SystemExit(1)
+
+
+def test_who_sees_nothing_any_more_still_ends_a_run_that_crosses_a_limit(tmp_path: Path) -> None:
+    run = soak(tmp_path, _Blind(Plan(urls=("http://127.0.0.1/",), connections=20, fail_if=("connections.opened > 5",), abort=True)))
+    require_told_once(run, "SystemExit")
+    assert "aborted_by_limit" in {one.code for one in run.findings}
+
+
+class _Folds(Onlooker):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.seen: list[str] = []
+
+    def look(self, at_once: bool) -> None:
+        self.seen.append("look")
+
+
+def test_what_cannot_be_folded_ends_the_showing_alone() -> None:
+    plan = Plan(urls=("http://127.0.0.1/",))
+    watcher, failed = _Folds(plan), []
+    watcher.failed = failed.append
+    watcher.phase(Phase("baseline", 0.0))
+    for _ in range(2):
+        watcher.sample(Sample(1.0, {"server.processes": float("nan")}))
+    assert watcher.seen == ["look"]
+    assert [type(one) for one in failed] == [ValueError]
