@@ -17,6 +17,7 @@ PACKAGE = Path(asyncli.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
+    "trust": set(),
     "core": set(),
     "plan": {"core.ramp", "errors", "units"},
     "records": {"core.histogram"},
@@ -25,8 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"asyncli", "benchplan", "core", "plan", "records", "errors"},
     "engine.spread": set(),
     "agent": {"asyncli", "errors", "units", "plan", "records", "collect", "engine.spread", "environment", "preflight"},
-    "collect": {"errors", "units", "plan", "records"},
-    "preflight": {"errors", "units", "plan", "records", "engine.spread"},
+    "collect": {"errors", "units", "plan", "records", "trust"},
+    "preflight": {"errors", "units", "plan", "records", "trust", "engine.spread"},
     "store": {"core.histogram", "errors", "units", "plan", "records", "samples"},
     "analysis": {"benchplan", "core.histogram", "core.ramp", "units", "plan", "records", "samples"},
     "report": {
@@ -58,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "asyncli", "errors", "units", "plan", "records", "collect.probes", "collect.processes", "engine.fleet", "engine.generator", "engine.resolve", "engine.shard", "engine.spread",
         "environment", "preflight",
     },
-    "lab": {"asyncli", "errors"},
+    "lab": {"asyncli", "errors", "trust"},
     "session": {"errors", "units", "plan", "records", "agent.collector", "engine", "collect", "preflight", "store.resume", "store.writer", "environment"},
     "capacity": {
         "errors", "units", "plan", "records", "agent.link", "collect.kernel", "collect.procfs", "collect.status", "preflight", "environment", "session",
