@@ -73,6 +73,25 @@ class ServerFacts(msgspec.Struct, frozen=True):
         called = label or self.version or self.name or "the server"
         return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe}
 
+    def record(self, label: str | None = None) -> dict[str, object]:
+        """What a run file keeps of it: :meth:`document`, and by what two configurations are told apart."""
+        return {**self.document(label), "config_hash": self.config_hash}
+
+    def differences(self, before: Mapping[str, object]) -> list[str]:
+        """What makes it another server than the one of an earlier :meth:`record`, in words; the pid does not.
+
+        What one of them does not know is not compared.
+        """
+        files = (("executable", "exe", self.exe), ("configuration", "config_hash", self.config_hash))
+        found = [f"{what} {new}, before {old}" for what, key, new in files if (old := before.get(key)) and new and old != new]
+        old, new = before.get("version"), self.version
+        if old and new:
+            # "nginx" alone is the same as any nginx/1.22.1: a Server header may leave the number out.
+            (name, _, number), (was, _, earlier) = new.partition("/"), str(old).partition("/")
+            if name != was or (number and earlier and number != earlier):
+                found.append(f"version {new}, before {old}")
+        return found
+
 
 def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
     """The server's root processes.
