@@ -20,6 +20,7 @@ import msgspec
 from asyncli import preflight
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.collector import Collector
+from asyncli.collect.locate import ServerFacts
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import (
     Failed,
@@ -46,6 +47,7 @@ from asyncli.records import (
     GAVE_UP,
     MOST,
     RESUMED,
+    SERVER_CHANGED,
     STOPPED,
     WITH_US,
     Check,
@@ -482,7 +484,7 @@ class Soak:
 
     def _open_run_file(self, limits: Limits, spread: Spread, collector: Observer, checks: list[Check]) -> None:
         if self._resume is not None:
-            self._open_again(self._resume)
+            self._open_again(self._resume, collector)
         else:
             self._open_new(limits, spread, collector)
         assert self._writer is not None
@@ -494,12 +496,8 @@ class Soak:
 
     def _open_new(self, limits: Limits, spread: Spread, collector: Observer) -> None:
         wall = datetime.datetime.now(datetime.UTC)
-        server = collector.server
         environment = read_environment(limits, spread)
-        environment["server"] = {
-            **server.document(self._target.label if self._target else None),
-            "config_hash": server.config_hash,
-        }
+        environment["server"] = collector.server.record(self._target.label if self._target else None)
         if collector.agent is not None:
             environment["agent"] = collector.agent
         environment["wall_start"] = wall.isoformat()
@@ -516,7 +514,7 @@ class Soak:
         if self._cluster is not None and self._writer is not None and not isinstance(self._generator, Generator | None):
             self._writer.environment(self._cluster.environment(self._generator.document()))
 
-    def _open_again(self, before: Interrupted) -> None:
+    def _open_again(self, before: Interrupted, collector: Observer) -> None:
         """Go on in the file of an interrupted run: what it held is lost, by our doing, and the gap in it begins."""
         resumed = [*before.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
         writer = self._writer = RunWriter.resume(
@@ -535,6 +533,23 @@ class Soak:
         self._watcher.resumed(so_far)
         self._resumed_s = self._clock()
         self._found(_resumed(before, self._resumed_s))
+        self._meet_server(before, collector.server, writer)
+
+    def _meet_server(self, before: Interrupted, server: ServerFacts, writer: RunWriter) -> None:
+        """Describe the server of now, of a run that is resumed; where it is another one, its numbers are joined to no others."""
+        known = before.environment.get("server")
+        if not isinstance(known, dict) or (server.exe is None and server.version is None):
+            return
+        differs = server.differences(known)
+        writer.environment({"server": server.record(None if differs else known.get("label"))})
+        if not differs:
+            return
+        writer.environment({SERVER_CHANGED: before.last_s})
+        what = "; ".join(differs)
+        evidence = f"another server answers since the run was resumed ({what}): what is said of the server is said of this one"
+        if self._held_before is not None:
+            evidence += ", and what a connection costs there is not known: it was not there in the ramp"
+        self._found(Finding("server_changed", "warning", evidence, "run again, without --resume, to measure this server"))
 
     def _close_gap(self) -> None:
         if self._gap is not None and self._writer is not None:

@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "text": set(),
+    "trust": set(),
     "core": set(),
     "plan": {"core.ramp", "errors", "units"},
     "records": {"core.histogram", "text"},
@@ -26,8 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"asyncli", "benchplan", "core", "plan", "records", "errors"},
     "engine.spread": set(),
     "agent": {"asyncli", "errors", "text", "units", "plan", "records", "collect", "engine.spread", "environment", "preflight"},
-    "collect": {"errors", "text", "units", "plan", "records"},
-    "preflight": {"errors", "units", "plan", "records", "engine.spread"},
+    "collect": {"errors", "text", "units", "plan", "records", "trust"},
+    "preflight": {"errors", "units", "plan", "records", "trust", "engine.spread"},
     "store": {"core.histogram", "errors", "text", "units", "plan", "records", "samples"},
     "analysis": {"benchplan", "core.histogram", "core.ramp", "units", "plan", "records", "samples"},
     "report": {
@@ -59,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "asyncli", "errors", "units", "plan", "records", "collect.probes", "collect.processes", "engine.fleet", "engine.generator", "engine.resolve", "engine.shard", "engine.spread",
         "environment", "preflight",
     },
-    "lab": {"asyncli", "errors"},
+    "lab": {"asyncli", "errors", "trust"},
     "session": {"errors", "units", "plan", "records", "agent.collector", "engine", "collect", "preflight", "store.resume", "store.writer", "environment"},
     "capacity": {
         "errors", "units", "plan", "records", "agent.link", "collect.kernel", "collect.procfs", "collect.status", "preflight", "environment", "session",

@@ -308,7 +308,7 @@ def measure(name: str, path: str, run: Records) -> Measured:
     stop = end_of_hold(phases, ticks, samples)
     hold_s = max(0.0, stop - hold.start_s) if hold is not None else 0.0
     said: dict[str, Said] = {}
-    _costs(said, costs(plan, *for_cost(run.gaps, phases, run.ticks, samples), environment))
+    _costs(said, costs(plan, *for_cost(run.gaps, phases, run.ticks, samples, environment), environment))
     _memory(said, run, stop)
     _cpu(said, run, stop)
     in_hold = [(t_s, tick) for t_s, tick in ticks if hold is not None and hold.start_s < t_s - 0.5 <= stop]
@@ -570,7 +570,7 @@ def connection_hours(ticks: Ticks, stop_s: float) -> float:
 
 
 def _drift(said: dict[str, Said], run: Records) -> None:
-    found, _ = drifts(run.plan, *for_drift(run.gaps, run.phases, run.ticks, run.samples), run.environment)
+    found, _ = drifts(run.plan, *for_drift(run.gaps, run.phases, run.ticks, run.samples, run.environment), run.environment)
     for name in ("server_user", "kernel", "host_total"):
         one = found.get(name)
         if one is None:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from asyncli.analysis.series import Ticks, end_of_hold, phase, within
-from asyncli.records import Gap, Phase, Sample, Span, left_out_s
+from asyncli.analysis.sides import sides
+from asyncli.records import SERVER_CHANGED, Environment, Gap, Phase, Sample, Span, left_out_s
 
 # What the server has counted between our last record and our end nobody can compare.
 _COUNTERS = ("status.accepts", "status.handled", "status.requests")
@@ -32,11 +33,33 @@ def outside(gaps: Sequence[Gap], phases: Sequence[Phase], ticks: Ticks, samples:
     return phases, *_only(ticks, samples, _between(gaps, -math.inf, math.inf))
 
 
-def for_cost(gaps: Sequence[Gap], phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample]) -> Records:
+def of_one_server(samples: Sequence[Sample], environment: Environment) -> Sequence[Sample]:
+    """The samples without what was read of another server, before the one that the environment names answered in its place."""
+    changed_s = _changed_s(environment)
+    if changed_s is None:
+        return samples
+    of_it = ("server.", "host.used_bytes") if sides(environment).server else ("server.",)
+    return [
+        Sample(one.t_s, {name: value for name, value in one.values.items() if not name.startswith(of_it)})
+        if one.t_s <= changed_s
+        else one
+        for one in samples
+    ]
+
+
+def _changed_s(environment: Environment) -> float | None:
+    changed_s = environment.get(SERVER_CHANGED)
+    return float(changed_s) if isinstance(changed_s, int | float) else None
+
+
+def for_cost(
+    gaps: Sequence[Gap], phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment
+) -> Records:
     """What says what a connection costs: until the first gap after the ramp began, and what stayed after the drain.
 
     A server may have begun anew meanwhile, and what it had once touched it keeps.
     """
+    samples = of_one_server(samples, environment)
     ramp, drain = phase(phases, "ramp"), phase(phases, "drain")
     since = ramp.start_s if ramp is not None else math.inf
     first = next((gap.start_s for gap in gaps if gap.start_s >= since), None)
@@ -48,12 +71,15 @@ def for_cost(gaps: Sequence[Gap], phases: Sequence[Phase], ticks: Ticks, samples
     return phases, *_only(ticks, samples, spans)
 
 
-def for_drift(gaps: Sequence[Gap], phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample]) -> Records:
-    """The longest stretch of the hold without a gap, as if it were the hold."""
+def for_drift(
+    gaps: Sequence[Gap], phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment
+) -> Records:
+    """The longest stretch of the hold without a gap, as if it were the hold; of the server that the environment names."""
     hold = phase(phases, "hold")
     if not gaps or hold is None:
         return phases, ticks, samples
-    spans = _between(gaps, hold.start_s, end_of_hold(phases, ticks, samples))
+    since_s = max(hold.start_s, _changed_s(environment) or 0.0)
+    spans = _between(gaps, since_s, end_of_hold(phases, ticks, samples))
     start_s, end_s = max(spans, key=lambda span: span[1] - span[0])
     before = [one for one in phases if one.name in ("baseline", "ramp")]
     stretch = [*before, Phase("hold", start_s, end_s), Phase("drain", end_s, end_s)]

@@ -15,7 +15,9 @@ from typing import Any, NoReturn
 import click
 
 from asyncli import __version__
-from asyncli.cli.places import hush, reader_left
+from asyncli.cli.outlet import Outlet, UnwrittenError, await_readers, outlet_of, outlets
+from asyncli.cli.places import hush, reader_left, unprinted
+from asyncli.cli.signals import Heard
 from asyncli.errors import AsyncliError
 from asyncli.text import printable
 
@@ -91,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
         # Not main(): it has an end of its own for a reader that has left, with status 1.
         with cli.make_context("asyncli", words) as context:
             result: Any = cli.invoke(context)
-        if sys.stdout is not None:
+        if sys.stdout is not None and outlet_of(sys.stdout) is None:
             sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as end:
@@ -111,9 +113,9 @@ def run(arguments: Sequence[str]) -> int:
         stuck = hush()
         if reader_left(error):
             return 0
-        if not stuck or isinstance(error, SystemExit):
+        if isinstance(error, SystemExit) or not (stuck or isinstance(error, UnwrittenError)):
             raise
-        return _complain(f"the output cannot be written ({error.strerror}); make room there, or print it elsewhere", 2)
+        return _complain(unprinted("the output", error), 2)
 
 
 def _complain(text: str, status: int) -> int:
@@ -127,4 +129,19 @@ def _complain(text: str, status: int) -> int:
 
 def main() -> NoReturn:
     """What the ``asyncli`` script and ``python -m asyncli`` call."""
-    sys.exit(run(sys.argv[1:]))
+    Heard.to_the_end = True
+    with outlets() as made:
+        status = _read_by_all(made, run(sys.argv[1:]))
+    sys.exit(status)
+
+
+def _read_by_all(made: list[Outlet], status: int) -> int:
+    """The exit status, once all that was printed is read or cannot be."""
+    # What is said of one that cannot be written goes the same way, and may meet the same.
+    for _ in range(3):
+        try:
+            return await_readers(made, status, INTERRUPTED)
+        except UnwrittenError as error:
+            if not reader_left(error):
+                status = _complain(unprinted(error.filename or "the output", error), 2)
+    return status

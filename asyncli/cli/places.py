@@ -8,12 +8,14 @@ and changes no exit status. Any other reason why it cannot be written (a full di
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from asyncli.cli.outlet import outlet_of
 from asyncli.errors import PlanError
 
 #: Said in every picture, and found again by :func:`write_folder`.
@@ -99,8 +101,14 @@ def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], 
 
 @contextlib.contextmanager
 def printing(what: str = "the report") -> Iterator[None]:
-    """Print within it. A reader that has left is no error; raises :class:`PlanError` for whatever else stands in the way."""
+    """Print within it. A reader that has left is no error; raises :class:`PlanError` for whatever else stands in the way.
+
+    Where a thread writes (asyncli/cli/outlet.py), an error may come at the end of the process only, which names ``what``.
+    """
+    through = [outlet for stream in _streams() if (outlet := outlet_of(stream)) is not None]
     try:
+        for outlet in through:
+            outlet.what = what
         yield
         for stream in _streams():
             stream.flush()
@@ -110,7 +118,15 @@ def printing(what: str = "the report") -> Iterator[None]:
             return
         if isinstance(error, SystemExit):
             raise
-        raise PlanError(f"{what} cannot be printed ({error.strerror}); make room there, or print it elsewhere") from None
+        raise PlanError(unprinted(error.filename or what, error)) from None
+    finally:
+        for outlet in through:
+            outlet.what = None
+
+
+def unprinted(what: str, error: OSError) -> str:
+    """One line that says so."""
+    return f"{what} cannot be printed ({error.strerror}); make room there, or print it elsewhere"
 
 
 def deliver(*parts: Callable[[], None]) -> None:
@@ -127,7 +143,8 @@ def deliver(*parts: Callable[[], None]) -> None:
 
 def reader_left(error: BaseException) -> bool:
     """Whether ``error`` says that nobody reads our output any more."""
-    return isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError)
+    cause = error.__context__ if isinstance(error, SystemExit) else error
+    return isinstance(cause, OSError) and cause.errno == errno.EPIPE
 
 
 def hush() -> bool:

@@ -15,7 +15,7 @@ from asyncli import __version__
 from asyncli.agent.server import Agent, doubt, tls_context
 from asyncli.agent.wire import TOKEN_VARIABLE, read_token
 from asyncli.cli.places import UNSEEN
-from asyncli.cli.signals import caught
+from asyncli.cli.signals import Heard, caught
 from asyncli.errors import HostError, PlanError
 from asyncli.plan import KEYS, Plan
 from asyncli.preflight.limits import raise_nofile
@@ -40,6 +40,8 @@ def run_agent(
         _say("warning: the token crosses the network in the clear; give --tls-cert and --tls-key")
     raise_nofile()
     asyncio.run(_run(_plan(values), host, port, token, tls))
+    # What it said is a log, not a report: its end does not wait for a reader.
+    Heard.late = True
     return 0
 
 

@@ -137,8 +137,7 @@ class Collector:
         in_thread = asyncio.get_running_loop().run_in_executor
         found = await in_thread(self._thread, self._find)
         self.server = await in_thread(self._thread, describe, found, header)
-        if not found.pids:
-            self._on_finding(_not_found(found))
+        self._say(_not_found(found) if not found.pids else self.server.not_asked)
         if self._probes is None:
             self._probes = self._standard_probes(found)
         self.begin()
@@ -149,7 +148,9 @@ class Collector:
             header = "" if self._status is None else self._status.server_header
             facts = await asyncio.to_thread(describe, Found(self._tree.roots, self._found_by), header)
             # Of one that has just ended there is nothing to say.
-            self.server = facts if facts.name is not None else self.server
+            if facts.name is not None:
+                self._say(facts.not_asked if facts.not_asked != self.server.not_asked else None)
+                self.server = facts
 
     async def run(self) -> None:
         """Sample until cancelled. A second that passed while the loop was busy is a gap: it is not made up for."""

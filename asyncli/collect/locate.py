@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import socket
-import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -29,7 +28,9 @@ from asyncli.collect.procfs import (
 )
 from asyncli.errors import HostError
 from asyncli.plan import Plan, Target
+from asyncli.records import Finding
 from asyncli.text import oneline, tidy
+from asyncli.trust import User, ask_server, read_regular, user_of
 
 # They hold the port for a server in a container: their memory is not the server's.
 _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})
@@ -38,8 +39,8 @@ _INITS = frozenset({"systemd", "init"})
 _NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
 # Prints and exits. HAProxy's answers and its status page bear no Server header; nginx's need not.
 _SAYS = {"nginx": "-V", "haproxy": "-v"}
-# A file system that hangs must not hang us.
-_VERSION_TIMEOUT_S = 2.0
+# A pid file is a line; nginx's configuration, without what it includes, seldom more than 100 kB.
+_LONGEST_PIDFILE, _LONGEST_CONFIG = 4096, 4 << 20
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -69,6 +70,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     config_hash: str | None = None
     #: Its processes are another user's, so they could not be found.
     hidden: bool = False
+    #: Why its program was not asked for its version, where it could have been.
+    not_asked: Finding | None = None
 
     def __post_init__(self) -> None:
         tidy(self)
@@ -77,6 +80,25 @@ class ServerFacts(msgspec.Struct, frozen=True):
         """What a record keeps of it, as plain data; ``label``: what to call it, where somebody knows better."""
         called = label or self.version or self.name or "the server"
         return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe, "hidden": self.hidden}
+
+    def record(self, label: str | None = None) -> dict[str, object]:
+        """What a run file keeps of it: :meth:`document`, and by what two configurations are told apart."""
+        return {**self.document(label), "config_hash": self.config_hash}
+
+    def differences(self, before: Mapping[str, object]) -> list[str]:
+        """What makes it another server than the one of an earlier :meth:`record`, in words; the pid does not.
+
+        What one of them does not know is not compared.
+        """
+        files = (("executable", "exe", self.exe), ("configuration", "config_hash", self.config_hash))
+        found = [f"{what} {new}, before {old}" for what, key, new in files if (old := before.get(key)) and new and old != new]
+        old, new = before.get("version"), self.version
+        if old and new:
+            # "nginx" alone is the same as any nginx/1.22.1: a Server header may leave the number out.
+            (name, _, number), (was, _, earlier) = new.partition("/"), str(old).partition("/")
+            if name != was or (number and earlier and number != earlier):
+                found.append(f"version {new}, before {old}")
+        return found
 
 
 def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
@@ -110,7 +132,7 @@ def _alive(pid: int, flag: str, proc: Path) -> int:
 def _from_pidfile(path: str, proc: Path) -> int:
     flag = f"--server-pidfile {path}"
     try:
-        text = Path(path).read_text(encoding="ascii", errors="replace").strip()
+        text = read_regular(path, _LONGEST_PIDFILE).decode("ascii", "replace").strip()
     except OSError as error:
         raise HostError(f"{flag}: cannot be read ({error.strerror}); name the server's pid file") from None
     if not re.fullmatch(r"[0-9]{1,9}", text):
@@ -248,7 +270,7 @@ def own_ancestry(proc: Path = PROC) -> frozenset[int]:
 
 
 def describe(found: Found, server_header: str = "", proc: Path = PROC) -> ServerFacts:
-    """Facts of the found server. An executable of nginx or HAProxy, in our own file system, is asked for its version."""
+    """Facts of the found server. A program of nginx or HAProxy is asked for its version where that is safe (asyncli/trust.py)."""
     version = printable_version(server_header)
     if not found.pids:
         return ServerFacts(version=version, hidden=found.hidden)
@@ -258,11 +280,16 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     except (OSError, ValueError):
         name = None
     exe = executable(pid, proc)
-    built = _build(exe, _SAYS[name]) if exe and name in _SAYS and _same_files(pid, proc) else ""
+    built, not_asked = "", None
+    if exe and name in _SAYS:
+        answer = ask_server(exe, _SAYS[name], pid, proc)
+        built = answer.text
+        not_asked = _not_asked(f"{exe} {_SAYS[name]}", answer.why_not, answer.distrusted) if answer.why_not else None
     said = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", built, re.MULTILINE)
     if said and (version is None or "/" not in version):
         version = said[1] or f"haproxy/{said[2]}"
-    config = config_path(command_line(pid, proc), built, _cwd(pid, proc)) if name == "nginx" else None
+    ours = name == "nginx" and _same_files(pid, proc)
+    config = config_path(command_line(pid, proc), built, _cwd(pid, proc)) if ours else None
     return ServerFacts(
         pid=pid,
         pids=found.pids,
@@ -271,8 +298,17 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
         version=version,
         config_path=config,
         found_by=found.how,
-        config_hash=_fingerprint(config),
+        config_hash=_fingerprint(config, user_of(pid, proc)),
+        not_asked=not_asked,
     )
+
+
+def _not_asked(command: str, why: str, distrusted: bool) -> Finding:
+    evidence = f"`{command}` was not run, so the server's version may be unknown: {why}"
+    if distrusted:
+        remedy = "asyncli runs what root and its own user alone can change: chown root and chmod go-w the file and its folders"
+        return Finding("server_program_not_run", "warning", evidence, remedy)
+    return Finding("server_program_not_run", "info", evidence, "restart the server if its program was upgraded meanwhile")
 
 
 def printable_version(server_header: str) -> str | None:
@@ -304,11 +340,11 @@ def _cwd(pid: int, proc: Path) -> str | None:
         return None
 
 
-def _fingerprint(path: str | None) -> str | None:
+def _fingerprint(path: str | None, user: User | None) -> str | None:
     if path is None:
         return None
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+        return hashlib.sha256(read_regular(path, _LONGEST_CONFIG, user)).hexdigest()[:16]
     except OSError:
         return None
 
@@ -319,19 +355,3 @@ def _same_files(pid: int, proc: Path) -> bool:
         return os.readlink(f"{proc}/{pid}/ns/mnt") == os.readlink(f"{proc}/self/ns/mnt")
     except OSError:
         return False
-
-
-def _build(exe: str, flag: str) -> str:
-    try:
-        done = subprocess.run(
-            [exe, flag],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_VERSION_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stderr + done.stdout

@@ -15,9 +15,10 @@ from typing import ClassVar, NamedTuple
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit, says
+from asyncli.lab.binary import descriptor_limit
 from asyncli.lab.program import LabProgram, ask, backlog
 from asyncli.lab.server import outlast
+from asyncli.trust import ask_program
 
 #: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
 PAGE_BYTES = 1_456
@@ -73,10 +74,10 @@ def find_apache() -> ApacheBinary | None:
     places = os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES))
     for name in ("apache2", "httpd"):
         path = shutil.which(name, path=places)
-        version = parse_version(says(path, "-v")[0]) if path else None
+        version = parse_version(ask_program(path, "-v")) if path else None
         if path and version:
             folder = next((Path(one) for one in _MODULE_FOLDERS if Path(one, "mod_status.so").is_file()), None)
-            built_in = frozenset(re.findall(r"^\s*(\w+)\.c$", says(path, "-l")[0], re.MULTILINE))
+            built_in = frozenset(re.findall(r"^\s*(\w+)\.c$", ask_program(path, "-l"), re.MULTILINE))
             return ApacheBinary(os.path.abspath(path), version, folder, built_in)
     return None
 

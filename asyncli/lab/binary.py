@@ -7,11 +7,11 @@ import os
 import re
 import resource
 import shutil
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 from asyncli.errors import HostError
+from asyncli.trust import ask_program
 
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin", "/usr/local/bin", "/opt/nginx/sbin")
 # nginx's own NGX_MAX_PROCESSES is 1,024, helpers included.
@@ -51,15 +51,6 @@ def parse_version(text: str) -> NginxBinary | None:
     )
 
 
-def says(path: str, flag: str) -> tuple[str, str]:
-    """What a program prints of itself to standard output and to standard error; nothing where it cannot be run."""
-    try:
-        answer = subprocess.run([path, flag], capture_output=True, text=True, errors="replace", timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "", ""
-    return answer.stdout, answer.stderr
-
-
 def find_nginx() -> NginxBinary | None:
     """The nginx of this host, one with stub_status before one without, or None. Asks ``nginx -V``: a few ms."""
     places = os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES))
@@ -68,8 +59,7 @@ def find_nginx() -> NginxBinary | None:
         path = shutil.which("nginx", path=place) if place else None
         if path is None:
             continue
-        out, err = says(path, "-V")
-        binary = parse_version(err + out)
+        binary = parse_version(ask_program(path, "-V"))
         if binary is None:
             continue
         binary = binary._replace(path=os.path.abspath(path))

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit, says
+from asyncli.lab.binary import descriptor_limit
 from asyncli.lab.program import LabProgram, ask, backlog
 from asyncli.lab.server import outlast
+from asyncli.trust import ask_program
 
 CONNECTIONS = 10_000
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin")
@@ -43,7 +44,7 @@ def find_haproxy() -> HaproxyBinary | None:
     path = shutil.which("haproxy", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES)))
     if path is None:
         return None
-    version = parse_version(says(path, "-v")[0])
+    version = parse_version(ask_program(path, "-v"))
     return HaproxyBinary(os.path.abspath(path), version) if version else None
 
 

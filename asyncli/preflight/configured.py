@@ -26,7 +26,7 @@ class Configured(msgspec.Struct, frozen=True):
 
 def read_configured(pid: int | None, exe: str | None, config_path: str | None, root: Path = Path("/")) -> Configured:
     """The configuration of the server with main process ``pid``, program ``exe`` and main file ``config_path``, each None where
-    unknown. Blocking: it reads files and runs ``nginx -V``."""
+    unknown. Blocking: it reads files and may run ``nginx -V``."""
     command_line = ""
     if pid is not None:
         pid, command_line = _master(pid, root)
@@ -42,7 +42,7 @@ def read_configured(pid: int | None, exe: str | None, config_path: str | None, r
         # Its nginx.conf is another file than the one of that name that we see.
         what, detail = "nginx's configuration", "nginx runs in a container, so its files are not those that we see"
         return Configured(unknown=Check("nginx_config", what, "unknown", detail=detail, remedy="run asyncli check in there"))
-    config = read_nginx(exe, config_path, command_line=command_line)
+    config = read_nginx(exe, config_path, command_line=command_line, pid=pid)
     if not isinstance(config, NginxConfig):
         return Configured(unknown=config)
     inherited = read_rlimit(root / f"proc/{pid}/limits", "Max open files")[0] if pid is not None else None

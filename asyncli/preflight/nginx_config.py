@@ -7,21 +7,28 @@ directories on the way. Like ``nginx -T``, this sees the files as they are now, 
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
 import re
-import subprocess
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from asyncli.records import Check
+from asyncli.trust import User, ask_server, read_regular, user_of
 
 # What nginx does where nothing is said (nginx.org, ngx_core_module and ngx_http_core_module).
 _WORKER_CONNECTIONS, _KEEPALIVE_TIMEOUT_S, _HEADER_TIMEOUT_S, _KEEPALIVE_TIME_S = 512, 75.0, 60.0, 3600.0
 # keepalive_requests rose from 100 to 1000 and keepalive_time came in this version.
 _MODERN = (1, 19, 10)
-_VERSION_TIMEOUT_S = 5.0
+# What is read of a configuration, each file as often as it is included: crossplane takes 0.4 s for 1 MB. A server's own files are
+# seldom more than some hundred kB, in tens of files; nested includes of a hostile one would grow without end.
+_MOST_BYTES, _MOST_FILES, _DEEPEST = 4 << 20, 2_000, 16
+# In sites/*/conf.d/*.conf there are two; five would walk a whole disk.
+_MOST_WILD = 2
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "M": 2592000.0, "y": 31536000.0}
 _WILDCARDS = frozenset({"*", "0.0.0.0", "::", ""})
 
@@ -131,22 +138,26 @@ def timers_for(server: Server, path: str) -> Timers:
     return longest.timers if longest else server.timers
 
 
-def read_nginx(exe: str | None, config_path: str | Path | None = None, *, command_line: str = "") -> NginxConfig | Check:
+def read_nginx(
+    exe: str | None, config_path: str | Path | None = None, *, command_line: str = "", pid: int | None = None
+) -> NginxConfig | Check:
     """The configuration of the nginx ``exe``; a Check with verdict "unknown" that says why where it cannot be read.
 
     ``config_path`` None: the ``-c`` of the master's ``command_line`` (its title: "nginx: master process nginx -c ..."),
-    else the path that it was built with. ``-g`` directives of the command line count as well. Runs ``nginx -V``.
+    else the path that it was built with. ``-g`` directives of the command line count as well. ``pid``: its master, whose user may
+    read what is read here; where it is known and that is safe, runs ``nginx -V`` (asyncli/trust.py).
     """
-    version, built = _ask(exe)
+    version, built, why_not = _ask(exe, pid)
     prefix = _option(command_line, "-p") or built.get("prefix", "/usr/local/nginx")
     named = config_path or _option(command_line, "-c") or built.get("conf-path", "")
     if not named:
-        return _unreadable("no path to its configuration is known", "give its process with --server-pid")
+        because = f": {why_not}" if why_not else ""
+        return _unreadable(f"no path to its configuration is known{because}", "give its process with --server-pid")
     path = Path(prefix) / named
     try:
-        parsed = _parse(path)
+        parsed = _Reader(path, None if pid is None else user_of(pid)).read()
     except _UnreadableError as error:
-        return _unreadable(str(error), "run as root to have it read")
+        return _unreadable(str(error), "let the server's user and asyncli's read it, or run asyncli as root")
     globals_ = re.search(r"\s-g\s+(.*?;)\s*(?=-\w(?:\s|$)|$)", command_line)
     said = [
         {"directive": words[0], "args": words[1:]}
@@ -167,20 +178,14 @@ def _unreadable(why: str, remedy: str) -> Check:
     return Check("nginx_config", "nginx's configuration", "unknown", detail=why, remedy=remedy)
 
 
-def _ask(exe: str | None) -> tuple[tuple[int, ...], dict[str, str]]:
-    """Version and configure options from ``nginx -V``; empty where it cannot be asked."""
-    if not exe:
-        return (), {}
-    try:
-        answer = subprocess.run(
-            [exe, "-V"], capture_output=True, text=True, errors="replace", timeout=_VERSION_TIMEOUT_S, check=False
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return (), {}
-    text = answer.stderr + answer.stdout
+def _ask(exe: str | None, pid: int | None) -> tuple[tuple[int, ...], dict[str, str], str]:
+    """Version and configure options from ``nginx -V``; empty where it cannot be asked, and why."""
+    if not exe or pid is None:
+        return (), {}, ""
+    text, why_not, _ = ask_server(exe, "-V", pid)
     match = re.search(r"nginx version:\s*[\w.-]+/(\d+(?:\.\d+)*)", text)
     version = tuple(int(part) for part in match[1].split(".")) if match else ()
-    return version, dict(re.findall(r"--(prefix|conf-path)=(\S+)", text))
+    return version, dict(re.findall(r"--(prefix|conf-path)=(\S+)", text)), why_not
 
 
 def _option(command_line: str, flag: str) -> str | None:
@@ -188,19 +193,85 @@ def _option(command_line: str, flag: str) -> str | None:
     return match[1] if match else None
 
 
-def _parse(path: Path) -> list[Directive]:
+class _Reader:
+    """A configuration with what it includes, as ``user`` (None: we) may read it, within bounds.
+
+    crossplane opens included files itself, whatever they are; so it gets one file's text at a time.
+    """
+
+    def __init__(self, main: Path, user: User | None) -> None:
+        self._main, self._user = str(main), user
+        self._bytes, self._files = _MOST_BYTES, _MOST_FILES
+
+    def read(self) -> list[Directive]:
+        """All directives, includes replaced by what they name. Raises _UnreadableError: where and why, and no line of a file."""
+        try:
+            return self._file(self._main, self._main, ())
+        except RecursionError:
+            raise _UnreadableError(f"{self._main}: nested too deeply") from None
+
+    def _file(self, path: str, said: str, outer: tuple[str, ...]) -> list[Directive]:
+        """``said``: what names it, which is all that a message may tell: a pattern finds names that its user may not see."""
+        self._files -= 1
+        if self._files < 0 or len(outer) > _DEEPEST:
+            raise _UnreadableError(f"{said}: more than {_MOST_FILES:,} files, or one that includes itself")
+        try:
+            text = read_regular(path, self._bytes, self._user)
+        except (OSError, ValueError) as error:
+            raise _UnreadableError(f"{said} {self._why(error)}") from None
+        self._bytes -= len(text)
+        return self._included(_parse(text, said), (*outer, path))
+
+    def _why(self, error: OSError | ValueError) -> str:
+        match getattr(error, "errno", None):
+            case errno.ENOENT:
+                return "does not exist"
+            case errno.EACCES:
+                return "may not be read" + (f" by user {self._user.uid}, whose server it is" if self._user else "")
+            case errno.EFBIG:
+                return f"and what else it is of are longer than {_MOST_BYTES:,} bytes"
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+    def _included(self, block: list[Directive], outer: tuple[str, ...]) -> list[Directive]:
+        flat = []
+        for one in block:
+            if "block" in one:
+                one["block"] = self._included(one["block"], outer)
+            if one["directive"] != "include" or len(one["args"]) != 1:
+                flat.append(one)
+                continue
+            # Relative to the main file, whichever file says it (ngx_conf_include).
+            pattern = os.path.join(os.path.dirname(self._main), one["args"][0])
+            for path in self._named(pattern):
+                flat += self._file(path, pattern, outer)
+        return flat
+
+    def _named(self, pattern: str) -> list[str]:
+        if not glob.has_magic(pattern):
+            return [pattern]
+        if sum(map(glob.has_magic, pattern.split("/"))) > _MOST_WILD:
+            raise _UnreadableError(f"{pattern}: more than {_MOST_WILD} folders or names with wildcards")
+        return sorted(islice(glob.iglob(pattern), self._files + 1))
+
+
+def _parse(text: bytes, said: str) -> list[Directive]:
+    """The directives of one file, includes as they stand. Raises _UnreadableError."""
     # Imported here: 40 ms, and most runs aim at something else.
     import crossplane  # type: ignore[import-untyped]
 
-    if not os.access(path, os.R_OK):
-        raise _UnreadableError(f"{path} " + ("may not be read" if path.exists() else "does not exist"))
-    try:
-        answer = crossplane.parse(str(path), combine=True, check_ctx=False, check_args=False)
-    except Exception as error:  # a parser of another's files: whatever it stumbles over, the run can go on without it
-        raise _UnreadableError(f"{path}: {error}") from None
+    # It wants a file's name.
+    with os.fdopen(os.memfd_create("asyncli-nginx.conf", os.MFD_CLOEXEC), "wb") as file:
+        file.write(text)
+        file.flush()
+        name = f"/proc/self/fd/{file.fileno()}"
+        try:
+            answer = crossplane.parse(name, single=True, check_ctx=False, check_args=False)
+        except Exception as error:  # a parser of another's files: whatever it stumbles over, the run can go on without it
+            raise _UnreadableError(f"{said}: {type(error).__name__}") from None
     if answer["status"] != "ok":
         first = answer["errors"][0]
-        raise _UnreadableError(f"{first['file']}: {first['error']}")
+        # Of its own words: a syntax error names no word of the file.
+        raise _UnreadableError(f"{said}: {str(first['error']).replace(name, 'line').replace('line:', 'line ')}")
     parsed: list[Directive] = answer["config"][0]["parsed"]
     return parsed
 

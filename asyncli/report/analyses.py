@@ -35,10 +35,10 @@ def analyse(run: Run) -> Analyses:
     """The analyses of ``run``. Pure: the same records give the same."""
     plan, environment, phases, ticks, samples = run.plan, run.environment, run.phases, run.ticks, run.samples
     totals = fold(ticks, phases, run.gaps)
-    of_cost = for_cost(run.gaps, phases, ticks, samples)
+    of_cost = for_cost(run.gaps, phases, ticks, samples, environment)
     cost = costs(plan, *of_cost, environment)
     ceilings, of_forecast = forecast(plan, cost, of_cost[2], run.checks, environment, *of_cost[:2])
-    drift, of_drift = drifts(plan, *for_drift(run.gaps, phases, ticks, samples), environment)
+    drift, of_drift = drifts(plan, *for_drift(run.gaps, phases, ticks, samples, environment), environment)
     diagnoses = diagnose(totals, ticks, phases, samples, run.checks, environment, plan, run.findings)
     saturated = saturation(plan, totals, phases, ticks, environment)
     gave_way = instead_of_forecast(

@@ -81,7 +81,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
     cost, of = None, None
     if totals.held or totals.peak:
-        found = costs(run.plan, *for_cost(run.gaps, run.phases, run.ticks, run.samples), run.environment)
+        found = costs(run.plan, *for_cost(run.gaps, run.phases, run.ticks, run.samples, run.environment), run.environment)
         # A slope whose interval reaches zero was drowned by whatever else the host did.
         if found.host_total is not None and found.host_total.ci95[0] > 0:
             cost, of = found.host_total, "host_total"

@@ -51,13 +51,27 @@ class NullView:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
 
+def _behind(console: Console) -> bool:
+    """What was printed before is not read yet: the reader is slow, or has stopped (asyncli/cli/outlet.py)."""
+    return bool(getattr(getattr(console.file, "buffer", None), "behind", False))
+
+
 class _Log(NullView):
     """What every log keeps: where it stands between two looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._phase: str | None = None
         self._next_s = 0.0
         self._findings = 0
+        self._dropped = 0
+
+    def _lines_dropped(self) -> int:
+        """Lines that were dropped since the last call, once their reader is back."""
+        if _behind(self._console):
+            return 0
+        before, self._dropped = self._dropped, getattr(getattr(self._console.file, "buffer", None), "dropped", 0)
+        return self._dropped - before
 
     def tell_findings(self, state: LiveState) -> None:
         """The findings since the last call, and nothing of how it stands."""
@@ -73,14 +87,15 @@ class PlainView(_Log):
     """A log: a line at each change of phase, at each finding, and every ten seconds of the run."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
-        self._console = console
-        super().__init__()
+        super().__init__(console)
 
     def tell_findings(self, state: LiveState) -> None:
         for told in self._fresh(state):
             self._print(f"{format_clock(told.t_s)}  {told.finding.severity}: {oneline(told.finding.evidence)}")
 
     def update(self, state: LiveState) -> None:
+        if dropped := self._lines_dropped():
+            self._print(f"{format_clock(state.elapsed_s)}  {format_count(dropped)} lines of this log are missing: nobody read it")
         self.tell_findings(state)
         if state.over:
             return
@@ -102,13 +117,15 @@ class JsonView(_Log):
     def __init__(self, plan: Plan, console: Console, began_s: float | None = None) -> None:
         self._file, self._began_s = console.file, began_s
         self._before = LiveState()
-        super().__init__()
+        super().__init__(console)
 
     def tell_findings(self, state: LiveState) -> None:
         for told in self._fresh(state):
             self._say("finding", told.t_s, told.phase, msgspec.to_builtins(told.finding))
 
     def update(self, state: LiveState) -> None:
+        if dropped := self._lines_dropped():
+            self._say("dropped", state.elapsed_s, state.phase, {"lines": dropped})
         self.tell_findings(state)
         self._tell_changes(state)
         if state.over:
@@ -230,6 +247,8 @@ class LiveView(NullView):
     def update(self, state: LiveState) -> None:
         now = time.monotonic()
         if self._live is None or (state.phase == self._phase and now - self._drawn_s < _SHORTEST_FRAME_S):
+            return
+        if _behind(self._console):
             return
         self._phase, self._drawn_s = state.phase, now
         self._live.update(screen(self._plan, state, self._console), refresh=True)

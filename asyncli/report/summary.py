@@ -15,7 +15,7 @@ from asyncli.analysis.cost import CALLED, Cost, Residue
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
-from asyncli.analysis.gaps import outside, without_counters
+from asyncli.analysis.gaps import of_one_server, outside, without_counters
 from asyncli.analysis.heard import not_heard, unheard
 from asyncli.analysis.joint import ramps_of
 from asyncli.analysis.moments import SUSPENDED
@@ -346,14 +346,14 @@ class _Marks:
     """Metrics at the two instants that are compared: the baseline's end and the hold's end."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self._samples = of_one_server(run.samples, run.environment)
         self.start = first_connect(run.phases, run.ticks)
         self.stop = end_of_hold(run.phases, run.ticks, run.samples)
         hold: Phase | None = phase(run.phases, "hold")
         self.hold_start = hold.start_s if hold is not None else None
 
     def metric(self, name: str) -> Series:
-        return series(self._run.samples, name)
+        return series(self._samples, name)
 
     def then(self, name: str) -> Then:
         metric = self.metric(name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from asyncli.analysis.gaps import for_cost, for_drift, outside, without_counters
+from asyncli.analysis.gaps import for_cost, for_drift, of_one_server, outside, without_counters
 from asyncli.analysis.totals import fold
-from asyncli.records import Deaths, Gap, Phase, Sample, Tick
+from asyncli.records import SERVER_CHANGED, Deaths, Gap, Phase, Sample, Tick
 
 PHASES = [Phase("baseline", 0, 5), Phase("ramp", 5, 10), Phase("hold", 10, 100), Phase("drain", 100, 101), Phase("residue", 101, 106)]
 TICKS = [(float(t_s), Tick(held=10, sent=1)) for t_s in range(6, 101)]
@@ -19,8 +19,9 @@ def instants(records: object) -> tuple[list[float], list[float]]:
 
 
 def test_without_a_gap_everything_is_as_it_was() -> None:
-    for of in (outside, for_cost, for_drift):
-        assert of([], PHASES, TICKS, SAMPLES) == (PHASES, TICKS, SAMPLES)
+    assert outside([], PHASES, TICKS, SAMPLES) == (PHASES, TICKS, SAMPLES)
+    for of in (for_cost, for_drift):
+        assert of([], PHASES, TICKS, SAMPLES, {}) == (PHASES, TICKS, SAMPLES)
     assert without_counters([], SAMPLES) is SAMPLES
 
 
@@ -36,10 +37,10 @@ def test_a_gap_without_an_end_lasts_to_the_end() -> None:
 
 
 def test_cost_is_fitted_up_to_the_first_gap_after_the_ramp_began_and_the_residue_stays() -> None:
-    _, samples = instants(for_cost([Gap(20, 30), Gap(50, 60)], PHASES, TICKS, SAMPLES))
+    _, samples = instants(for_cost([Gap(20, 30), Gap(50, 60)], PHASES, TICKS, SAMPLES, {}))
     assert samples == [*range(21), *range(100, 106)]
     # A ramp that was begun anew: what was before it is no part of it.
-    ticks, samples = instants(for_cost([Gap(1, 4)], PHASES, TICKS, SAMPLES))
+    ticks, samples = instants(for_cost([Gap(1, 4)], PHASES, TICKS, SAMPLES, {}))
     assert samples == [0, 1, *range(5, 106)]
     assert ticks == [t_s for t_s, _ in TICKS]
 
@@ -49,11 +50,25 @@ def test_cost_is_fitted_up_to_the_first_gap_after_the_ramp_began_and_the_residue
     [([Gap(20, 30)], (30, 100)), ([Gap(80, 85)], (10, 80)), ([Gap(20, 30), Gap(90, 95)], (30, 90)), ([Gap(10, 20), Gap(70)], (20, 70))],
 )
 def test_drift_is_that_of_the_longest_stretch(gaps: list[Gap], stretch: tuple[float, float]) -> None:
-    phases, ticks, samples = for_drift(gaps, PHASES, TICKS, SAMPLES)
+    phases, ticks, samples = for_drift(gaps, PHASES, TICKS, SAMPLES, {})
     hold = next(one for one in phases if one.name == "hold")
     assert (hold.start_s, hold.end_s) == pytest.approx(stretch)
     assert max(t_s for t_s, _ in ticks) <= stretch[1]
     assert samples[-1].t_s == stretch[1]
+
+
+def test_another_server_after_a_gap_shares_no_number_with_the_first() -> None:
+    samples = [Sample(float(t_s), {"server.rss_bytes": 1.0, "host.used_bytes": 2.0, "generator.rss_bytes": 3.0}) for t_s in range(106)]
+    gaps, environment = [Gap(60, 70)], {"local": True, SERVER_CHANGED: 60}
+    _, _, cost = for_cost(gaps, PHASES, TICKS, samples, environment)
+    assert {name for one in cost if one.t_s <= 60 for name in one.values} == {"generator.rss_bytes"}
+    assert [one.t_s for one in cost if "server.rss_bytes" in one.values] == [*range(100, 106)]
+    # Of the first there is more in the hold.
+    phases, _, _ = for_drift(gaps, PHASES, TICKS, samples, environment)
+    assert [(one.start_s, one.end_s) for one in phases if one.name == "hold"] == [(pytest.approx(70), 100)]
+    # What the client's host uses is nothing of a server's on another one.
+    assert "host.used_bytes" in of_one_server(samples, {"local": False, SERVER_CHANGED: 60})[0].values
+    assert of_one_server(samples, {SERVER_CHANGED: "soon"}) is samples
 
 
 def test_totals_count_all_and_give_what_was_in_a_gap_to_no_phase() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from asyncli.collect import locate
-from asyncli.collect.locate import Found, config_path, find_server, matching_inodes, topmost
+from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, matching_inodes, topmost
 from asyncli.collect.procfs import Listener
 from asyncli.errors import HostError
 from asyncli.plan import Plan
@@ -197,3 +197,22 @@ MASTER = "nginx: master process nginx"
 )
 def test_the_configuration_is_where_nginx_looks(command: str, built: str, cwd: str | None, path: str | None) -> None:
     assert config_path(command, built, cwd) == path
+
+
+@pytest.mark.parametrize(
+    ("exe", "version", "config", "differs"),
+    [
+        ("/usr/sbin/nginx", "nginx/1.22.1", "aa", []),
+        ("/usr/sbin/nginx", "nginx", "aa", []),
+        (None, None, None, []),
+        ("/opt/nginx", "nginx/1.22.1", "aa", ["executable /opt/nginx, before /usr/sbin/nginx"]),
+        ("/usr/sbin/nginx", "nginx/1.24.0", "aa", ["version nginx/1.24.0, before nginx/1.22.1"]),
+        ("/usr/sbin/nginx", "openresty/1.22.1", "aa", ["version openresty/1.22.1, before nginx/1.22.1"]),
+        ("/usr/sbin/nginx", "nginx/1.22.1", "bb", ["configuration bb, before aa"]),
+    ],
+)
+def test_what_makes_it_another_server(exe: str | None, version: str | None, config: str | None, differs: list[str]) -> None:
+    before = ServerFacts(pid=1, exe="/usr/sbin/nginx", version="nginx/1.22.1", config_hash="aa").record("the lab's")
+    now = ServerFacts(pid=2, exe=exe, version=version, config_hash=config)
+    assert now.differences(before) == differs
+    assert now.differences(ServerFacts().record()) == []

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -204,6 +206,62 @@ def test_a_run_whose_server_is_gone_stays_as_it_is(tmp_path: Path, start_nginx: 
         assert "error nothing answered where the run held its connections: " in said
         assert "remedy: see that the server runs; then 'asyncli soak --resume run.db' goes on with the run" in said
         assert report(tmp_path, "run.db")["run"]["complete"] is False
+
+
+def test_another_server_at_the_resume_is_described_anew(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
+    server = start_nginx()
+    with Program(tmp_path, "soak", server.url, *ASKED, "--hold", "6") as program:
+        until_held(program, tmp_path)
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    assert report(tmp_path, "run.db")["environment"]["server"]["label"].startswith("nginx")
+    os.kill(server.pid, signal.SIGTERM)
+    until(lambda: not Path(f"/proc/{server.pid}").exists() or _is_zombie(server.pid), "nginx has ended")
+    command = [sys.executable, "-m", "asyncli", "lab", "builtin", "--port", str(server.port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        try:
+            done = run(tmp_path, "soak", "--resume", "run.db", name="resumed")
+        finally:
+            other.terminate()
+    assert done.status == 4
+    summary = report(tmp_path, "run.db")
+    counted(summary)
+    assert summary["environment"]["server"]["label"] != "nginx"
+    assert summary["environment"]["server"]["pid"] not in (None, server.pid)
+    (finding,) = (one for one in summary["findings"] if one["code"] == "server_changed")
+    assert finding["severity"] == "warning"
+    assert "executable " in finding["evidence"]
+    assert "/nginx" in finding["evidence"]
+    # Nothing of the one is set against the other.
+    assert summary["cost"]["server_user"] is None
+    assert summary["cost"]["host_total"] is None
+    assert {name: one["baseline"] for name, one in summary["server"].items()} == dict.fromkeys(summary["server"])
+    assert summary["server"]["rss_bytes"]["hold_end"] is not None
+
+
+def test_a_server_that_was_restarted_meanwhile_is_the_same(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
+    server = start_nginx()
+    with Program(tmp_path, "soak", server.url, *ASKED, "--hold", "6") as program:
+        until_held(program, tmp_path)
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+    before = report(tmp_path, "run.db")["environment"]["server"]
+    command = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode().replace("nginx: master process ", "").rstrip("\0").split()
+    os.kill(server.pid, signal.SIGTERM)
+    until(lambda: not Path(f"/proc/{server.pid}").exists() or _is_zombie(server.pid), "nginx has ended")
+    with subprocess.Popen(command) as again:
+        try:
+            done = run(tmp_path, "soak", "--resume", "run.db", name="resumed")
+        finally:
+            again.terminate()
+    assert done.status == 4
+    summary = report(tmp_path, "run.db")
+    after = summary["environment"]["server"]
+    assert "server_changed" not in codes(summary)
+    assert after["pid"] not in (None, before["pid"])
+    assert {**after, "pid": None} == {**before, "pid": None}
 
 
 def _is_zombie(pid: int) -> bool:

@@ -11,10 +11,11 @@ import pytest
 
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
-from asyncli.preflight import examine
+from asyncli.preflight import examine, nginx_config
 from asyncli.preflight.nginx import Host, nginx_checks
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx, timers_for
 from asyncli.records import Check
+from asyncli.trust import Answer
 
 _DAY_S = 86400.0
 _CONF = """
@@ -74,17 +75,6 @@ def read(path: Path, exe: str | None = None, command_line: str = "") -> NginxCon
     return config
 
 
-def fake_nginx(folder: Path, version: str, conf: Path) -> str:
-    exe = folder / "nginx"
-    exe.write_text(
-        f"#!/bin/sh\necho 'nginx version: nginx/{version}' >&2\n"
-        f"echo 'configure arguments: --prefix={folder} --conf-path={conf}' >&2\n",
-        encoding="utf-8",
-    )
-    exe.chmod(0o755)
-    return str(exe)
-
-
 def test_the_main_context(conf: Path) -> None:
     config = read(conf)
     assert (config.workers, config.worker_connections, config.rlimit_nofile) == (None, 768, 65536)
@@ -136,11 +126,15 @@ def test_a_location_is_chosen_and_inherits(conf: Path, path: str, timeout: float
 @pytest.mark.parametrize(
     ("version", "requests", "time"), [("1.18.0", 100, None), ("1.19.10", 1000, 3600), ("1.22.1", 1000, 3600)]
 )
-def test_defaults_depend_on_the_version(tmp_path: Path, version: str, requests: int, time: float | None) -> None:
+def test_defaults_depend_on_the_version(
+    tmp_path: Path, version: str, requests: int, time: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "nginx.conf"
     path.write_text("events {} http { server { listen 8080; } }", encoding="utf-8")
     # The path is the one it was built with.
-    config = read_nginx(fake_nginx(tmp_path, version, path))
+    said = f"nginx version: nginx/{version}\nconfigure arguments: --prefix={tmp_path} --conf-path={path}\n"
+    monkeypatch.setattr(nginx_config, "ask_server", lambda exe, flag, pid: Answer(said if (exe, flag) == ("/usr/sbin/nginx", "-V") else ""))
+    config = read_nginx("/usr/sbin/nginx", pid=os.getpid())
     assert isinstance(config, NginxConfig)
     server = config.server_for("127.0.0.1", 8080)
     assert server is not None
@@ -161,6 +155,9 @@ def test_the_masters_own_words_say_where_it_is(tmp_path: Path, conf: Path) -> No
         (None, "does not exist"),
         ("http { include missing.conf; }", "missing.conf"),
         ("http {", "unexpected end of file"),
+        ("include nginx.conf;", "includes itself"),
+        ("include /*/*/*/*;", "wildcards"),
+        ("include /dev/zero;", "/dev/zero cannot be read: not a regular file"),
         ("worker_processes many;", "invalid literal"),
         ("events {} http { keepalive_timeout soon; }", "'soon' is not a time"),
     ],
@@ -176,8 +173,25 @@ def test_what_cannot_be_read_is_unknown_and_says_why(tmp_path: Path, text: str |
     assert check.remedy
 
 
+def test_a_configuration_has_a_bound_however_it_grows(tmp_path: Path) -> None:
+    """Ten includes in each of nine files, one below the other: a thousand million of them, were they all read."""
+    path = tmp_path / "nginx.conf"
+    path.write_text("include 1;", encoding="utf-8")
+    for level in range(1, 10):
+        (tmp_path / str(level)).write_text(f"include {level + 1};\n" * 10, encoding="utf-8")
+    (tmp_path / "10").write_text("", encoding="utf-8")
+    check = read_nginx(None, path)
+    assert isinstance(check, Check)
+    assert "more than 2,000 files" in check.detail
+    for level in range(1, 10):
+        (tmp_path / str(level)).write_text(f"include {level + 1};\n" + "#" * (1 << 20), encoding="utf-8")
+    check = read_nginx(None, path)
+    assert isinstance(check, Check)
+    assert "longer than 4,194,304 bytes" in check.detail
+
+
 def test_no_path_at_all_is_unknown() -> None:
-    check = read_nginx("/no/such/nginx")
+    check = read_nginx("/no/such/nginx", pid=os.getpid())
     assert isinstance(check, Check)
     assert check.verdict == "unknown"
 

@@ -1,0 +1,203 @@
+"""Standard output and standard error that nobody may read: a terminal stopped by Ctrl-S, a sleeping ssh, a stopped pipe.
+
+What is printed is written by a thread. So nothing that is measured ever waits for a reader: inside a running loop a write takes
+no time, and where a reader is far behind, what it would read is dropped and counted. Outside of a loop, where a report is
+printed, the end of the process waits for the reader, until a signal ends the waiting.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import TextIO
+
+from asyncli.cli.signals import Heard, caught
+
+# A line of a log is 100 to 200 bytes, one every ten seconds: a day of a log for people, two hours of one for machines.
+_MOST_IN_A_LOOP = 1 << 20
+# Of a report, an HTML page of some MB with it: whoever prints more waits for the reader.
+_MOST = 16 << 20
+# What was interrupted ends at once; but a reader that is there shall have what was said.
+_PARTING_S = 1.0
+_LONGEST_WRITE = 1 << 16
+_LOOK_S = 0.2
+
+
+class UnwrittenError(OSError):
+    """An outlet could not be written to; ``filename`` is what was being printed, None where nobody has said."""
+
+
+class Outlet(io.BufferedIOBase):
+    """The bytes of one stream on their way to ``fd``.
+
+    An error of writing is raised once, by the next write, flush or wait, as :class:`UnwrittenError`.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        #: What is being printed.
+        self.what: str | None = None
+        #: Writes that were dropped, because the reader was too far behind.
+        self.dropped = 0
+        self._waiting: collections.deque[tuple[str | None, bytes]] = collections.deque()
+        self._bytes = 0
+        self._failed: UnwrittenError | None = None
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def behind(self) -> bool:
+        """Something has not been taken yet: a frame of a screen would come late, and can be left out."""
+        return self._bytes > 0
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return os.isatty(self._fd)
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:  # type: ignore[override]
+        data = bytes(data)
+        with self._changed:
+            self._raise()
+            if _in_a_loop():
+                if self._bytes and self._bytes + len(data) > _MOST_IN_A_LOOP:
+                    self.dropped += 1
+                    return len(data)
+            else:
+                while self._bytes and self._bytes + len(data) > _MOST:
+                    self._changed.wait()
+                    self._raise()
+            if data:
+                self._waiting.append((self.what, data))
+                self._bytes += len(data)
+                self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write, name=f"asyncli-output-{self._fd}", daemon=True)
+                self._thread.start()
+        return len(data)
+
+    def flush(self) -> None:
+        with self._changed:
+            self._raise()
+
+    def wait(self, until_s: float) -> None:
+        """Until all is written, at most until that instant (monotonic, s). Raises :class:`UnwrittenError`."""
+        with self._changed:
+            while self._bytes and (left_s := until_s - time.monotonic()) > 0:
+                self._changed.wait(min(left_s, _LOOK_S))
+            self._raise()
+
+    def _raise(self) -> None:
+        if self._failed is not None:
+            error, self._failed = self._failed, None
+            raise error
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    self._changed.wait()
+                what, data = self._waiting.popleft()
+            try:
+                self._put(data)
+            except OSError as error:
+                with self._changed:
+                    self._failed = UnwrittenError(error.errno, error.strerror, what)
+                    self._waiting.clear()
+                    self._bytes = 0
+                    self._changed.notify_all()
+                continue
+            with self._changed:
+                self._bytes -= len(data)
+                self._changed.notify_all()
+
+    def _put(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._fd, left[:_LONGEST_WRITE]) :]
+            except BlockingIOError:
+                # Another process has made this terminal non-blocking.
+                select.select([], [self._fd], [])
+
+
+def _in_a_loop() -> bool:
+    # Not imported for this: it takes longer than all of --help.
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
+def outlet_of(stream: TextIO | None) -> Outlet | None:
+    """The outlet behind a stream; None for any other stream."""
+    buffer = getattr(stream, "buffer", None)
+    return buffer if isinstance(buffer, Outlet) else None
+
+
+@contextlib.contextmanager
+def outlets() -> Iterator[list[Outlet]]:
+    """Standard output and standard error by threads, within it; by one where both are one file, so that their order stays."""
+    before = sys.stdout, sys.stderr
+    made: list[Outlet] = []
+    for name in ("stdout", "stderr"):
+        stream: TextIO | None = getattr(sys, name)
+        try:
+            fd = None if stream is None else stream.fileno()
+        except (OSError, ValueError):
+            continue
+        if stream is None or fd is None:
+            continue
+        with contextlib.suppress(OSError):
+            stream.flush()
+        outlet = next((one for one in made if _same_file(one.fileno(), fd)), None)
+        if outlet is None:
+            outlet = Outlet(fd)
+            made.append(outlet)
+        setattr(sys, name, io.TextIOWrapper(outlet, stream.encoding, stream.errors, line_buffering=True, write_through=True))
+    try:
+        yield made
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _same_file(one: int, other: int) -> bool:
+    try:
+        return os.path.sameopenfile(one, other)
+    except OSError:
+        return False
+
+
+class _EndedBySignal(BaseException):
+    pass
+
+
+def await_readers(made: list[Outlet], status: int, interrupted: int) -> int:
+    """The exit status once all that was said is read, or a signal ended the waiting: ``interrupted`` for the second of a run, and
+    for any where nothing ran. Raises :class:`UnwrittenError`."""
+
+    def signalled(_number: int, _frame: FrameType | None) -> None:
+        raise _EndedBySignal
+
+    before = {number: signal.signal(number, signalled) for number in caught()}
+    until_s = time.monotonic() + _PARTING_S if status == interrupted or Heard.late else float("inf")
+    try:
+        for outlet in made:
+            outlet.wait(until_s)
+        return status
+    except _EndedBySignal:
+        return status if Heard.ran and Heard.count == 0 else interrupted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,199 @@
+"""What another user owns, met by a process that may be root: which program is run, and which file is read.
+
+Two laws. A program is run only where nobody but root and we ourselves could have put it there: asyncli as root must not run what
+any user calls nginx. A file that another user's process names is read only where that user may read it, only if it is a regular
+file, and only up to a bound: asyncli must not show a file of root's to a user, wait at a FIFO, or read a device without end.
+
+What was looked at is what is used: both go by a descriptor, so that a name that leads elsewhere a moment later changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+# It prints and exits within milliseconds, on a busy host within a second; a file system that hangs must not hang us.
+_WITHIN_S = 5.0
+# `nginx -V` with all of its modules is 2 kB.
+_LONGEST_ANSWER = 64 * 1024
+# Nothing of our own environment: no secret of it, and nothing that bends the loader or the locale.
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_FOUND = os.O_PATH | os.O_CLOEXEC
+
+
+class User(NamedTuple):
+    """Whose process it is: its real user and its groups, by number."""
+
+    uid: int
+    groups: frozenset[int] = frozenset()
+
+
+#: Who may read only what everybody may.
+NOBODY = User(-1)
+
+
+class Answer(NamedTuple):
+    """What a program said; or nothing, and ``why_not`` it was not run. ``distrusted``: for what others could do to its file."""
+
+    text: str = ""
+    why_not: str = ""
+    distrusted: bool = False
+
+
+class _Found(NamedTuple):
+    """A path's file, open without being read or run, and what the kernel says of it and of every folder above it."""
+
+    fd: int
+    way: list[tuple[str, os.stat_result]]
+
+
+def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> Answer:
+    """What ``exe``, the program of the process ``pid``, prints of itself with ``flag``: see :func:`ask_program`.
+
+    It is run only where it is the very file that the process runs (not that of a container, nor a newer one in its place), and
+    where it and every folder above it belong to root or to us and nobody else may write them.
+    """
+    try:
+        found = _find(exe)
+    except OSError as error:
+        return Answer(why_not=f"{exe}: {error.strerror}")
+    try:
+        open_to = next((said for said in map(_open_to_others, reversed(found.way)) if said), "")
+        if open_to:
+            return Answer(why_not=open_to, distrusted=True)
+        path, file = found.way[-1]
+        theirs = os.stat(f"{proc}/{pid}/exe")
+        if (file.st_dev, file.st_ino) != (theirs.st_dev, theirs.st_ino):
+            return Answer(why_not=f"the process runs another file than {path}: that was replaced, or is outside of its container")
+        return Answer(ask_program(exe, flag, fd=found.fd))
+    except OSError as error:
+        return Answer(why_not=f"{exe}: {error.strerror}")
+    finally:
+        os.close(found.fd)
+
+
+def ask_program(path: str, flag: str, fd: int | None = None) -> str:
+    """What a program prints of itself with ``flag``, to standard output and error: at most 64 KiB, "" where it cannot be run.
+
+    ``fd``: the file itself, where it is open; ``path`` is then its name only. It gets a minimal environment, no terminal and 5 s;
+    what it has started by then ends with it. Trusts the file: one that a stranger's process named goes to :func:`ask_server`.
+    """
+    path, until_s = os.path.abspath(path), time.monotonic() + _WITHIN_S
+    said = b""
+    try:
+        process = subprocess.Popen(
+            [path, flag],
+            executable=path if fd is None else f"/proc/self/fd/{fd}",
+            # A script's interpreter opens it once more, by this name.
+            pass_fds=() if fd is None else (fd,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=_ENVIRONMENT,
+            start_new_session=True,
+        )
+    except (OSError, ValueError):
+        return ""
+    assert process.stdout is not None
+    with process.stdout as pipe:
+        while len(said) < _LONGEST_ANSWER and select.select([pipe], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            part = os.read(pipe.fileno(), _LONGEST_ANSWER - len(said))
+            if not part:
+                break
+            said += part
+    # The group, before its leader is waited for: until then its number is nobody else's.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_WITHIN_S)
+    return said.decode("utf-8", "replace")
+
+
+def read_regular(path: str | os.PathLike[str], most: int, user: User | None = None) -> bytes:
+    """A file of another's choice, whole: a regular one of at most ``most`` bytes, which ``user`` (None: we) may read.
+
+    Raises OSError: EACCES where ``user`` may not read it, EINVAL for what is no regular file, EFBIG for one that is longer.
+    """
+    name = os.fspath(path)
+    fd = _find_for(name, user)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        # /proc and the like have regular files that wait for something to read.
+        opened = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(fd)
+    with open(opened, "rb", buffering=0) as file:
+        parts, size = [], 0
+        while part := file.read(min(1 << 20, most + 1 - size)):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise OSError(errno.EFBIG, f"longer than {most:,} bytes", name)
+        return b"".join(parts)
+
+
+def user_of(pid: int, proc: Path = Path("/proc")) -> User:
+    """Whose process it is: its real user, who started it, whatever a set-user-ID file lends it. NOBODY where it has ended."""
+    try:
+        lines = (proc / str(pid) / "status").read_text("ascii", "replace").splitlines()
+        fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+        return User(int(fields["Uid"][0]), frozenset(map(int, [fields["Gid"][0], *fields.get("Groups", [])])))
+    except (OSError, KeyError, IndexError, ValueError):
+        return NOBODY
+
+
+def _find_for(path: str, user: User | None) -> int:
+    """A descriptor (O_PATH) of the file that ``path`` leads to, where ``user`` may read it; else OSError."""
+    if user is None or user.uid in (0, os.geteuid()):
+        return os.open(path, _FOUND)
+    found = _find(path)
+    *folders, (_, file) = found.way
+    if all(_allows(folder, user, 1) for _, folder in folders) and _allows(file, user, 4):
+        return found.fd
+    os.close(found.fd)
+    raise OSError(errno.EACCES, f"user {user.uid}, whose server it is, may not read it", path)
+
+
+def _find(path: str) -> _Found:
+    """The file that ``path`` leads to, found from the root by one descriptor after the other. Raises OSError."""
+    fd = os.open("/", _FOUND | os.O_DIRECTORY)
+    at = ""
+    way = [("/", os.fstat(fd))]
+    try:
+        for name in Path(os.path.realpath(path, strict=True)).parts[1:]:
+            # Resolved above: what is a symbolic link by now was put there since, and is no folder and no regular file.
+            below = os.open(name, _FOUND | os.O_NOFOLLOW, dir_fd=fd)
+            os.close(fd)
+            fd, at = below, f"{at}/{name}"
+            way.append((at, os.fstat(fd)))
+    except OSError:
+        os.close(fd)
+        raise
+    return _Found(fd, way)
+
+
+def _open_to_others(step: tuple[str, os.stat_result]) -> str:
+    """Why others than root and we could change what is there; "" where they cannot. An access list shows in the group's bits."""
+    at, found = step
+    if found.st_uid not in (0, os.geteuid()):
+        return f"{at} belongs to user {found.st_uid}"
+    if found.st_mode & _OTHERS_WRITE:
+        return f"others may write {at} (mode {stat.S_IMODE(found.st_mode):o})"
+    return ""
+
+
+def _allows(found: os.stat_result, user: User, bit: int) -> bool:
+    """Whether ``user`` has the permission (4 read, 1 search): the first class that fits decides (path_resolution(7))."""
+    shift = 6 if found.st_uid == user.uid else 3 if found.st_gid in user.groups else 0
+    return bool(found.st_mode >> shift & bit)

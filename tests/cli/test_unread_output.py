@@ -1,0 +1,208 @@
+"""Output that nobody reads: it stops neither the run nor its files, and a signal ends the waiting for a reader."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from programs import ASYNCLI, DEADLINE_S, SHORT, held, recorded, serving, until
+from rich.console import Console
+
+from asyncli.cli import outlet as outlets_module
+from asyncli.cli.outlet import Outlet, outlet_of, outlets
+from asyncli.plan import Plan
+from asyncli.report.live import JsonView, LiveView, PlainView
+from asyncli.report.livestate import LiveState
+
+INTERRUPTED = 130
+
+
+def stopped_terminal() -> tuple[int, int]:
+    """Master and slave of a terminal whose output was stopped, as by Ctrl-S."""
+    master, slave = pty.openpty()
+    termios.tcflow(slave, termios.TCOOFF)
+    return master, slave
+
+
+def full_pipe() -> tuple[int, int]:
+    """Both ends of a pipe that takes no byte more."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while True:
+            os.write(writer, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    return reader, writer
+
+
+def read_on(reader: int) -> None:
+    """Read what comes until it ends, on a thread of nobody: the process's end is what ends it."""
+    while True:
+        try:
+            if not os.read(reader, 1 << 16):
+                return
+        except OSError:  # a terminal's other side is closed
+            return
+
+
+@contextmanager
+def unread(where: str, folder: Path, *arguments: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A soak whose screen, log, or everything else is not read; and whence it could be."""
+    reader, writer = stopped_terminal() if where == "screen" else full_pipe()
+    words = [*ASYNCLI, "soak", "-c", "3", *SHORT, "--out", folder / "run.db", "--json", folder / "run.json", *arguments]
+    process = subprocess.Popen(
+        [str(word) for word in words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL if where == "stderr" else writer,
+        stderr=writer if where in ("screen", "stderr") else subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(writer)
+    try:
+        yield process, reader
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reader)
+
+
+@pytest.mark.parametrize(("where", "more"), [("screen", ()), ("log", ()), ("log", ("--log-json",)), ("stderr", ("--log-json",))])
+def test_the_run_and_its_files_do_not_wait_for_a_reader(tmp_path: Path, where: str, more: tuple[str, ...]) -> None:
+    with serving() as server, unread(where, tmp_path, "--hold", "2", *more, server.url) as (process, _):
+        # All is written while nobody reads.
+        until(lambda: (tmp_path / "run.json").exists() and (tmp_path / "run.json").stat().st_size, "the JSON is written")
+        summary = json.loads((tmp_path / "run.json").read_text())
+        assert (summary["run"]["verdict"], summary["run"]["complete"]) == ("passed", True)
+        assert process.poll() is None, "the report waits for its reader"
+        # It was complete: the first signal ends the waiting alone.
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+
+
+@pytest.mark.parametrize("where", ["screen", "log"])
+def test_the_second_signal_ends_the_waiting_for_a_reader(tmp_path: Path, where: str) -> None:
+    with serving() as server, unread(where, tmp_path, "--hold", "forever", server.url) as (process, _):
+        until(lambda: held(tmp_path) == 3, "all are held")
+        process.send_signal(signal.SIGTERM)
+        until(lambda: (run := recorded(tmp_path / "run.db")) is not None and run.complete, "the run is whole")
+        until((tmp_path / "run.json").exists, "the JSON is written")
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == INTERRUPTED
+
+
+def test_two_signals_at_once_end_it_although_nobody_reads(tmp_path: Path) -> None:
+    with serving() as server, unread("screen", tmp_path, "--hold", "forever", server.url) as (process, _):
+        until(lambda: held(tmp_path) == 3, "all are held")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == INTERRUPTED
+        assert recorded(tmp_path / "run.db") is not None
+
+
+def test_a_reader_who_comes_back_has_the_report(tmp_path: Path) -> None:
+    with serving() as server, unread("log", tmp_path, "--hold", "1", server.url) as (process, reader):
+        until((tmp_path / "run.json").exists, "the JSON is written")
+        said = b""
+        while part := os.read(reader, 1 << 16):
+            said += part
+        assert process.wait(DEADLINE_S) == 0
+    assert b"held 3 of 3" in said
+    assert b"\nPASSED" in said
+
+
+@contextmanager
+def stuck() -> Iterator[tuple[Outlet, int]]:
+    """An outlet to a full pipe, and the pipe's other end."""
+    reader, writer = full_pipe()
+    outlet = Outlet(writer)
+    yield outlet, reader
+    # Its thread may be writing: it ends with the reader.
+    os.close(reader)
+    with pytest.raises(OSError, match="Broken pipe"):
+        outlet.wait(time.monotonic() + DEADLINE_S)
+    os.close(writer)
+
+
+async def test_inside_a_loop_a_log_is_kept_up_to_a_bound_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlets_module, "_MOST_IN_A_LOOP", 1000)
+    for view_of in (PlainView, JsonView):
+        reader, writer = full_pipe()
+        outlet = Outlet(writer)
+        console = Console(file=io.TextIOWrapper(outlet, "utf-8", write_through=True), width=80)
+        view = view_of(Plan(urls=("http://127.0.0.1:1/",)), console)
+        for second in range(0, 1000, 10):
+            view.update(LiveState(phase="hold", elapsed_s=float(second)))
+        dropped = outlet.dropped
+        assert 70 < dropped < 100
+        said = b""
+        while outlet.behind:
+            said += os.read(reader, 1 << 16)
+            await asyncio.sleep(0)
+        view.update(LiveState(phase="hold", elapsed_s=1000.0))
+        until(lambda outlet=outlet: not outlet.behind, "it is written")
+        said += os.read(reader, 1 << 16)
+        lines = said.decode().lstrip("x").splitlines()
+        # The log for machines has a line for the phase besides.
+        assert len(lines) == (100 if view_of is PlainView else 101) - dropped + 2
+        missing = lines[-2]
+        if view_of is PlainView:
+            assert missing == f"0:16:40  {dropped} lines of this log are missing: nobody read it"
+        else:
+            assert json.loads(missing)["lines"] == dropped
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_frame_that_would_come_late_is_left_out() -> None:
+    with stuck() as (outlet, _):
+        console = Console(file=io.TextIOWrapper(outlet, "utf-8", write_through=True), width=80, force_terminal=True)
+        view = LiveView(Plan(urls=("http://127.0.0.1:1/",)), console)
+        view.__enter__()
+        view.update(LiveState(phase="ramp"))
+        waiting = outlet._bytes
+        assert waiting
+        view.update(LiveState(phase="hold"))
+        view.update(LiveState(phase="drain"))
+        assert outlet._bytes == waiting
+        view.__exit__(None, None, None)
+
+
+def test_an_error_is_raised_once_and_names_what_was_printed() -> None:
+    with Path("/dev/full").open("wb") as full:
+        outlet = Outlet(full.fileno())
+        outlet.what = "the report"
+        outlet.write(b"a")
+        with pytest.raises(OSError, match="No space left") as caught:
+            outlet.wait(time.monotonic() + DEADLINE_S)
+        assert caught.value.filename == "the report"
+        outlet.flush()
+        assert not outlet.behind
+
+
+def test_two_streams_of_one_file_share_a_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with (tmp_path / "both").open("w") as one, (tmp_path / "other").open("w") as other:
+        monkeypatch.setattr("sys.stdout", one)
+        monkeypatch.setattr("sys.stderr", one)
+        with outlets() as made:
+            assert len(made) == 1
+        monkeypatch.setattr("sys.stderr", other)
+        with outlets() as made:
+            assert len(made) == 2
+            import sys
+
+            assert outlet_of(sys.stdout) is made[0]
+            print("ä", flush=True)
+            for each in made:
+                each.wait(time.monotonic() + DEADLINE_S)
+        assert sys.stdout is one
+    assert (tmp_path / "both").read_text(encoding="utf-8") == "ä\n"
