@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from asyncli.analysis.joint import joint
 from asyncli.analysis.series import Ticks, first_connect, phase
-from asyncli.analysis.totals import Totals
+from asyncli.analysis.totals import Totals, phases_of_ticks
 from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, PhaseName
+from asyncli.units import format_clock
 
 # A twentieth of a second, on a grid of 10 ms: the ramp is then no longer the one that was asked for.
 MOST_RAMP_LATENESS_MS = 50.0
@@ -20,6 +21,8 @@ LATE_FOR_S = 0.25
 MOST_BEAT_LATENESS_MS = 250.0
 # A loop that stands still for a second misses a whole tick, and the latencies in it are the generator's own.
 LONGEST_TURN_S = 1.0
+# As of the heartbeats, of which one in a hundred may be late: a worker that stands still once in a night is no limit.
+MOST_STILL_SHARE = 0.01
 # Above this a core has no slack for bursts, and what is due waits for its turn.
 MOST_CPU_SHARE = 0.90
 # The ramp's grid is not random: a tenth less is no scatter.
@@ -35,8 +38,8 @@ _BUSY: tuple[PhaseName, ...] = ("ramp", "hold")
 def saturation(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks, environment: Environment) -> list[Finding]:
     """A finding for each bound that was passed; empty when the generator was not the limit.
 
-    A ramp that was late while connects were pending is not held against the generator: the server was slow to accept,
-    and a warning says so (:func:`is_saturated` passes over it).
+    A ramp that was late while connects were pending is not held against the generator: the server was slow to accept. Nor is
+    a short standstill in a run that was otherwise on time. A warning says so (:func:`is_saturated` passes over it).
     """
     found = [_ramp(plan, totals, phases, ticks)]
     driven = totals.during(*_BUSY)
@@ -44,9 +47,7 @@ def saturation(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks
     if beat_ms > MOST_BEAT_LATENESS_MS:
         evidence = f"heartbeats went out late: p99 {beat_ms:,.0f} ms (bound {MOST_BEAT_LATENESS_MS:.0f} ms)"
         found.append(_saturated("beats", evidence, "use more --workers, a longer --keepalive or fewer --connections"))
-    if driven.longest_turn_s > LONGEST_TURN_S:
-        evidence = f"a worker stood still for {driven.longest_turn_s:.1f} s (bound {LONGEST_TURN_S:.0f} s)"
-        found.append(_saturated("turn", evidence, "see that this host neither swaps nor is shared with a heavy load"))
+    found.append(_still(plan, phases, ticks))
     found += [_cpu(totals, name, environment) for name in _BUSY]
     clients = joint(environment)
     return [*(finding for finding in found if finding is not None), *(clients.saturated if clients is not None else ())]
@@ -106,6 +107,28 @@ def _ramp(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks) -> 
         remedy = "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)"
         return Finding("ramp_held_back", "warning", f"{evidence}; {waiting}", remedy)
     return _saturated("ramp", evidence, "ramp more slowly (--interval), or leave more CPU to asyncli")
+
+
+def _still(plan: Plan, phases: Sequence[Phase], ticks: Ticks) -> Finding | None:
+    """Workers that stood still: the limit where that was a part of the time, or longer than a heartbeat may take to be answered.
+
+    A shorter one makes no server look better: latencies count from the instant that a beat was due to when its answer was read.
+    """
+    busy = [one for one, name in zip(ticks, phases_of_ticks(phases, ticks), strict=True) if name in _BUSY]
+    still = [(t_s, tick.longest_turn_s) for t_s, tick in busy if tick.longest_turn_s > LONGEST_TURN_S]
+    if not still:
+        return None
+    until_s, longest_s = max(still, key=lambda one: one[1])
+    remedy = "see that this host neither swaps nor is shared with a heavy load"
+    # A tick is a second.
+    share = sum(seconds for _, seconds in still) / len(busy)
+    if share > MOST_STILL_SHARE or longest_s > plan.timeout_s:
+        return _saturated("turn", f"a worker stood still for {longest_s:.1f} s (bound {LONGEST_TURN_S:.0f} s)", remedy)
+    evidence = (
+        f"a worker stood still for {longest_s:.1f} s, until {format_clock(until_s)}: latencies up to that in this second may be "
+        f"the generator's own; its standstills are {100 * share:.2g} % of ramp and hold (bound {100 * MOST_STILL_SHARE:g} %)"
+    )
+    return Finding("generator_stood_still", "warning", evidence, remedy)
 
 
 def _cpu(totals: Totals, name: PhaseName, environment: Environment) -> Finding | None:

@@ -20,6 +20,7 @@ from asyncli.core.life import DEATHS, FAILURES
 from asyncli.plan import Plan
 from asyncli.records import CUT, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
 from asyncli.store.reader import Run
+from asyncli.units import format_clock
 
 PLAN = Plan(urls=("http://a/",), connections=100)
 
@@ -132,6 +133,29 @@ def test_bounds(field: str, value: Any, code: str) -> None:
         setattr(tick, field, value)
     assert [finding.code for finding in doubts(run)] == [code]
     assert is_saturated(doubts(run))
+
+
+def test_one_standstill_is_told_and_is_no_limit_where_all_else_was_on_time() -> None:
+    run = a_run(20_000, hold_s=600.0)
+    place = len(run.ticks) // 2
+    t_s, tick = run.ticks[place]
+    tick.longest_turn_s = 1.3
+    (finding,) = doubts(run)
+    assert (finding.code, finding.severity, is_saturated([finding])) == ("generator_stood_still", "warning", False)
+    assert finding.evidence.startswith(f"a worker stood still for 1.3 s, until {format_clock(t_s)}: ")
+    # Longer than an answer may take: one that came too late may have been read as if in time.
+    tick.longest_turn_s = run.plan.timeout_s + 0.1
+    assert [finding.code for finding in doubts(run)] == ["generator_saturated_turn"]
+    # Habitually, each time for little.
+    for _, one in run.ticks[place : place + 8]:
+        one.longest_turn_s = 1.1
+    assert [finding.code for finding in doubts(run)] == ["generator_saturated_turn"]
+
+
+def test_one_standstill_is_the_limit_of_a_short_run() -> None:
+    run = a_run(20_000, hold_s=20.0)
+    run.ticks[10][1].longest_turn_s = 1.3
+    assert [finding.code for finding in doubts(run)] == ["generator_saturated_turn"]
 
 
 def test_a_slow_drain_is_no_saturation() -> None:

@@ -226,6 +226,38 @@ def test_what_is_left_of_a_heartbeat_is_not_sent_on_the_next_connection() -> Non
     assert net.requests * len(request) < total.bytes_sent < total.sent * len(request)
 
 
+def test_a_heartbeat_that_is_answered_before_it_was_sent_whole_is_sent_to_its_end() -> None:
+    orders = shard(connections=1, keepalive=4, header="X: " + 900 * "x")
+    (request,) = orders.requests
+
+    class Hasty(SimNet):
+        """Answers a request as soon as it begins; all of it takes some seconds."""
+
+        taken = 0
+
+        def send(self, handle: int, data: bytes) -> int:
+            count = super().send(handle, data)
+            begun = -(-self.taken // len(request))
+            self.taken += count
+            for _ in range(begun, -(-self.taken // len(request))):
+                self._at(self.now + 0.001, handle, "data", OK)
+            return count
+
+        def _serve(self, handle: int, connection: Any, close: bool) -> None:
+            self.requests += 1
+
+    server = SimServer(takes_bytes=100, latency_s=0.5)
+    net, total, last = Hasty(server), Tick(), Tick()
+    for tick in simulate(orders, server, 600.0, net=net):
+        total.merge_counts(tick)
+        last = tick
+    # A beat waits behind what is left of the one before, and none is cut short.
+    assert (total.lost, last.held_at_drain) == (0, 1)
+    assert total.sent == total.answered > 60
+    assert total.answered - net.requests <= 1
+    assert total.bytes_sent == net.taken
+
+
 OK = b"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n"
 
 
