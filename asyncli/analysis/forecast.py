@@ -129,9 +129,7 @@ def forecast(
             why = "the server's configuration was not read"
             remedy = "name its main process with --server-pid, so that its limits and configuration can be read"
         else:
-            why, remedy = "asyncli reads none of this server's limits from here", ""
-            if "descriptors" in names:
-                why = "asyncli reads those of nginx alone"
+            why, remedy = "asyncli cannot read this server's configuration from here", ""
         findings.append(_unknown(" and ".join(missing), why, remedy))
     findings += _far(found, held_over_time(ticks, phases).values)
     return found, findings
