@@ -228,6 +228,8 @@ class Measured(msgspec.Struct):
     late_ms: dict[str, float]
     #: By key of a row of the server's memory: as what it was read ("PSS").
     kinds: dict[str, str]
+    #: Keys of the rows that are differences of two levels: what the first connections take once is in them, and in no slope.
+    levels: frozenset[str]
     findings: list[Finding]
 
 
@@ -308,7 +310,7 @@ def measure(name: str, path: str, run: Records) -> Measured:
     stop = end_of_hold(phases, ticks, samples)
     hold_s = max(0.0, stop - hold.start_s) if hold is not None else 0.0
     said: dict[str, Said] = {}
-    _costs(said, costs(plan, *for_cost(run.gaps, phases, run.ticks, samples, environment), environment))
+    levels = _costs(said, costs(plan, *for_cost(run.gaps, phases, run.ticks, samples, environment), environment))
     _memory(said, run, stop)
     _cpu(said, run, stop)
     in_hold = [(t_s, tick) for t_s, tick in ticks if hold is not None and hold.start_s < t_s - 0.5 <= stop]
@@ -323,12 +325,14 @@ def measure(name: str, path: str, run: Records) -> Measured:
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(plan, environment), said=said, late_ms=_late_ms(lateness),
-        kinds=_kinds(samples, with_server=sides(environment).server),
+        kinds=_kinds(samples, with_server=sides(environment).server), levels=levels,
         findings=[*company(totals, phases, ticks, samples, environment), *_bursts(name, ticks)],
     )  # fmt: skip
 
 
-def _costs(said: dict[str, Said], found: Costs) -> None:
+def _costs(said: dict[str, Said], found: Costs) -> frozenset[str]:
+    """The rows of costs; keys of those that are differences of two levels."""
+
     def why(name: str) -> str:
         return found.unknown.get(name, "no slope is known")
 
@@ -347,6 +351,10 @@ def _costs(said: dict[str, Said], found: Costs) -> None:
     else:
         low, high = line.band(0.0)
         said["fixed.server_user"] = Estimate(server.fixed_bytes, low, high, max(1, server.points - 2))
+    levels = {f"cost.{name}" for name, fit in found.fits.items() if fit.cost.of_levels}
+    levels |= {"fixed.server_user"} if "cost.server_user" in levels else set()
+    # It is what the others leave over.
+    return frozenset(levels | ({"cost.residual"} if levels else set()))
 
 
 def _kinds(samples: Sequence[Sample], *, with_server: bool) -> dict[str, str]:
@@ -677,6 +685,9 @@ def _unlike(row: Row, first: Measured, second: Measured) -> str:
     kinds = first.kinds.get(row.key), second.kinds.get(row.key)
     if kinds[0] != kinds[1]:
         return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
+    if (row.key in first.levels) != (row.key in second.levels):
+        two, slope = (first, second) if row.key in first.levels else (second, first)
+        return f"it is a difference of two levels in {two.name}, whose ramp was too short for a slope as in {slope.name}"
     if row.key == "memory.server_hold_end" and abs(first.held - second.held) > _SAME_HELD * max(first.held, second.held):
         return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
     return ""

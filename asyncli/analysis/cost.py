@@ -56,6 +56,8 @@ _WHOLE = 0.9
 _GAP_SHARE = 0.2
 # What still moves by less than this share of the climb moves the slope by less than that.
 _MOVES_TOO_LITTLE = 0.01
+# Memory is granted by pages: each of two levels that stand still is known to one.
+_PAGE = 4096.0
 # How many deviations of its own noise a metric at rest must have moved by: one false alarm in some eighty rests, were it normal.
 _MOVES_BEYOND = 2.5
 
@@ -291,7 +293,7 @@ class _Fitter:
             points = ramp_points(metric, self._held, self._start, self._end)
         line = regress(points) if len(points) >= self.points_wanted else None
         if line is None:
-            found = self._two_levels(name, metric, note)
+            found = self._two_levels(name, metric, scale, note)
             if found is not None:
                 self.levels[name] = len(points)
             return found or len(points)
@@ -319,7 +321,7 @@ class _Fitter:
         seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
         return Fit(cost, [one.n for one in on_it], [one.value for one in on_it], seconds_n, every.values, line, apart)
 
-    def _two_levels(self, name: str, metric: Series, note: str) -> Fit | None:
+    def _two_levels(self, name: str, metric: Series, scale: float, note: str) -> Fit | None:
         """The difference of two levels by the connections: of the baseline, and of the last half of the hold's first seconds.
 
         Its interval is that of the line through the samples of both, which wander from one to the next and from one level to the
@@ -335,10 +337,11 @@ class _Fitter:
         line = regress(points) if before and rest else None
         if line is None:
             return None
-        low, high = line.slope - line.half, line.slope + line.half
+        most = max(one.n for one in points)
+        half = max(line.half, 2 * scale * _PAGE / most)
+        low, high = line.slope - half, line.slope + half
         levels = [statistics.median(one.values) for one in (before, rest)]
         (moved,) = unsettled([rest], [levels[1] - levels[0]])
-        most = max(one.n for one in points)
         low, high = min(low, low + moved / most), max(high, high + moved / most)
         method = f"{LEVELS}{note}{self._over} ({len(before)} samples before, {len(points) - len(before)} in the hold)"
         cost = Cost(line.slope, (low, high), line.intercept, method, len(points), line.r2)

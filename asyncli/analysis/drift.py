@@ -38,8 +38,10 @@ CONFIDENCE = 0.95
 # Growth below this share of the metric is called flat even where it is certain: over an hour, or over a hold shorter than that.
 # At 0.1 % an hour a server needs six weeks to double.
 MEANINGLESS_SHARE = 0.001
-# "Flat" says that growth beyond this share, over an hour or a shorter hold, is excluded; what excludes less says nothing.
-FLAT_SHARE = 0.01
+# "Flat" says that growth by more than this share of what the connections took is excluded, over an hour however short the hold;
+# or growth that is meaningless beside the metric, of which they may take nothing. A bound of 593 MB an hour by 20 s, where all
+# connections took 25 MB, excludes nothing that matters.
+FLAT_SHARE = 0.1
 # The hold's beginning, in which each connection gets to its second heartbeat, is left out: after the ramp to 100,000 with
 # --keepalive 60 asyncli's own memory rose by 0.6 % in 60 s, and by 0.1 % in the next 180. At most this share of the hold.
 _SETTLING_SHARE = 0.25
@@ -71,8 +73,9 @@ RULE = (
     "the slope through the medians of each minute of the hold (Theil-Sen), less its first --keepalive seconds, in which "
     "memory settles (at most a quarter of the hold); of 20 shorter stretches where there are fewer minutes. It grows or "
     "shrinks where Kendall's test, corrected for correlated neighbours, is sure to 95 % and the rate is 0.1 % of the metric "
-    "or more (over an hour, or a hold shorter than that); it is flat within X where the 95 % interval lies within X and X is "
-    "1 % of the metric or less; else the hold was too short to say. The whole host's memory, which all that runs there moves, "
+    "or more (over an hour, or a hold shorter than that); it is flat within X an hour where the 95 % interval lies within X "
+    "and X is 10 % of what the connections took or less, or 0.1 % of the metric; else the hold was too short to say. "
+    "The whole host's memory, which all that runs there moves, "
     f"and asyncli's own, which settles for minutes, grow or shrink only over {FEWEST_POINTS} minutes or more. What fits in "
     "memory that a process already has in reserve does not show"
 )
@@ -334,7 +337,9 @@ class _Look:
                 found, result.metric = more, _WIDER[0]
             else:
                 found = msgspec.structs.replace(found, high=max(found.high, more.high))
-        self._conclude(result, found, statistics.median(values), start, end)
+        baseline, level = metric.between(-math.inf, self._before).values, statistics.median(values)
+        taken = level - statistics.median(baseline) if baseline else 0.0
+        self._conclude(result, found, level, taken, start, end)
         return result
 
     def _of_all(self, wider: Sequence[Series], start: float, end: float, bin_s: float, *, follows: bool) -> Trend | None:
@@ -358,8 +363,8 @@ class _Look:
         low, high = min(one.low for one in trends), max(one.high for one in trends)
         return Trend(min((one.slope for one in trends), key=abs), low, high, max(one.p_value for one in trends))
 
-    def _conclude(self, result: Drift, found: Trend, level: float, start: float, end: float) -> None:
-        """Rate, interval and verdict."""
+    def _conclude(self, result: Drift, found: Trend, level: float, taken: float, start: float, end: float) -> None:
+        """Rate, interval and verdict; ``level``: of the metric, of which ``taken`` bytes are more than in the baseline."""
         rate, low, high = found.slope, found.low, found.high
         result.bytes_per_hour, result.ci95, result.p_value = rate, (low, high), found.p_value
         # Interval and test are of one mind: ranks and ties may leave either the surer, and the less sure one counts.
@@ -377,7 +382,7 @@ class _Look:
         share_of_level = level / min(1.0, hours)
         if certain and abs(rate) >= max(MEANINGLESS_SHARE * share_of_level, _PAGE / hours):
             result.verdict = "grows" if rate > 0 else "shrinks"
-        elif result.within_bytes_per_hour <= FLAT_SHARE * share_of_level:
+        elif result.within_bytes_per_hour <= max(FLAT_SHARE * taken, MEANINGLESS_SHARE * level):
             result.verdict = "flat"
         answered = sum(self._answered.between(math.nextafter(start, math.inf), end).values)
         if answered:
@@ -455,8 +460,13 @@ _REMEDY: dict[MetricName, str] = {
 }
 
 
+def _stretch(drift: Drift) -> str:
+    return format_duration(round((drift.to_s or 0.0) - (drift.from_s or 0.0)))
+
+
 def in_words(drift: Drift) -> str:
-    """The verdict with its numbers: ``"grows by 144 MB an hour (140 MB to 148 MB)"``, ``"flat within 1.2 MB an hour"``."""
+    """The verdict with its numbers: ``"grows by 144 MB an hour (140 MB to 148 MB)"``, ``"flat within 1.2 MB an hour"``,
+    ``"no growth seen in 15 s; up to 983 kB an hour cannot be excluded"``."""
     if drift.verdict in ("grows", "shrinks") and drift.bytes_per_hour is not None and drift.ci95 is not None:
         ends = sorted(map(abs, drift.ci95))
         rate, low, high = (format_bytes(abs(value)) for value in (drift.bytes_per_hour, *ends))
@@ -466,14 +476,15 @@ def in_words(drift: Drift) -> str:
         flat = f"flat within {format_bytes(within)} an hour"
         if drift.minutes < FEWEST_POINTS:
             # A rate by the hour from less than that of it: who reads it should know from how little.
-            flat += f", by {format_duration(round((drift.to_s or 0.0) - (drift.from_s or 0.0)))}"
+            flat += f", by {_stretch(drift)}"
         if drift.bytes_per_hour and drift.p_value is not None and drift.p_value < 1 - CONFIDENCE:
             # Certain, and still no reason to do anything.
             way = "up" if drift.bytes_per_hour > 0 else "down"
             flat += f" ({way} by {format_bytes(abs(drift.bytes_per_hour))}: certain, and below {MEANINGLESS_SHARE:.1%} of it)"
         return flat
-    if within is not None:
-        return f"too short to say: anything within {format_bytes(within)} an hour may hide in it"
+    if drift.ci95 is not None:
+        seen = f"no growth seen in {_stretch(drift)};" if drift.ci95[0] <= 0 else "too short to say:"
+        return f"{seen} up to {format_bytes(max(0.0, drift.ci95[1]))} an hour cannot be excluded"
     points = f"{format_count(drift.points)} points of the {FEWEST_POINTS} that it takes"
     return f"{'too little' if drift.minutes >= FEWEST_POINTS else 'too short'} to say: {points}"
 

@@ -15,7 +15,7 @@ from asyncli import __version__
 from asyncli.analysis.cost import SETTLED, Cost
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import RULE as DRIFT_RULE
-from asyncli.analysis.drift import Drift, MetricName
+from asyncli.analysis.drift import MetricName, in_words
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import RULE_OF_TIME as DIVERGENCE_RULE
@@ -216,15 +216,12 @@ def _facts(summary: Summary, analyses: Analyses) -> list[tuple[str, str, str]]:
     first = first_ceiling(summary)
     if first is not None and first.connections is not None:
         facts.append(("would fit", charts.short_count(first.rounded(first.connections)), f"limited by {ceiling(first.name)}"))
-    drift = analyses.drifts.get("host_total") or next(iter(analyses.drifts.values()), None)
-    if drift is not None and drift.verdict != "too_short":
-        facts.append(("memory in the hold", drift.verdict, _drift_beside(drift)))
+    drift = analyses.drifts.get("server_user")
+    if drift is not None:
+        short = drift.verdict == "too_short"
+        what, words = ("too short to say", in_words(drift)) if short else (drift.verdict, drift_words(drift))
+        facts.append(("the server's memory in the hold", what, words.removeprefix(f"{what}: ").removeprefix(f"{what} ")))
     return facts
-
-
-def _drift_beside(drift: Drift) -> str:
-    words = drift_words(drift)
-    return words.removeprefix(f"{drift.verdict} ") if words.startswith(f"{drift.verdict} ") else ""
 
 
 def _tally_words(tally: Mapping[str, int]) -> str:

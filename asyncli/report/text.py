@@ -274,7 +274,7 @@ def _drift(summary: Summary) -> Iterable[RenderableType]:
     if not summary.drift:
         return
     names = {"server_user": server_name(summary), "kernel": "kernel", "generator_user": "asyncli", "host_total": "host in all"}
-    known = {name: one for name, one in summary.drift.items() if one.verdict != "too_short"}
+    known = {name: one for name, one in summary.drift.items() if one.ci95 is not None}
     yield Text("Over the hold", "bold")
     for name, one in known.items():
         style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""

@@ -530,6 +530,19 @@ def test_what_is_known_of_the_scatter_is_known_once() -> None:
     assert (-low, high) == pytest.approx([math.sqrt(2) * float(stdtrit(9, 0.975))] * 2)
 
 
+def test_a_difference_of_two_levels_is_compared_with_its_like_alone() -> None:
+    short, longer = a_run(3000, hold_s=30.0), a_run(3000, hold_s=30.0, batch=1, seed=2)
+    comparison = compared(short, longer)
+    for key in ("cost.server_user", "cost.host_total", "cost.residual", "fixed.server_user"):
+        found = row(comparison, key)
+        assert (found.verdict, found.why) == (
+            "cannot_say",
+            "it is a difference of two levels in A, whose ramp was too short for a slope as in B",
+        ), key
+    both = row(compared(short, a_run(3000, hold_s=30.0, seed=3)), "cost.server_user")
+    assert both.verdict == "no_difference"
+
+
 def test_memory_of_two_kinds_is_not_compared() -> None:
     runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2)]
     for sample in runs[0].samples:
@@ -578,7 +591,9 @@ def test_runs_are_called_the_same_only_where_nothing_tells_them_apart(config: st
 
 def test_the_reasons_are_those_of_the_row() -> None:
     # Of a ramp that was too short, whose server was not read at all.
-    short = measure("A", "a.db", a_run(200, hold_s=30.0, server=False)).said
+    run = a_run(200, hold_s=30.0, server=False)
+    run.phases = run.phases[:2]
+    short = measure("A", "a.db", run).said
     assert "no cost is known of what was not sampled in the ramp: the server's processes" in str(short["cost.server_user"])
     assert short["fixed.server_user"] == short["cost.server_user"]
     assert "the ramp was too short" in str(short["cost.kernel"])

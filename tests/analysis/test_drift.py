@@ -43,7 +43,9 @@ def growing(level: float, per_hour: float, deviation: float = 20e3, seed: int = 
 class Soak:
     """A run whose metrics are functions of the time into the hold; 100 connections held, 50 answers a second."""
 
-    def __init__(self, hold_s: float = 1800.0, *, keepalive_s: float = 60.0, period_s: float = 1.0, **metrics: Memory) -> None:
+    def __init__(
+        self, hold_s: float = 1800.0, *, keepalive_s: float = 60.0, period_s: float = 1.0, taken: float = 0.5, **metrics: Memory
+    ) -> None:
         self.plan = Plan(urls=("http://127.0.0.1/",), connections=100, keepalive_s=keepalive_s, hold_s=hold_s)
         self.start, self.end = 20.0, 20.0 + hold_s
         self.phases = [
@@ -56,10 +58,15 @@ class Soak:
             held = 0 if t_s > self.end else min(100, second * 10)
             self.ticks.append((t_s, Tick(second=second, held=held, opened=10 if second <= 10 else 0, answered=50, sent=50)))
         self.samples: list[Sample] = []
+
+        def at(memory: Memory, t_s: float) -> float:
+            # Of what is there in the hold, the connections took ``taken``.
+            return memory(t_s - self.start) * (1 - taken * (t_s < 5.0))
+
         t_s = 0.2
         while t_s < self.end + 7:
             self.samples.append(
-                Sample(t_s, {name.replace("__", "."): memory(t_s - self.start) for name, memory in metrics.items()})
+                Sample(t_s, {name.replace("__", "."): at(memory, t_s) for name, memory in metrics.items()})
             )
             t_s += period_s
 
@@ -288,7 +295,24 @@ def test_noise_that_hides_growth_is_too_short_a_hold() -> None:
     assert drift.verdict == "too_short"
     assert drift.within_bytes_per_hour is not None
     assert drift.within_bytes_per_hour > 6 * MB
-    assert in_words(drift).startswith("too short to say: anything within ")
+    assert drift.ci95 is not None
+    assert in_words(drift) == f"no growth seen in 9 min; up to {drift.ci95[1] / MB:.1f} MB an hour cannot be excluded"
+
+
+def test_flat_is_what_is_small_beside_what_the_connections_took() -> None:
+    """20 s of a quiet host exclude 593 MB an hour, where all connections took 25 MB."""
+    short = Soak(hold_s=20.0, keepalive_s=4.0, taken=0.1, host__used_bytes=still(1.5e9, 100e3)).drifts()[0]["host_total"]
+    assert short.ci95 is not None
+    assert short.ci95[1] > 15 * MB
+    assert short.verdict == "too_short"
+    assert in_words(short).startswith("no growth seen in 16 s; up to ")
+    # The same bound is small where they took gigabytes, and nothing is where they took nothing, but for a thousandth an hour.
+    level = still(1.5e9, 400e3)
+    for taken, hold_s, verdict in ((0.5, 600.0, "flat"), (0.001, 600.0, "too_short"), (0.0, 600.0, "too_short"), (0.0, 3 * 3600.0, "flat")):
+        one = Soak(hold_s=hold_s, period_s=1.0 if hold_s < 3600 else 10.0, taken=taken, host__used_bytes=level).drifts()[0]["host_total"]
+        assert one.verdict == verdict, (taken, hold_s, in_words(one))
+        assert one.within_bytes_per_hour is not None
+        assert (one.verdict == "flat") == (one.within_bytes_per_hour <= max(0.1 * taken * 1.5e9, 1.5 * MB))
 
 
 def test_a_hold_of_a_few_samples_is_too_short() -> None:
@@ -307,7 +331,9 @@ def test_a_compressed_run_is_judged_in_shorter_bins() -> None:
     # A leak of 40 kB a second, as of 400 requests of 100 B.
     leaking = Soak(hold_s=30.0, keepalive_s=2.0, server__pss_bytes=growing(20 * MB, 144 * MB, 4e3)).server()
     sound = Soak(hold_s=30.0, keepalive_s=2.0, server__pss_bytes=still(20 * MB, 4e3)).server()
-    assert (leaking.verdict, sound.verdict) == ("grows", "flat")
+    assert (leaking.verdict, sound.verdict) == ("grows", "too_short")
+    assert sound.ci95 is not None
+    assert sound.ci95[1] < 144 * MB / 20, "what the other one leaks, this one excludes"
     assert leaking.bytes_per_hour == pytest.approx(144 * MB, rel=0.05)
     assert (leaking.points, leaking.bin_s, leaking.minutes) == (20, pytest.approx(1.4), 0)
 
@@ -431,7 +457,7 @@ def test_the_whole_host_and_asyncli_grow_over_minutes_only() -> None:
     short, findings = Soak(hold_s=30.0, keepalive_s=2.0, **memory).drifts()
     assert [short[name].verdict for name in ("server_user", "host_total", "generator_user")] == ["grows", "too_short", "too_short"]
     assert [one.evidence.split(" grows")[0] for one in findings if one.code == "drift_grows"] == ["the server's memory"]
-    assert in_words(short["host_total"]).startswith("too short to say: anything within ")
+    assert in_words(short["host_total"]).startswith("too short to say: up to 3.0 GB an hour ")
     long = Soak(hold_s=700.0, **memory).drifts()[0]
     assert [long[name].verdict for name in ("server_user", "host_total", "generator_user")] == ["grows"] * 3
     assert f"only over {FEWEST_POINTS} minutes or more" in RULE
@@ -503,7 +529,9 @@ def test_another_program_that_unmaps_a_file_is_no_growth_and_nor_is_one_process_
         drift = Soak(
             hold_s=60.0, keepalive_s=4.0, server__anon_shmem_bytes=own, server__pss_bytes=pss, server__rss_bytes=rss
         ).server()
-        assert (drift.verdict, drift.metric) == ("flat", "server.anon_shmem_bytes")
+        assert (drift.verdict, drift.metric) == ("too_short", "server.anon_shmem_bytes")
+        assert drift.ci95 is not None
+        assert drift.ci95[1] < 4 * MB
 
 
 def test_rss_stands_in_for_pss_and_what_was_not_sampled_is_not_there() -> None:

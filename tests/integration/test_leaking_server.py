@@ -147,7 +147,8 @@ def test_a_leak_in_memory_that_two_processes_share_is_no_secret(judged: dict[int
 def test_a_server_that_keeps_nothing_is_flat(judged: dict[int, tuple[Drift, list[Finding], int]]) -> None:
     drift, findings, answered = judged[0]
     assert answered > CONNECTIONS * HOLD_S / 2
-    assert (drift.verdict, findings) == ("flat", [])
+    # Half a minute excludes no growth that is small beside what 300 connections take: flat or too short to say, and no growth.
+    assert (drift.verdict in ("flat", "too_short"), findings) == (True, [])
     # What the other one leaks, this one excludes.
     leaked = LEAK * answered / HOLD_S * 3600
     assert drift.within_bytes_per_hour is not None

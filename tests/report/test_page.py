@@ -243,6 +243,14 @@ EXPECTED_MISSING = {
 }  # fmt: skip
 
 
+def test_the_tile_is_the_servers_drift_and_not_the_flattest_of_all() -> None:
+    _, page, _ = page_of("good")
+    assert "the server's memory in the hold" in page.text
+    assert "memory in the hold flat" not in page.text
+    # Of a server that was not sampled there is none.
+    assert "memory in the hold" not in page_of("elsewhere")[1].text
+
+
 @pytest.mark.parametrize("name", EXPECTED_MISSING)
 def test_where_there_is_no_data_a_sentence_says_so(name: str) -> None:
     _, page, _ = page_of(name)
