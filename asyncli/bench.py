@@ -20,13 +20,14 @@ from asyncli import preflight
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect import cpus
 from asyncli.collect.collector import Collector
+from asyncli.collect.listening import unheard, wait_for_listener
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread
 from asyncli.environment import given_up, look_around, read_environment
 from asyncli.preflight.checks import host_checks
 from asyncli.preflight.limits import Limits
-from asyncli.records import Asked, Ended, Finding, Sample, Tick
+from asyncli.records import NOTHING_LISTENS, SEE_SERVER, Asked, Ended, Finding, Sample, Tick
 
 _LEAD_S = 0.1
 # A second process halves what each connection gets to do; below this many for each it brings nothing.
@@ -41,13 +42,21 @@ _SILENT_TURNS = 20
 class Bench:
     """One run of ``plan``. ``stop()`` ends it and reports; ``on_tick`` hears (seconds since the start, tick) once a second.
 
-    ``label`` names the server where the lab started it.
+    ``label`` names the server where the lab started it. ``wait_for_server_s``: so long at most it waits for a server on this host
+    to listen; ``says`` hears of it.
     """
 
     def __init__(
-        self, plan: BenchPlan, *, on_tick: Callable[[float, Tick], None] | None = None, label: str | None = None
+        self,
+        plan: BenchPlan,
+        *,
+        on_tick: Callable[[float, Tick], None] | None = None,
+        label: str | None = None,
+        wait_for_server_s: float = 0.0,
+        says: Callable[[str], None] | None = None,
     ) -> None:
         self.plan = plan
+        self._wait_for_server_s, self._says = wait_for_server_s, says or (lambda _: None)
         self._on_tick = on_tick or (lambda _t_s, _tick: None)
         self._label = label
         self._stopped = asyncio.Event()
@@ -60,6 +69,9 @@ class Bench:
         # At the start, before the first connect and after the last answer.
         self._looks: list[cpus.Look] = []
         self._failed = False
+        #: Nothing listens, or every address has refused: nobody will answer.
+        self._refused = False
+        self._connects = self._refusals = 0
         self._silent_turns = 0
         self._shard: LoadShard | None = None
         self._given_up: set[int] = set()
@@ -81,13 +93,19 @@ class Bench:
             on_finding=self._findings.append,
             local=spread.local,
         )
+        places = {(one.address, one.port) for one in spread.destinations}
         try:
+            await wait_for_listener(places, spread.local, self._wait_for_server_s, self._says, self._stopped)
             await collector.open()
             if not self.plan.force:
                 preflight.refuse(host_checks(self.plan.held, spread, limits))
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             shard = build_load_shard(self.plan, spread)
-            await self._measure(shard, collector)
+            if spread.local and not self.plan.force and (what := unheard(places)):
+                self._refused = True
+                self._findings.append(Finding(NOTHING_LISTENS, "error", f"{what} of this host: nothing was asked", SEE_SERVER))
+            else:
+                await self._measure(shard, collector)
             # On the clock of the ticks: seconds since the first connect.
             lead_s = self._t0 - self._zero
             self._samples = [Sample(one.t_s - lead_s, one.values) for one in self._samples]
@@ -168,6 +186,12 @@ class Bench:
                 t_s = float(tick.second)
                 self._ticks.append((t_s, tick))
                 self._on_tick(t_s, tick)
+                self._connects += tick.opened
+                self._refusals += tick.failures.get("refused", 0)
+                if not self._connects and self._refusals >= 2 * len(self._shard.destinations):
+                    # Each address twice: a refusal is an answer, where a timeout may be a packet lost.
+                    self._refused = True
+                    self._stopped.set()
                 for number in tick.dropped.keys() - self._given_up:
                     self._given_up.add(number)
                     self._findings.append(given_up(self._shard.destinations[number]))
@@ -197,10 +221,13 @@ class Bench:
             last = tick
         assert total.asked is not None
         asked, plan = total.asked, self.plan
+        if not self._ticks:
+            asked.left = plan.requests or 0
         ended: Ended = "asked"
         for reason in ("time", "stopped", "gave up"):
             if reason in asked.ended or (reason == "stopped" and self._stopped.is_set()):
                 ended = reason
+        ended = "gave up" if self._refused else ended
         elapsed_s = asked.last_s
         if ended == "time" and plan.duration_s is not None:
             elapsed_s = max(elapsed_s, plan.duration_s)

@@ -50,6 +50,10 @@ HOST_LOST = "host_lost"
 ABORTED = "aborted_by_limit"
 #: Nothing had ever connected, so its ramp was ended.
 GAVE_UP = "gave_up"
+#: Nothing listened where it was to connect to, on this host, so it did not begin.
+NOTHING_LISTENS = "nothing_listens"
+#: What to do about either.
+SEE_SERVER = "see that the server runs, and that the URL is its own"
 
 
 class Phase(msgspec.Struct):

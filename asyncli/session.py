@@ -20,6 +20,7 @@ import msgspec
 from asyncli import preflight
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.collector import Collector
+from asyncli.collect.listening import unheard, wait_for_listener
 from asyncli.collect.locate import ServerFacts
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import (
@@ -46,7 +47,9 @@ from asyncli.records import (
     CUT,
     GAVE_UP,
     MOST,
+    NOTHING_LISTENS,
     RESUMED,
+    SEE_SERVER,
     SERVER_CHANGED,
     STOPPED,
     WITH_US,
@@ -191,7 +194,7 @@ class Soak:
     """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once.
 
     ``resume``: go on with the run that ``out`` has the beginning of. ``cluster``: the hosts that open the connections; None:
-    this one.
+    this one. ``wait_for_server_s``: so long at most it waits for a server on this host to listen.
     """
 
     def __init__(
@@ -203,8 +206,10 @@ class Soak:
         target: Target | None = None,
         resume: Interrupted | None = None,
         cluster: Fleet | None = None,
+        wait_for_server_s: float = 0.0,
     ) -> None:
         self.plan, self.out = plan, out
+        self._wait_for_server_s = wait_for_server_s
         self._cluster = cluster
         self._watcher = Guarded(watcher or NoWatcher(), self.watcher_failed)
         self._target = target
@@ -226,7 +231,7 @@ class Soak:
         self._failed = False
         self._last = Tick()
         self._opened = 0
-        self._failures = 0
+        self._failures = self._refused = 0
         self._given_up: set[int] = set()
         self._destinations: tuple[Destination, ...] = ()
         self._silent_turns = 0
@@ -286,7 +291,10 @@ class Soak:
             on_finding=self._found,
             local=spread.local,
         )
+        places = {(one.address, one.port) for one in spread.destinations}
+        here = spread.local and self._cluster is None
         try:
+            await wait_for_listener(places, here, self._wait_for_server_s, self._waits, self._stopped)
             await self._when_free(collector.open)
             if self._cluster is not None:
                 _say_who_watches(self._cluster, collector)
@@ -295,6 +303,13 @@ class Soak:
             if not self.plan.force:
                 preflight.refuse(checks)
             self._open_run_file(limits, spread, collector, checks)
+            if here and self._resume is None and not self.plan.force and (what := unheard(places)):
+                self.started = True
+                why = f"{what} of this host: the run did not begin"
+                remedy = f"{SEE_SERVER}; --wait-for-server 30s waits for it, --force tries all the same"
+                self._found(Finding(NOTHING_LISTENS, "error", why, remedy))
+                await self._close(completed=True)
+                return self.out
             completed = False
             try:
                 await self._measure(spread, collector)
@@ -408,7 +423,7 @@ class Soak:
 
     def _give_up(self) -> None:
         evidence = f"gave up {self._where()}: {self._failures:,} attempts to connect had failed, and none had succeeded"
-        self._found(Finding(GAVE_UP, "error", evidence, "see that the server runs, and that the URL is its own"))
+        self._found(Finding(GAVE_UP, "error", evidence, SEE_SERVER))
 
     def _reckon_hold(self) -> None:
         """A hold that ends by the wall clock: how long that is from now. Where that clock is stepped later, it stays so."""
@@ -622,7 +637,11 @@ class Soak:
 
     def _nobody_home(self) -> bool:
         """Nothing has connected, and enough attempts have failed to say that nothing will."""
-        return self._opened == 0 and self._failures >= min(_FAILURES_THAT_SETTLE_IT, self.plan.connections)
+        if self._opened:
+            return False
+        # Each address has refused twice: a refusal is an answer, where a timeout may be a packet lost.
+        refused = self._refused >= 2 * len(self._destinations) > 0
+        return refused or self._failures >= min(_FAILURES_THAT_SETTLE_IT, self.plan.connections)
 
     # -- what comes in
 
@@ -638,6 +657,7 @@ class Soak:
                 self._silent_turns = 0
                 self._opened += tick.opened
                 self._failures += sum(tick.failures.values())
+                self._refused += tick.failures.get("refused", 0)
                 t_s = self._t0 + tick.second - self._zero
                 if self._writer is not None:
                     self._writer.tick(t_s, tick)
@@ -710,13 +730,13 @@ class Soak:
                 if name in sample.values:
                     sample.values[name] += before
         if odd := [name for name, value in sample.values.items() if not 0 <= value <= MOST]:
-            self._refused(odd[0], sample.values[odd[0]])
+            self._sample_refused(odd[0], sample.values[odd[0]])
             sample = Sample(sample.t_s, {name: value for name, value in sample.values.items() if name not in odd})
         if self._writer is not None:
             self._writer.sample(sample)
         self._watcher.sample(sample)
 
-    def _refused(self, name: str, value: float) -> None:
+    def _sample_refused(self, name: str, value: float) -> None:
         """A number that nothing could be done with; said of the first, whoever sends them, since there may be many."""
         if not self._told_odd:
             self._told_odd = True

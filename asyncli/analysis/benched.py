@@ -12,7 +12,7 @@ from asyncli.analysis.company import MOST_OF_OTHERS
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
-from asyncli.records import STOLEN, STOPPED, Asked, CpuShares, Environment, Finding, Severity
+from asyncli.records import NOTHING_LISTENS, STOLEN, STOPPED, Asked, CpuShares, Environment, Finding, Severity
 from asyncli.units import format_count, format_duration
 
 # A server that fills as much of a core as this is a limit as well, and the two share the blame.
@@ -334,13 +334,15 @@ def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     """What was not answered, and not asked, when it ended."""
     plan, total = run.plan, run.total
     of_all = f"{format_count(asked.left)} of {format_count(plan.requests or 0)} requests"
-    if run.ended == "gave up":
+    # That nothing listens, or that every address refused, is told otherwise.
+    told = not total.opened and set(total.failures) <= {"refused"}
+    if run.ended == "gave up" and not told:
         left = f" with {of_all} not asked" if asked.left else ""
         evidence = f"no connection stood for {format_duration(plan.connect_timeout_s)}: asyncli gave up{left}"
         yield Finding("gave_up", "error", evidence, "see that the server runs and has room for the connections")
     elif run.ended == "stopped" and asked.left:
         yield Finding("requests_left", "error", f"it was stopped before {of_all} were asked")
-    elif asked.left:
+    elif asked.left and run.ended != "gave up":
         yield Finding("requests_left", "info", f"the time was over before {of_all} were asked")
     waited, slowest_us = asked.outstanding_us, total.latency_us.greatest
     late = sum(count for key, count in waited.items() if bounds(key)[0] > _FAR_SLOWER * slowest_us)
@@ -473,6 +475,8 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     if ours:
         return "invalid", ours[0].evidence
     if not total.answered:
+        if here := next((one.evidence for one in run.findings if one.code == NOTHING_LISTENS), None):
+            return "untested", here
         why = _by_cause(total.failures) or _by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was asked")
         return "untested", f"nothing was answered ({why})"
     errors = [one for one in findings if one.severity == "error"]

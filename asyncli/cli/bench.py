@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from asyncli.benchplan import KEYS, build_bench_plan
-from asyncli.cli.options import header_file_option, plan_path, with_headers_of_environment
+from asyncli.cli.options import header_file_option, plan_path, seconds_of, wait_option, with_headers_of_environment
 from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 
 
@@ -37,14 +37,18 @@ from asyncli.plan import HEADER_FILE, Layer, read_plan_file
     "--plan", "plan_file", metavar="FILE.toml", help="A plan, or ours: bench. Each flag above is a key of it, and wins over it."
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write everything as JSON; '-' for standard output.")
+@wait_option
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
-def command(urls: tuple[str, ...], plan_file: str | None, json_file: str | None, quiet: bool, **values: Any) -> int:
+def command(
+    urls: tuple[str, ...], plan_file: str | None, json_file: str | None, wait_for_server: str | None, quiet: bool, **values: Any
+) -> int:
     """Ask for URL as fast as it is answered, or at a rate, and say how fast, how late, and at what cost in CPU.
 
     Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant
     at which it was due, so that a server that stands still cannot hide. Of several URLs each gets its share of the
     connections. Ctrl-C ends it and reports.
     """
+    wait_s = seconds_of("--wait-for-server", wait_for_server)
     flags = {key: value for key, value in values.items() if key in {*KEYS, *HEADER_FILE} and value is not None and value != ()}
     layers = [read_plan_file(plan_path(plan_file), (*KEYS, *HEADER_FILE))] if plan_file is not None else []
     if urls:
@@ -52,4 +56,4 @@ def command(urls: tuple[str, ...], plan_file: str | None, json_file: str | None,
     plan = with_headers_of_environment(build_bench_plan([*layers, Layer("--{key}", flags)]))
     from asyncli.cli.runbench import run_bench
 
-    return run_bench(plan, json_file=json_file, quiet=quiet)
+    return run_bench(plan, json_file=json_file, quiet=quiet, wait_for_server_s=wait_s)

@@ -12,6 +12,7 @@ import msgspec
 
 from asyncli.errors import HostError, PlanError
 from asyncli.plan import HEADER_FILE, HEADERS_VARIABLE, KEYS, Layer, Plan, build_plan, headers_in, read_plan_file, with_one_host
+from asyncli.units import parse_duration
 
 if TYPE_CHECKING:
     from asyncli.benchplan import BenchPlan
@@ -85,6 +86,20 @@ def plan_options(connections: str = "1000", without: Collection[str] = ()) -> Ca
         return function
 
     return give
+
+
+def wait_option(function: F) -> F:
+    """Give a command the flag that has it wait for the server; see :func:`seconds_of`."""
+    text = "Wait so long at most until something listens there, on this host."
+    return click.option("--wait-for-server", metavar="TIME", help=text)(function)
+
+
+def seconds_of(flag: str, text: str | None) -> float:
+    """The seconds of a flag that is no key of a plan; 0 where it was not given. Raises :class:`PlanError`."""
+    try:
+        return 0.0 if text is None else parse_duration(text)
+    except ValueError as error:
+        raise PlanError(f"{flag}: {error}") from None
 
 
 #: Who opens the connections: no part of a plan, which says what is asked.

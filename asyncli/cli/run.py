@@ -87,6 +87,7 @@ def run_soak(
     aim: Callable[[Plan, LabServer], Plan] | None = None,
     resume: Interrupted | None = None,
     cluster: Fleet | None = None,
+    wait_for_server_s: float = 0.0,
 ) -> int:
     """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it.
 
@@ -106,7 +107,8 @@ def run_soak(
     console = Console(stderr=piped or log_json, highlight=False)
     if not quiet and (late := unwatched(plan)):
         print(f"asyncli: --abort: only the end tells of {' and '.join(late)}", file=sys.stderr)
-    status, path, read = asyncio.run(_soak(plan, path, console, log, quiet, log_json, lab, aim, resume, cluster))
+    running = _soak(plan, path, console, log, quiet, log_json, lab, aim, resume, cluster, wait_for_server_s)
+    status, path, read = asyncio.run(running)
     if read is None:
         return status
     run, analyses, summary = read
@@ -164,6 +166,7 @@ async def _soak(
     aim: Callable[[Plan, LabServer], Plan] | None,
     resume: Interrupted | None,
     cluster: Fleet | None,
+    wait_for_server_s: float,
 ) -> tuple[int, Path, tuple[Run, Analyses, Summary] | None]:
     soak: Soak | None = None
 
@@ -180,7 +183,9 @@ async def _soak(
                         console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
             with Screen(plan, log, quiet, log_json) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.say_now)
-                soak = Soak(plan, path, watcher=screen, target=target, resume=resume, cluster=cluster)
+                soak = Soak(
+                    plan, path, watcher=screen, target=target, resume=resume, cluster=cluster, wait_for_server_s=wait_for_server_s
+                )
                 screen.stop, screen.failed = soak.stop, soak.watcher_failed
                 await soak.run()
 

@@ -19,7 +19,9 @@ from asyncli.report.benched import one_line, print_bench, tick_line, to_json
 from asyncli.report.summary import exit_status
 
 
-def run_bench(plan: BenchPlan, *, json_file: str | None = None, quiet: bool = False) -> int:
+def run_bench(
+    plan: BenchPlan, *, json_file: str | None = None, quiet: bool = False, wait_for_server_s: float = 0.0
+) -> int:
     """Run ``plan`` and report; the exit status."""
     require_files({"--json": json_file})
     piped = json_file == "-"
@@ -31,7 +33,12 @@ def run_bench(plan: BenchPlan, *, json_file: str | None = None, quiet: bool = Fa
             with contextlib.suppress(*UNSEEN):
                 console.print(tick_line(t_s, tick), style="dim")
 
-    bench = Bench(plan, on_tick=show)
+    def say(line: str) -> None:
+        if not quiet:
+            with contextlib.suppress(*UNSEEN):
+                console.print(line, style="dim")
+
+    bench = Bench(plan, on_tick=show, wait_for_server_s=wait_for_server_s, says=say)
     run = asyncio.run(_bench(bench))
     if run is None:
         print("asyncli: interrupted; there is nothing to report", file=sys.stderr)

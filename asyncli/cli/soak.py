@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from asyncli.cli.options import CLUSTER, cluster_of, cluster_options, plan_from, plan_options
+from asyncli.cli.options import CLUSTER, cluster_of, cluster_options, plan_from, plan_options, seconds_of, wait_option
 from asyncli.errors import PlanError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--log-json", is_flag=True, help="While it runs, a JSON object a line for each event.")
 @click.option("--on-finish", metavar="COMMAND", help="Run at the end, verdict in $ASYNCLI_VERDICT, summary on standard input.")
 @click.option("--resume", metavar="RUN.db", help="Go on with a run that was cut off: same plan, same seed, same file.")
+@wait_option
 @cluster_options
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
@@ -36,6 +37,7 @@ def command(
     log_json: bool,
     on_finish: str | None,
     resume: str | None,
+    wait_for_server: str | None,
     quiet: bool,
     **values: Any,
 ) -> int:
@@ -44,6 +46,7 @@ def command(
     Several URLs (ports or addresses of one server) share the connections. Ctrl-C once drains and reports; twice stops at
     once. The run file holds everything: 'asyncli report RUN.db' prints it again.
     """
+    wait_s = seconds_of("--wait-for-server", wait_for_server)
     hosts = {name: values.pop(name) for name in CLUSTER}
     plan, before = (plan_from(values, urls), None) if resume is None else _resumed(resume, urls, values, out)
     if before is not None:
@@ -51,7 +54,10 @@ def command(
     from asyncli.cli.run import Files, run_soak
 
     files = Files(out if resume is None else resume, json_file, html_file, junit_file)
-    return run_soak(plan, files, quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before, cluster=cluster_of(hosts))
+    return run_soak(
+        plan, files, quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before, cluster=cluster_of(hosts),
+        wait_for_server_s=wait_s,
+    )  # fmt: skip
 
 
 #: What may be said anew of a run that is resumed: where its server is, which a reboot changes, and nothing that is asked of it.

@@ -61,6 +61,11 @@ def tick_line(t_s: float, tick: Tick) -> str:
 
 def print_bench(found: Benched, console: Console) -> None:
     """The whole of it; readable at 80 columns, without colour, and piped."""
+    if found.verdict == "untested" and not found.connections.opened:
+        # Nothing was measured: why is all there is to say.
+        errors = [one for one in found.findings if one.severity == "error"]
+        print_parts([*_answer(found), *_findings(msgspec.structs.replace(found, findings=errors))], console, _WIDEST)
+        return
     parts = [*_answer(found), *_table(found), *_times(found), *_percentiles(found), *_findings(found)]
     print_parts(parts, console, _WIDEST)
 

@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from asyncli.analysis import drift as drifting
 from asyncli.analysis.cost import LEVELS, Cost
 from asyncli.analysis.forecast import Ceiling
@@ -18,7 +20,7 @@ from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
-from asyncli.records import Environment, Finding
+from asyncli.records import GAVE_UP, NOTHING_LISTENS, Environment, Finding
 from asyncli.report.again import command_for_the_server
 from asyncli.report.summary import PhaseSpan, RunPart, Summary
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
@@ -53,6 +55,11 @@ _WIDE_INTERVAL = 0.25
 
 def print_report(summary: Summary, console: Console, path: str | os.PathLike[str]) -> None:
     """Print the report of the run kept in ``path``; readable at 80 columns, without colour, and piped."""
+    if {GAVE_UP, NOTHING_LISTENS} & {one.code for one in summary.findings}:
+        # Nothing was measured: why is all there is to say.
+        errors = msgspec.structs.replace(summary, findings=[one for one in summary.findings if one.severity == "error"])
+        print_parts([*_answer(errors), *_findings(errors), *_epilogue(errors, os.fspath(path))], console, _WIDEST)
+        return
     parts = [*_answer(summary), *_cost(summary), *_room(summary), *_drift(summary), *_connections(summary)]
     parts += [*_beats(summary), *_counts(summary)]
     parts += [*_machines(summary), *_findings(summary), *_epilogue(summary, os.fspath(path))]
@@ -473,7 +480,8 @@ def _epilogue(summary: Summary, path: str) -> Iterable[RenderableType]:
 
     run = summary.run
     spans = [f"{one.name} {_lasted(run, one)}" for one in run.phases]
-    yield Text(f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: {', '.join(spans)}.", "dim")
+    lasted = ": ".join([format_duration(run.duration_s), *([", ".join(spans)] if spans else [])])
+    yield Text(f"Run {run.id} of {run.started}, {lasted}.", "dim")
     yield Text(f"Verdict by the rule: {VERDICT_RULE}.", "dim")
     yield ""
     yield Text.assemble("Run file        ", (path, "bold"), overflow="fold")

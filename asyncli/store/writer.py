@@ -29,8 +29,8 @@ from asyncli.units import format_duration
 
 COMMIT_EVERY_S = 1.0
 # While the disk refuses, records wait in memory: two a second, some 5 kB each with all their numbers, so this is more
-# than an hour and less than 50 MB. Beyond it ticks and samples are dropped and counted; phases and findings are few and
-# kept.
+# than an hour and less than 50 MB. Beyond it ticks and samples are dropped and counted. Findings are few, and say why: they have
+# as much room again, so that a flood of them (an agent that says something else each second) has a bound too.
 MOST_WAITING = 10_000
 # At the end there is no next second to retry in; a disk that is still full after this will stay so.
 _LAST_TRIES, _LAST_WAIT_S = 4, 0.5
@@ -180,7 +180,7 @@ class RunWriter:
         """Record a second of the generator, heard of at ``t_s`` on the run's clock."""
         self._now_s = t_s
         row = (t_s, tick.second, tick.held, tick.opened, tick.lost, tick.sent, tick.answered, _pack(tick))
-        self._put(_TICK, [row], may_drop=True)
+        self._put(_TICK, [row], most=MOST_WAITING)
 
     def sample(self, sample: Sample) -> None:
         """Record what the collector read. A sample without values leaves nothing."""
@@ -196,11 +196,11 @@ class RunWriter:
         if fresh:
             self._put(_METRIC, fresh)
         if rows:
-            self._put(_SAMPLE, rows, may_drop=True)
+            self._put(_SAMPLE, rows, most=MOST_WAITING)
 
     def finding(self, t_s: float, finding: Finding) -> None:
         """Record a finding, made at ``t_s`` on the run's clock."""
-        self._put(_FINDING, [(t_s, finding.code, finding.severity, finding.evidence, finding.remedy)])
+        self._put(_FINDING, [(t_s, finding.code, finding.severity, finding.evidence, finding.remedy)], most=2 * MOST_WAITING)
 
     def checks(self, checks: Iterable[Check]) -> None:
         """Record the preflight's limits; a second call replaces the first row by row."""
@@ -231,9 +231,10 @@ class RunWriter:
         self._wake.set()
         self._thread.join()
 
-    def _put(self, sql: str, rows: list[_Row], *, may_drop: bool = False) -> None:
+    def _put(self, sql: str, rows: list[_Row], *, most: int | None = None) -> None:
+        """``most``: dropped where so much waits already; None: kept."""
         with self._lock:
-            if may_drop and len(self._waiting) + self._in_hand >= MOST_WAITING:
+            if most is not None and len(self._waiting) + self._in_hand >= most:
                 self.dropped += 1
             else:
                 self._waiting.append((sql, rows))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from asyncli.collect import locate
+from asyncli.collect.listening import unheard
 from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, matching_inodes, topmost
 from asyncli.collect.procfs import Listener
 from asyncli.errors import HostError
@@ -216,3 +217,18 @@ def test_what_makes_it_another_server(exe: str | None, version: str | None, conf
     now = ServerFacts(pid=2, exe=exe, version=version, config_hash=config)
     assert now.differences(before) == differs
     assert now.differences(ServerFacts().record()) == []
+
+
+def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_path: Path) -> None:
+    assert unheard([("127.0.0.1", server.port)]) == ""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        assert unheard([("127.0.0.1", port), ("::1", port)]) == f"nothing listens on 127.0.0.1:{port}, [::1]:{port}"
+        # One of two is enough; and another address of the same port is none.
+        assert unheard([("127.0.0.1", port), ("127.0.0.1", server.port)]) == ""
+        assert unheard([("127.0.0.2", server.port)]) != ""
+    with socket.create_server(("0.0.0.0", 0)) as anywhere:
+        assert unheard([("127.0.0.3", anywhere.getsockname()[1])]) == ""
+    # Where there are no tables, nothing is known.
+    assert unheard([("127.0.0.1", 1)], tmp_path) == ""

@@ -171,10 +171,16 @@ def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], words: str)
 
 
 def test_nobody_there_is_untested(tmp_path: Path) -> None:
-    found = bench(tmp_path, "http://127.0.0.1:1/", "-n", "100", "--connect-timeout", "0.5", status=3)
-    assert found["connections"]["opened"] == found["requests"]["total"] == 0
+    found = bench(tmp_path, "http://127.0.0.1:1/", "-n", "100", status=3)
+    assert found["why"] == "nothing listens on 127.0.0.1:1 of this host: nothing was asked"
+    assert found["connections"]["opened"] == found["connections"]["failed"] == found["requests"]["total"] == 0
     assert found["requests"]["left"] == 100
+
+
+def test_a_target_that_refuses_ends_the_bench_long_before_its_time(tmp_path: Path) -> None:
+    found = bench(tmp_path, "http://127.0.0.1:1/", "-d", "1h", "--force", status=3)
     assert set(found["connections"]["failures"]) == {"refused"}
+    assert found["duration_s"] < 60
 
 
 BODIES = {

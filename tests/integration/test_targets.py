@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from fault_table import require_said
-from programs import SHORT, codes, report, run, serving
+from programs import SHORT, Program, codes, report, run, serving
 
 import asyncli
 from asyncli.engine import resolve
@@ -73,7 +73,59 @@ def untested(folder: Path, port: int, cause: str, *arguments: str) -> dict[str, 
 
 def test_a_target_that_refuses_is_untested_without_the_hour_of_hold(tmp_path: Path) -> None:
     with closed_port() as port:
-        untested(tmp_path, port, "refused", "-c", "1000")
+        untested(tmp_path, port, "refused", "-c", "1000", "--force")
+
+
+def test_a_slow_ramp_to_a_target_that_refuses_is_given_up_at_its_first_refusals(tmp_path: Path) -> None:
+    with closed_port() as port:
+        summary = untested(tmp_path, port, "refused", "-c", "1000", "--batch", "1", "--interval", "500ms", "--force")
+    assert summary["connections"]["failed"] < 50
+
+
+def test_nothing_listens_is_said_at_once_and_nothing_is_sent(tmp_path: Path) -> None:
+    with closed_port() as port:
+        asked = ["--hold", "1h", "--baseline", "1h", "--out", "run.db", "--json", "run.json"]
+        done = run(tmp_path, "soak", f"http://127.0.0.1:{port}/", *asked)
+    assert (done.status, done.err) == (3, "")
+    summary = report(tmp_path, "run.db")
+    assert json.loads((tmp_path / "run.json").read_text()) == summary
+    assert (summary["run"]["verdict"], summary["run"]["complete"], summary["run"]["phases"]) == ("untested", True, [])
+    assert summary["connections"]["failed"] == summary["connections"]["opened"] == 0
+    (finding,) = (one for one in summary["findings"] if one["code"] == "nothing_listens")
+    assert finding["evidence"] == f"nothing listens on 127.0.0.1:{port} of this host: the run did not begin"
+    printed = done.out[done.out.index("\nUNTESTED") :]
+    assert len(printed.splitlines()) < 20
+    assert "--wait-for-server" in printed
+    assert "--quiet" not in printed
+
+
+@pytest.mark.parametrize("command", ["soak", "bench"])
+def test_a_server_that_starts_later_is_waited_for(tmp_path: Path, command: str) -> None:
+    with closed_port() as port:
+        pass
+    more = ("--hold", "0.5", *SHORT, "--out", "run.db") if command == "soak" else ("-n", "100")
+    with Program(tmp_path, command, f"http://127.0.0.1:{port}/", "-c", "5", "--wait-for-server", "1h", *more) as program:
+        program.until(lambda: "for the server: nothing listens on" in program.out, "it says that it waits")
+        with subprocess.Popen([sys.executable, "-m", "asyncli", "lab", "builtin", "--port", str(port)], stdout=subprocess.DEVNULL) as server:
+            try:
+                assert program.wait().status == 0
+            finally:
+                server.terminate()
+
+
+def test_the_waiting_for_a_server_ends_with_a_signal_or_its_time(tmp_path: Path) -> None:
+    with closed_port() as port:
+        url = f"http://127.0.0.1:{port}/"
+        with Program(tmp_path, "soak", url, "--wait-for-server", "1h", "--out", "run.db") as program:
+            program.until(lambda: "for the server: nothing listens on" in program.out, "it says that it waits")
+            program.signal(signal.SIGINT)
+            assert program.wait().status == 130
+        assert not (tmp_path / "run.db").exists()
+        assert run(tmp_path, "soak", url, "--wait-for-server", "0.3", "--out", "run.db").status == 3
+    done = run(tmp_path, "soak", "http://192.0.2.1/", "--wait-for-server", "3", "--out", "other.db")
+    assert done.status == 2
+    assert done.err.startswith("asyncli: --wait-for-server: the server is on another host")
+    assert run(tmp_path, "bench", url, "--wait-for-server", "soon").status == 2
 
 
 def test_check_does_not_say_that_all_is_well_where_nothing_listens(tmp_path: Path) -> None:
@@ -87,7 +139,7 @@ def test_check_does_not_say_that_all_is_well_where_nothing_listens(tmp_path: Pat
 
 def test_without_reopen_a_refusal_is_final(tmp_path: Path) -> None:
     with closed_port() as port:
-        summary = untested(tmp_path, port, "refused", "-c", "3", "--no-reopen")
+        summary = untested(tmp_path, port, "refused", "-c", "3", "--no-reopen", "--force")
     assert summary["connections"]["failures"] == {"refused": 3}
 
 

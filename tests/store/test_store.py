@@ -412,14 +412,17 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     lock.execute("BEGIN IMMEDIATE")
     for second in range(9):
         writer.tick(float(second), a_tick(second))
-    writer.finding(9.0, Finding("few", "info", "are always kept"))
+    # Findings have as much room again, and a flood of them no more than that; what the reader needs to read at all is kept.
+    for number in range(20):
+        writer.finding(9.0, Finding("many", "info", f"number {number}"))
+    writer.phase(Phase("ramp", 9.0))
     lock.execute("ROLLBACK")
     lock.close()
     writer.close(True)
     run = read_run(tmp_path / "run.db")
-    assert (len(run.ticks), run.dropped, len(run.findings)) == (5, 4, 1)
+    assert (len(run.ticks), run.dropped, len(run.findings), len(run.phases)) == (5, 4 + 15, 5, 1)
     assert writer.trouble is not None
-    assert "4 records were dropped" in writer.trouble
+    assert "19 records were dropped" in writer.trouble
 
 
 def test_what_a_commit_has_in_hand_counts_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
