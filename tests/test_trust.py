@@ -169,9 +169,12 @@ def test_a_users_nginx_conf_is_read_as_that_user_would(stranger: Stranger, tmp_p
     secret = tmp_path / "secret"
     secret.write_text("worker_connections root:$6$hash;", encoding="utf-8")
     secret.chmod(0o600)
+    tree = tmp_path / "tree"
+    tree.mkdir(mode=0o700)
+    (tree / "one.conf").write_text("worker_connections 1;", encoding="utf-8")
     fifo = stranger.folder / "fifo"
     os.mkfifo(fifo, 0o666)
-    what = {"fifo": fifo, "zero": Path("/dev/zero"), "secret": secret, "tree": Path("/root/*")}[kind]
+    what = {"fifo": fifo, "zero": Path("/dev/zero"), "secret": secret, "tree": tree / "*"}[kind]
     conf = stranger.give("nginx.conf", f"events {{ include {what}; }} http {{}}")
     pid = stranger.nginx(f"nginx: master process nginx -c {conf}")
     configured = read_configured(pid, None, None)
