@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 CAUSES = "*"  # keys that depend on what happened
-COST = {"bytes_per_connection", "ci95", "fixed_bytes", "method", "points", "r2"}
+COST = {"bytes_per_connection", "ci95", "fixed_bytes", "method", "points", "r2", "of_levels"}
 CEILING = {"name", "connections", "ci95", "how"}
 DRIFT = {
     "bytes_per_hour", "ci95", "p_value", "minutes", "verdict", "within_bytes_per_hour", "points", "bin_s", "from_s", "to_s",

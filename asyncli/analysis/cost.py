@@ -99,11 +99,8 @@ class Cost(msgspec.Struct):
     method: str
     points: int
     r2: float | None = None
-
-    @property
-    def of_levels(self) -> bool:
-        """Whether it is a difference of two levels, and no slope."""
-        return self.method.startswith(LEVELS)
+    #: Whether it is a difference of two levels, and no slope.
+    of_levels: bool = False
 
     @property
     def half_width(self) -> float:
@@ -344,7 +341,7 @@ class _Fitter:
         (moved,) = unsettled([rest], [levels[1] - levels[0]])
         low, high = min(low, low + moved / most), max(high, high + moved / most)
         method = f"{LEVELS}{note}{self._over} ({len(before)} samples before, {len(points) - len(before)} in the hold)"
-        cost = Cost(line.slope, (low, high), line.intercept, method, len(points), line.r2)
+        cost = Cost(line.slope, (low, high), line.intercept, method, len(points), line.r2, of_levels=True)
         every = metric.between(-math.inf, end)
         seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
         return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line)
