@@ -1,0 +1,79 @@
+"""The engine of this checkout against another one's: CPU a connect, CPU a heartbeat and memory a connection, as ratios.
+
+    git worktree add ../before REVISION
+    python bench/versus_before.py ../before [--connections 10000] [--rounds 5] [--hold 10]
+
+Interleaved rounds against one nginx, the order turned round each time; each engine is a process of its own, with one worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+from common import HERE, command, engine_round, machine, settle, spread_of
+
+from asyncli.lab import choose
+
+#: A figure: what it is called, and the parts that are added up.
+FIGURES = {
+    "CPU a connect, us": ("connect_user_us", "connect_system_us"),
+    "CPU a heartbeat, us": ("beat_user_us", "beat_system_us"),
+    "of it user time, us": ("beat_user_us",),
+    "memory a connection, B": ("memory_bytes",),
+}
+
+
+async def measure(port: int, connections: int, hold_s: float) -> dict[str, float]:
+    """By the asyncli that this process imports: connects with hardly a beat among them, then beats alone."""
+    connects = await engine_round(port, connections, 1, batch=20, interval=0.01, keepalive=3600, first_beat="sleep")
+    settle()
+    beats = await engine_round(port, connections, hold_s, batch=40, interval=0.01, keepalive=20, first_beat="sleep")
+    settle()
+    return {**beats, **{key: connects[key] for key in ("connect_user_us", "connect_system_us")}}
+
+
+def of_tree(tree: str, port: int, options: argparse.Namespace) -> dict[str, float]:
+    words = [__file__, tree, "--port", str(port), "--connections", str(options.connections), "--hold", str(options.hold)]
+    environment = {**os.environ, "PYTHONPATH": os.path.abspath(tree)}
+    done = subprocess.run([sys.executable, *words], env=environment, stdout=subprocess.PIPE, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("before")
+    parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hold", type=int, default=10)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.port is not None:
+        print(json.dumps(await measure(options.port, options.connections, options.hold)))
+        return
+    print(f"$ {command()}\n{machine()}")
+    trees = (options.before, str(HERE.parent))
+    rounds: list[dict[str, dict[str, float]]] = []
+    async with choose("nginx", connections=options.connections, keepalive_s=3600) as server:
+        port = int(server.url.rstrip("/").rpartition(":")[2])
+        for number in range(options.rounds):
+            found = {}
+            for tree in trees if number % 2 else reversed(trees):
+                found[tree] = await asyncio.to_thread(of_tree, tree, port, options)
+            rounds.append(found)
+            for tree in trees:
+                print(f"round {number + 1}", tree, {key: round(value, 2) for key, value in found[tree].items()}, flush=True)
+    for name, parts in FIGURES.items():
+        before, after = ([sum(one[tree][part] for part in parts) for one in rounds] for tree in trees)
+        ratios = [new / old for old, new in zip(before, after, strict=True)]
+        middles = f"{statistics.median(before):.2f} before, {statistics.median(after):.2f} now"
+        print(f"{name:24} {middles}, ratio {spread_of(ratios)}")
+
+
+asyncio.run(main())
