@@ -397,6 +397,9 @@ class Soak:
             self._t0 = time.monotonic() + generator.lead_s
             self._enter("ramp", at_s=self._t0 - self._zero)
             generator.begin(self._t0)
+            if self._stopped.is_set():
+                # Stopped in the baseline, it opens nothing, however long the next reading takes.
+                generator.drain()
             await self._wait_for_ramp(shard)
             if self._nobody_home():
                 self._give_up()

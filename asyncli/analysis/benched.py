@@ -335,7 +335,7 @@ def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     plan, total = run.plan, run.total
     of_all = f"{format_count(asked.left)} of {format_count(plan.requests or 0)} requests"
     # That nothing listens, or that every address refused, is told otherwise.
-    told = not total.opened and set(total.failures) <= {"refused"}
+    told = not total.opened and not total.answered and set(total.failures) <= {"refused"}
     if run.ended == "gave up" and not told:
         left = f" with {of_all} not asked" if asked.left else ""
         evidence = f"no connection stood for {format_duration(plan.connect_timeout_s)}: asyncli gave up{left}"

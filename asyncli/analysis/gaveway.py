@@ -195,8 +195,9 @@ def _both_busy(seen: Seen) -> Iterator[GaveWay]:
     # What others used before the first connect too is no work of the server's.
     before = others_cores(seen.samples, seen.environment, -math.inf, first_connect(seen.phases, seen.ticks))
     taken = min(before or 0.0, busy - (server or 0.0) - ours)
-    shared = ours >= _OUR_SHARE * cpus or taken >= MOST_OF_OTHERS * cpus
-    if not late and not (shared and (seen.slow or seen.silent())):
+    # They make it slow; what is silent for as long as a timeout has another reason.
+    by_others, by_us = taken >= MOST_OF_OTHERS * cpus and seen.slow, ours >= _OUR_SHARE * cpus and (seen.slow or seen.silent())
+    if not late and not by_others and not by_us:
         return
     shares = f"{seen.server} used {server:.1f}, asyncli {ours:.1f}" if server is not None else f"asyncli used {ours:.1f}"
     others = busy - (server or 0.0) - ours

@@ -92,7 +92,7 @@ def test_a_server_that_never_accepts(tmp_path: Path) -> None:
     # Its kernel completes every handshake: that alone is no connection held, and there is nothing to judge the server by.
     with Server(most=0) as server:
         done = run(
-            tmp_path, "soak", server.url, *SHORT, "-c", "50", "--hold", "1", "--timeout", "1.5", "--out", "run.db", "--quiet",
+            tmp_path, "soak", server.url, *SHORT, "-c", "50", "--hold", "1", "--timeout", "1.5", "--no-reopen", "--out", "run.db", "--quiet",
             "--fail-if", "connections.lost > 100%",
         )  # fmt: skip
     assert done.status == 3
@@ -103,7 +103,7 @@ def test_a_server_that_never_accepts(tmp_path: Path) -> None:
 
 def test_a_server_that_accepts_a_part(tmp_path: Path) -> None:
     with Server(most=N // 2) as server:
-        done = run(tmp_path, "soak", server.url, *SHORT, "-c", str(N), "--hold", "1", "--timeout", "5", "--out", "run.db", "--quiet")
+        done = run(tmp_path, "soak", server.url, *SHORT, "-c", str(N), "--hold", "1", "--timeout", "5", "--no-reopen", "--out", "run.db", "--quiet")
     summary = report(tmp_path, "run.db")
     counts = as_written(summary, "test_a_server_that_accepts_a_part")
     assert done.status == 99
