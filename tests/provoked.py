@@ -135,10 +135,12 @@ def arguments(url: str, server: Nginx, *more: str, hold: str, keepalive: str = "
     return [*asked, "-k", keepalive, "--status-url", server.status_url, *named, "--seed", "7", *more]
 
 
-def soaked(folder: Path, server: Nginx, *more: str, hold: str = "3", url: str | None = None, keepalive: str = "4") -> Told:
+def soaked(
+    folder: Path, server: Nginx, *more: str, hold: str = "3", url: str | None = None, keepalive: str = "4", status: int = 99
+) -> Told:
     """What is said of a short soak to its end, in which connections are lost."""
     done = run(folder, *arguments(url or server.url, server, *more, hold=hold, keepalive=keepalive))
-    assert (done.status, done.err) == (99, "")
+    assert (done.status, done.err) == (status, "")
     return Told(folder)
 
 
