@@ -212,7 +212,8 @@ def _facts(summary: Summary, analyses: Analyses) -> list[tuple[str, str, str]]:
         ("lost", format_count(c.lost), "none failed to open" if not c.failed else f"{format_count(c.failed)} failed to open"),
     ]
     if latency.p50 is not None:
-        facts.append(("heartbeat answered in", milliseconds(latency.p50), f"half of them; 99 % in {milliseconds(latency.p99)}"))
+        what = f"heartbeat answered{' or given up' if summary.heartbeats.failed else ''} in"
+        facts.append((what, milliseconds(latency.p50), f"half of them; 99 % in {milliseconds(latency.p99)}"))
     first = first_ceiling(summary)
     if first is not None and first.connections is not None:
         facts.append(("would fit", charts.short_count(first.rounded(first.connections)), f"limited by {ceiling(first.name)}"))

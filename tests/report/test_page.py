@@ -251,6 +251,16 @@ def test_the_tile_is_the_servers_drift_and_not_the_flattest_of_all() -> None:
     assert "memory in the hold" not in page_of("elsewhere")[1].text
 
 
+def test_the_tile_of_heartbeats_names_those_that_were_given_up() -> None:
+    # They are among the latencies: no heartbeat was answered in 10 s.
+    run = a_run(500)
+    for _, tick in run.ticks:
+        tick.beats_failed, tick.answered = tick.answered, 0
+    analyses = analyse(run)
+    assert "heartbeat answered or given up in" in Page(render(run, summarise(run, analyses), analyses)).text
+    assert "heartbeat answered in" in page_of("good")[1].text
+
+
 @pytest.mark.parametrize("name", EXPECTED_MISSING)
 def test_where_there_is_no_data_a_sentence_says_so(name: str) -> None:
     _, page, _ = page_of(name)
