@@ -53,5 +53,7 @@ def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]
         f"{format_clock(seen.since_s)}, {since}, {format_duration(seen.ago_s)} before the end: unknown whether they still stood"
     )
     longest_s = plan.keepalive_s / 2 + plan.timeout_s
-    remedy = f"hold for {format_duration(longest_s)} or longer (--keepalive / 2 + --timeout), or lower --keepalive"
+    # However long it was held: what counts is the time after the fault.
+    longer = "hold on, after it, for" if seen.fault else "hold for"
+    remedy = f"{longer} {format_duration(longest_s)} or longer (--keepalive / 2 + --timeout), or lower --keepalive"
     return [Finding("not_heard", "warning", evidence, remedy)]
