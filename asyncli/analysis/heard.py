@@ -49,7 +49,7 @@ def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]
         return []
     since = "when the first heartbeat stayed unanswered" if seen.fault else "when the hold began"
     evidence = (
-        f"{format_count(seen.count)} of the {format_count(totals.held)} connections held were last heard before "
+        f"{format_count(seen.count)} of the {format_count(totals.held)} connections held were not heard after "
         f"{format_clock(seen.since_s)}, {since}, {format_duration(seen.ago_s)} before the end: unknown whether they still stood"
     )
     longest_s = plan.keepalive_s / 2 + plan.timeout_s

@@ -96,7 +96,8 @@ def judge(
     # It had its replacement, so all are held; but who reads this line alone should know.
     failed = sum(whole.failures.values())
     retried = f"; {format_many(failed, 'attempt')} to connect failed on the way" if failed else ""
-    silent = f", {unheard.count:,} of them last heard {format_duration(unheard.ago_s)} before it" if unheard else ""
+    # With --first-beat sleep some may never have been heard at all.
+    silent = f", {unheard.count:,} of them not heard in its last {format_duration(unheard.ago_s)}" if unheard else ""
     said = f"{held:,} of {asked:,} connections were held to the end{silent}, and {lost}{retried}{by_hand}"
     return Judgement("passed", said + _answered_with_errors(whole))
 
