@@ -11,7 +11,7 @@ from asyncli.analysis.heard import Unheard
 from asyncli.analysis.ourloss import lost_with
 from asyncli.analysis.totals import Totals, errors
 from asyncli.plan import Plan
-from asyncli.records import CUT, RESUMED, STOPPED, Finding, Tick
+from asyncli.records import CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
 from asyncli.units import format_duration, format_many
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
@@ -62,6 +62,8 @@ def judge(
     whole, held, asked = totals.whole, totals.held, plan.connections
     by_hand = f"; {stop}" if (stop := interrupted(findings)) else ""
     if not whole.opened:
+        if here := next((one.evidence for one in findings if one.code == NOTHING_LISTENS), None):
+            return Judgement("untested", here)
         return Judgement("untested", f"nothing ever connected{by_hand}")
     if not whole.answered:
         opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
