@@ -41,7 +41,7 @@ HEADERS_VARIABLE = "ASYNCLI_HEADERS"
 MASK = "***"
 # Some headers, as curl's -H @FILE, and not a device without end.
 _LONGEST_HEADERS = 65_536
-_USERINFO = re.compile(r"((?:.*?://)?)[^/?#]*@", re.DOTALL)
+_USERINFO = re.compile(r"((?:[^/?#]*://)?)[^/?#]*@")
 _AUTHORITY = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|[-._0-9A-Za-z]+)(?::(?P<port>[^:]*))?")
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 

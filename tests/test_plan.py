@@ -91,6 +91,7 @@ def test_a_hold_that_is_none(hold: str, says: str) -> None:
         ("HTTP://A.b:1/", "a.b", 1, "/"),
         ("http://h?q", "h", 80, "/?q"),
         ("http://[fe80::1%25lo]:1/", "fe80::1%lo", 1, "/"),
+        ("http://h/login?next=http://me@other/", "h", 80, "/login?next=http://me@other/"),
     ],
 )
 def test_urls(url: str, host: str, port: int, path: str) -> None:

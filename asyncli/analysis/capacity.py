@@ -20,7 +20,7 @@ from asyncli.analysis.forecast import Forecast
 #: held: by the rules. failed: something beyond this host gave way. ours: this host or asyncli did, so that it says nothing of the
 #: server. stopped: by the user.
 Outcome = Literal["held", "failed", "ours", "stopped"]
-#: found: a bracket. held: all that was asked for. invalid: we were the limit. untested: nothing ever connected. failed: what ends
+#: found: a bracket. held: all that was asked for. invalid: we were the limit. untested: nothing ever answered. failed: what ends
 #: connections does so however few there are. stopped: by the user, by a run file that cannot be kept, or the server went and no
 #: step had failed.
 Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]

@@ -63,6 +63,7 @@ RELOADED = frozenset({"reload", "server_restarted"})
 _OF_THE_WAY = frozenset({"path_cut", "silent_drop", "box_reset", "box_idle_timeout"})
 _ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "reload"})
 _SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})
+_UNKNOWN = "unknown"
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 
 
@@ -178,7 +179,8 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     where = f"{seen.server} served at most about {format_count(float(f'{served:.2g}'))} of {format_count(asked)} at once; "
     where = where if 0 < served < asked else ""
     likely = "" if first.certain or first.side == "unknown" else "it looks as if this gave way: "
-    return Finding(GAVE_WAY, "info", f"no forecast, as {' and '.join(did)}: {where}{likely}{first.evidence}", first.remedy)
+    remedy = "see the findings on what was lost, or failed to open" if first.code == _UNKNOWN else first.remedy
+    return Finding(GAVE_WAY, "info", f"no forecast, as {' and '.join(did)}: {where}{likely}{first.evidence}", remedy)
 
 
 # This host.
@@ -461,7 +463,7 @@ def _unknown(seen: Seen) -> GaveWay:
         whole = seen.totals.whole
         said = f"{format_count(seen.totals.held)} of {format_count(seen.plan.connections)} were held, {whole.lost} lost"
     return GaveWay(
-        "unknown", "unknown", f"{said}; nothing that was read says what gave way", "see the report of that step", certain=False
+        "unknown", _UNKNOWN, f"{said}; nothing that was read says what gave way", "see the report of that step", certain=False
     )
 
 

@@ -49,9 +49,11 @@ def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]
         return []
     since = "when the first heartbeat stayed unanswered" if seen.fault else "when the hold began"
     evidence = (
-        f"{format_count(seen.count)} of the {format_count(totals.held)} connections held were last heard before "
+        f"{format_count(seen.count)} of the {format_count(totals.held)} connections held were not heard after "
         f"{format_clock(seen.since_s)}, {since}, {format_duration(seen.ago_s)} before the end: unknown whether they still stood"
     )
     longest_s = plan.keepalive_s / 2 + plan.timeout_s
-    remedy = f"hold for {format_duration(longest_s)} or longer (--keepalive / 2 + --timeout), or lower --keepalive"
+    # However long it was held: what counts is the time after the fault.
+    longer = "hold on, after it, for" if seen.fault else "hold for"
+    remedy = f"{longer} {format_duration(longest_s)} or longer (--keepalive / 2 + --timeout), or lower --keepalive"
     return [Finding("not_heard", "warning", evidence, remedy)]

@@ -341,9 +341,11 @@ def _is_told(spell: Sequence[tuple[float, Tick]], silent: Sequence[float]) -> bo
 
 
 def _of_answers(tick: Tick, q: float) -> float:
-    """The quantile (us) of the latencies of what was answered: what was given up is in the histogram too, and waited longest."""
-    answered = tick.answered
-    return (tick.latency_us.quantile(q * answered / (answered + tick.beats_failed)) or 0.0) if answered else 0.0
+    """The quantile (us) of the latencies of what was answered: what was given up waited longest, and is in the histogram too
+    unless an older asyncli made it, or it went with a process of ours.
+    """
+    every = tick.latency_us.count
+    return (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0) if every else 0.0
 
 
 def _ms(microseconds: float) -> str:

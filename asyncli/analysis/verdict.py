@@ -11,7 +11,7 @@ from asyncli.analysis.heard import Unheard
 from asyncli.analysis.ourloss import lost_with
 from asyncli.analysis.totals import Totals, errors
 from asyncli.plan import Plan
-from asyncli.records import CUT, RESUMED, STOPPED, Finding, Tick
+from asyncli.records import CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
 from asyncli.units import format_duration, format_many
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
@@ -62,6 +62,8 @@ def judge(
     whole, held, asked = totals.whole, totals.held, plan.connections
     by_hand = f"; {stop}" if (stop := interrupted(findings)) else ""
     if not whole.opened:
+        if here := next((one.evidence for one in findings if one.code == NOTHING_LISTENS), None):
+            return Judgement("untested", here)
         return Judgement("untested", f"nothing ever connected{by_hand}")
     if not whole.answered:
         opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
@@ -96,7 +98,8 @@ def judge(
     # It had its replacement, so all are held; but who reads this line alone should know.
     failed = sum(whole.failures.values())
     retried = f"; {format_many(failed, 'attempt')} to connect failed on the way" if failed else ""
-    silent = f", {unheard.count:,} of them last heard {format_duration(unheard.ago_s)} before it" if unheard else ""
+    # With --first-beat sleep some may never have been heard at all.
+    silent = f", {unheard.count:,} of them not heard in its last {format_duration(unheard.ago_s)}" if unheard else ""
     said = f"{held:,} of {asked:,} connections were held to the end{silent}, and {lost}{retried}{by_hand}"
     return Judgement("passed", said + _answered_with_errors(whole))
 

@@ -71,7 +71,7 @@ def command(
 
     Each step is a soak of its own, from rest, and ends at the first limit that is crossed; the count doubles until one is not
     held, then the gap is closed. Ctrl-C once drains and prints what is known; twice stops at once. Exits 0 with an answer, 3
-    where nothing connected, 4 where this host was the limit, 99 where a timer ends connections, however few, or where it was
+    where nothing answered, 4 where this host was the limit, 99 where a timer ends connections, however few, or where it was
     stopped, or the server went, before there was an answer.
     """
     first, last, share = _count("--start", start), None if most is None else _count("--most", most), _percent(within)

@@ -173,7 +173,11 @@ def _say(console: Console, text: Any) -> None:
 
 def _cells(run: Listed) -> dict[str, str]:
     held = format_count(run.held)
-    cost = "-" if run.cost is None else with_error(run.cost) + (" (server)" if run.cost_of == "server_user" else "")
+    cost = "-"
+    if run.cost is not None:
+        # A difference of two levels is no cost of one more: what the first ones take once is in it.
+        of = ["server"] * (run.cost_of == "server_user") + ["two levels"] * run.cost.of_levels
+        cost = with_error(run.cost) + (f" ({', '.join(of)})" if of else "")
     return {
         "run file": oneline(run.file),
         "started (UTC)": run.started.replace("T", " ").removesuffix("Z")[:16],

@@ -33,12 +33,13 @@ from asyncli.report.summary import Summary
 from asyncli.report.svg import inline_svg
 from asyncli.report.text import answer, doubts, first_ceiling, room, server_label, server_name, why
 from asyncli.report.words import (
-    FIXED,
     POOLED,
     about,
     about_to,
+    bytes_are,
     ceiling,
     cost_rows,
+    fixed_is,
     interval,
     kept_less,
     milliseconds,
@@ -212,7 +213,9 @@ def _facts(summary: Summary, analyses: Analyses) -> list[tuple[str, str, str]]:
         ("lost", format_count(c.lost), "none failed to open" if not c.failed else f"{format_count(c.failed)} failed to open"),
     ]
     if latency.p50 is not None:
-        facts.append(("heartbeat answered in", milliseconds(latency.p50), f"half of them; 99 % in {milliseconds(latency.p99)}"))
+        what = "answered or given up in" if summary.heartbeats.failed else "heartbeat answered in"
+        half = "half of the heartbeats" if summary.heartbeats.failed else "half of them"
+        facts.append((what, milliseconds(latency.p50), f"{half}; 99 % in {milliseconds(latency.p99)}"))
     first = first_ceiling(summary)
     if first is not None and first.connections is not None:
         facts.append(("would fit", charts.short_count(first.rounded(first.connections)), f"limited by {ceiling(first.name)}"))
@@ -272,7 +275,7 @@ def _cost_table(summary: Summary, analyses: Analyses) -> Table | None:
         lines.append(
             [row.label, number, within, *(row.of_ends(whole).replace("-", "−") for whole in (row.fixed, row.at(held))), r2]
         )
-    note = f"Bytes are the slope: what one more connection adds. {FIXED} What is there at the hold's end follows from both."
+    note = f"{bytes_are(rows)} {fixed_is(rows)} What is there at the hold's end follows from both."
     if analyses.costs.kernel_queued is not None:
         note += " Queued buffers are a reading of what happened to be in flight, and part of no sum."
     return Table("Memory that one more connection costs, in bytes", columns, lines, (len(lines) - 1,), note)

@@ -442,8 +442,8 @@ def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]
     found = []
     if rate is None:
         found.append(Finding("ramp_unknown", "info", "no rate was achieved: the ramp opened nothing"))
-    if not totals.whole.answered:
-        found.append(Finding("latency_unknown", "info", "latencies are not known: no heartbeat was answered"))
+    if not totals.whole.latency_us:
+        found.append(Finding("latency_unknown", "info", "latencies are not known: no heartbeat was answered, or waited for"))
     return found
 
 

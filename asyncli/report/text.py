@@ -25,13 +25,13 @@ from asyncli.report.again import command_for_the_server
 from asyncli.report.summary import PhaseSpan, RunPart, Summary
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
 from asyncli.report.words import (
-    FIXED,
     POOLED,
     about,
     about_to,
     bytes_each,
     ceiling,
     cost_rows,
+    fixed_is,
     interval,
     kept_less,
     milliseconds,
@@ -237,7 +237,7 @@ def _cost(summary: Summary) -> Iterable[RenderableType]:
     yield table
     methods = _methods([(row.label.partition(",")[0], row.cost) for row in rows if row.name != "residual"])
     yield _note(Text(methods, "dim"))
-    yield _note(Text(FIXED, "dim"))
+    yield _note(Text(fixed_is(rows), "dim"))
     stays = _stays(summary)
     if stays:
         yield _note(Text(stays))

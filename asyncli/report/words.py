@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from asyncli.analysis.cost import SURE, Cost
@@ -53,11 +54,25 @@ class CostRow(NamedTuple):
         return f"{self.ends} × {format_bytes(whole / self.ends)}" if self.ends > 1 else format_bytes(whole)
 
 
-#: Whose fixed part asyncli's is.
-FIXED = (
-    "Fixed: what is there without any, and what the first ones take once; of asyncli, that of the processes that hold them, "
-    "without the one that measures and reports."
-)
+def fixed_is(rows: Sequence[CostRow]) -> str:
+    """What the fixed parts of these rows are, and whose asyncli's is. Differences of two levels have in their bytes what the
+    first ones take once, and slopes have it here.
+    """
+    levels = {row.cost.of_levels for row in rows if row.cost is not None and row.name != "residual"}
+    once = "" if levels == {True} else f", and{', of slopes,' if True in levels else ''} what the first ones take once"
+    return (
+        f"Fixed: what is there without any{once}; of asyncli, that of the processes that hold them, "
+        "without the one that measures and reports."
+    )
+
+
+def bytes_are(rows: Sequence[CostRow]) -> str:
+    """What the bytes of these rows are."""
+    levels = {row.cost.of_levels for row in rows if row.cost is not None and row.name != "residual"}
+    two = "the difference of two levels, before and in the hold, by the connections"
+    if levels == {True}:
+        return f"Bytes are {two}."
+    return f"Bytes are the slope: what one more connection adds{f'; or else {two}' if True in levels else ''}."
 
 
 def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:

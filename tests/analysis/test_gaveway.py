@@ -277,13 +277,19 @@ def fewer(most: int) -> Change:
             seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False),
             "no forecast, as 7 connections were lost: it looks as if this gave way: 9 died of unheard_of",
         ),
+        (
+            seen(failed("other", 1)),
+            "no forecast, as 1 connect failed: 2,000 of 2,000 were held, 0 lost; nothing that was read says what gave way",
+        ),
     ],
 )  # fmt: skip
 def test_where_connections_were_lost_or_refused_it_is_said_what_gave_way(one: Seen, said: str) -> None:
     finding = instead_of_forecast(one)
     assert finding is not None
     assert (finding.code, finding.evidence) == ("gave_way", said)
+    # A soak has no steps: of these speaks capacity.
     assert finding.remedy
+    assert "step" not in finding.remedy
 
 
 @pytest.mark.parametrize("changes", [(), (of_ours,)])

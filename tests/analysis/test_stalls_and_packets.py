@@ -128,6 +128,18 @@ def test_when_answers_came_late_is_said() -> None:
     assert "and once more, 9 s in all" in both.evidence
 
 
+def test_of_a_run_of_before_the_latencies_are_of_answers_alone() -> None:
+    # Half of each second's heartbeats broke; the newer histogram has them too, and then half of it is no answer.
+    old, new = slow(30, 33), slow(30, 33)
+    for run, per in ((old, 1), (new, 2)):
+        for _, tick in run.ticks:
+            tick.beats_failed = tick.answered
+            tick.latency_us.merge(spread(10_000_000, tick.answered * (per - 1)))
+    (found,) = told(old)
+    assert "0.421 ms at the best of times" in found.evidence
+    assert [one.evidence.rpartition(", and")[2] for one in told(new)] == [found.evidence.rpartition(", and")[2]]
+
+
 @pytest.mark.parametrize("why", ["never", "not for long", "always", "not by much", "we were late", "given up", "nobody was answered"])
 def test_latencies_that_are_no_spell(why: str) -> None:
     first, last = {"never": (900, 901), "not for long": (30, 31), "always": (0, 900)}.get(why, (30, 33))

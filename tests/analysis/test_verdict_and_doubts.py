@@ -18,7 +18,7 @@ from asyncli.analysis.verdict import exit_status, judge
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.plan import Plan
-from asyncli.records import CUT, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
+from asyncli.records import CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
 from asyncli.store.reader import Run
 from asyncli.units import format_clock
 
@@ -383,6 +383,12 @@ def test_error_statuses() -> None:
     assert deaths.statuses(Tick(by_status={200: 5, 301: 1})) == []
     (finding,) = deaths.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
     assert "2 x 404, 1 x 503" in finding.evidence
+
+
+def test_where_nothing_listens_the_verdict_says_so() -> None:
+    here = Finding(NOTHING_LISTENS, "error", "nothing listens on 127.0.0.1:1 of this host: the run did not begin")
+    said = judge(PLAN, totals(0, 0), saturated=False, complete=True, findings=[here])
+    assert (said.verdict, said.why) == ("untested", here.evidence)
 
 
 def test_a_user_who_stops_the_run_is_named_and_no_server_is_blamed() -> None:

@@ -46,6 +46,14 @@ def test_a_run_may_be_read_often_at_first_and_gives_that_back() -> None:
     assert rounds(Schedule("server_memory"), 0.006, 8)[0] == [0, 2, 4, 6], "without a run there is nothing to be ahead of"
 
 
+def test_a_run_of_no_time_has_nothing_to_be_ahead_of() -> None:
+    # --hold 0 without a baseline, a residue or a second batch: the first round begins before the run does.
+    schedule = Schedule("server_memory")
+    schedule.begin(0.1, 0.0)
+    assert schedule.spent(0.0, 0.006) is None
+    assert not schedule.due(1.0)
+
+
 def test_what_was_not_used_for_long_is_not_saved() -> None:
     schedule = Schedule("server_memory")
     schedule.begin(0, 100)

@@ -239,7 +239,10 @@ EXPECTED_MISSING = {
     ),
     "nothing": ("Nothing was recorded over time: the run ended before its first second.",),
     "elsewhere": ("The server's own counts are not known, so there is nothing to compare.",),
-    "short": ("With what the first ones take once, a connection costs",),
+    "short": (
+        "With what the first ones take once, a connection costs", "Bytes are the difference of two levels, before and in the hold",
+        "Fixed: what is there without any; of asyncli",
+    ),
 }  # fmt: skip
 
 
@@ -249,6 +252,16 @@ def test_the_tile_is_the_servers_drift_and_not_the_flattest_of_all() -> None:
     assert "memory in the hold flat" not in page.text
     # Of a server that was not sampled there is none.
     assert "memory in the hold" not in page_of("elsewhere")[1].text
+
+
+def test_the_tile_of_heartbeats_names_those_that_were_given_up() -> None:
+    # They are among the latencies: no heartbeat was answered in 10 s.
+    run = a_run(500)
+    for _, tick in run.ticks:
+        tick.beats_failed, tick.answered = tick.answered, 0
+    analyses = analyse(run)
+    assert "answered or given up in" in Page(render(run, summarise(run, analyses), analyses)).text
+    assert "heartbeat answered in" in page_of("good")[1].text
 
 
 @pytest.mark.parametrize("name", EXPECTED_MISSING)

@@ -97,6 +97,15 @@ def test_every_null_has_its_finding() -> None:
             assert part in (".plan", ".environment", ".run") or says[part] in codes, path
 
 
+def test_latencies_of_what_was_never_answered_are_what_it_waited() -> None:
+    run = a_run(500)
+    for _, tick in run.ticks:
+        tick.beats_failed, tick.answered = tick.answered, 0
+    summary = summarise(run)
+    assert summary.heartbeats.latency_ms.p50 is not None
+    assert "latency_unknown" not in {one.code for one in summary.findings}
+
+
 @pytest.mark.parametrize(("local", "read_before", "remedy"), [(True, False, True), (False, False, False), (True, True, False)])
 def test_processes_are_asked_for_only_where_they_can_be_named_and_are_not_known(
     local: bool, read_before: bool, remedy: bool

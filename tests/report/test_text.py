@@ -164,6 +164,9 @@ def test_a_difference_of_two_levels_is_called_what_it_is_and_one_remedy_gives_a_
     assert "With what the first ones take once, a connection costs " in text
     assert "Difference of two levels, with what the first connections take once; for nginx of PSS (6 samples before" in text
     assert "One more connection costs" not in text
+    # What the first ones take once is in the bytes of a difference, and so not in the fixed part.
+    assert "Fixed: what is there without any; of asyncli" in text
+    assert "Fixed: what is there without any, and what the first ones take once; of asyncli" in flat(printed(a_run(30_000)))
     assert set(re.findall(r"--(?:ramp|interval|plateaus) \S+", text)) == {"--ramp 100/s"}
 
 
