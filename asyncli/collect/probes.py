@@ -64,7 +64,8 @@ class Schedule:
         """
         self._debt_s = max(0.0, self._debt_s - self._budget * (now_s - self._at_s)) + cost_s
         self._at_s = now_s
-        left_s = self._begun_s + self._run_s - now_s
+        # A reading may have begun just before the run.
+        left_s = min(self._run_s, self._begun_s + self._run_s - now_s)
         ahead_s, giving_back = (self._ahead_s * left_s / self._run_s, self._ahead_s / self._run_s) if left_s > 0 else (0.0, 0.0)
         rest_s = (self._debt_s / self._budget - ahead_s) / (1 - giving_back)
         # A reading at a phase border, between two seconds, must not cost an affordable probe the next second. The little less
