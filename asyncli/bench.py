@@ -188,8 +188,9 @@ class Bench:
                 self._on_tick(t_s, tick)
                 self._connects += tick.opened
                 self._refusals += tick.failures.get("refused", 0)
-                if not self._connects and self._refusals >= 2 * len(self._shard.destinations):
-                    # Each address twice: a refusal is an answer, where a timeout may be a packet lost.
+                if not self._connects and self._refusals >= 2 * len(self._shard.destinations) and not tick.connecting:
+                    # As many as two from each address: a refusal is an answer, where a timeout may be a packet lost. While one
+                    # takes its time, the others may have given them all.
                     self._refused = True
                     self._stopped.set()
                 for number in tick.dropped.keys() - self._given_up:

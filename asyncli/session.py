@@ -642,8 +642,11 @@ class Soak:
         """Nothing has connected, and enough attempts have failed to say that nothing will."""
         if self._opened:
             return False
-        # Each address has refused twice: a refusal is an answer, where a timeout may be a packet lost.
-        refused = self._refused >= 2 * len(self._destinations) > 0
+        # So many refusals as two from each address: a refusal is an answer, where a timeout may be a packet lost. But one address
+        # may have given them all, while another has not been tried yet or takes its time.
+        ramp, addresses = self.plan.schedule, len(self._destinations)
+        each_s = ramp.due_s((min(addresses, ramp.connections) - 1) // ramp.batch)
+        refused = self._refused >= 2 * addresses > 0 and self._last.second >= each_s and not self._last.connecting
         return refused or self._failures >= min(_FAILURES_THAT_SETTLE_IT, self.plan.connections)
 
     # -- what comes in

@@ -105,8 +105,11 @@ def ask_program(path: str, flag: str, fd: int | None = None) -> str:
     except (OSError, ValueError):
         return ""
     assert process.stdout is not None
+    # Not select(): it takes no descriptor past 1,023, of which an agent or a notebook may have more.
+    poll = select.poll()
     with process.stdout as pipe:
-        while len(said) < _LONGEST_ANSWER and select.select([pipe], [], [], max(0.0, until_s - time.monotonic()))[0]:
+        poll.register(pipe, select.POLLIN)
+        while len(said) < _LONGEST_ANSWER and poll.poll(max(0.0, until_s - time.monotonic()) * 1e3):
             part = os.read(pipe.fileno(), _LONGEST_ANSWER - len(said))
             if not part:
                 break

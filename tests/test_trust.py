@@ -136,6 +136,16 @@ def test_who_could_change_a_step_of_the_way(uid: int, mode: int, safe: bool) -> 
     assert (trust._open_to_others(("/there", found)) == "") is safe
 
 
+def test_a_program_is_asked_where_a_thousand_files_are_open() -> None:
+    # An agent has a connection each, and a notebook whatever its user opened.
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        assert "Python" in ask_program(PYTHON, "--version")
+    finally:
+        for fd in many:
+            os.close(fd)
+
+
 def test_a_program_is_asked_with_little_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASYNCLI_TOKEN", "secret")
 

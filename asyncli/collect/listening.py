@@ -1,8 +1,13 @@
-"""Whether anything listens where the plan aims, on this host: by its tables of sockets, so that nothing is sent to the target."""
+"""Whether anything listens where the plan aims, on this host: by its tables of sockets, so that nothing is sent to a server.
+
+Only where they have nothing one connect tells: a rule of the kernel's may lead it elsewhere, as to a container's published port.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -13,6 +18,11 @@ from asyncli.units import format_duration
 
 # Whoever waits for a server that is starting up wants it as soon as it listens; the tables take less than a millisecond.
 _LOOK_EVERY_S = 0.1
+# A connect to this host is refused within a millisecond. One that is led elsewhere and takes longer is no refusal.
+_REFUSED_WITHIN_S = 0.1
+
+# Or there is no way to it at all.
+_REFUSED = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT}
 
 #: Address and port.
 Place = tuple[str, int]
@@ -29,8 +39,21 @@ def unheard(places: Collection[Place], proc: Path = PROC) -> str:
                 return ""
     except OSError:
         return ""
+    if not all(_refuses(*one) for one in places):
+        return ""
     shown = ", ".join(f"{f'[{address}]' if ':' in address else address}:{port}" for address, port in sorted(places))
     return f"nothing listens on {shown}"
+
+
+def _refuses(address: str, port: int) -> bool:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as sock:
+            sock.settimeout(_REFUSED_WITHIN_S)
+            sock.connect((address, port))
+            # A local port may have been chosen that is the very one: it is connected to itself (RFC 9293, 3.5).
+            return bool(sock.getsockname() == sock.getpeername())
+    except OSError as error:
+        return error.errno in _REFUSED
 
 
 async def wait_for_listener(

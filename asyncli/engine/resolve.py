@@ -56,15 +56,16 @@ def lay_out(plan: Plan, *, ports: int, nofile: int, cpus: int) -> Spread:
 
 
 def _addresses(host: str, port: int) -> list[tuple[int, str]]:
+    """Of a name the addresses that this host has a way to; all, where it has one to none of them."""
     try:
-        # The flag is the C library's default for who gives none: no IPv6 is asked for where the host has none.
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+        # Without AI_ADDRCONFIG, which takes a family for absent that is on loopback alone: there it refuses even "::1".
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise PlanError(f"host {host!r} cannot be resolved ({_words(error)}); check the name, or write its address") from None
     addresses = dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found if family in _FAMILIES)
     if not addresses:
         raise PlanError(f"host {host!r} has neither an IPv4 nor an IPv6 address; write its address")
-    return list(addresses)
+    return [one for one in addresses if _way(Destination(one[0], one[1], port)) is not None] or list(addresses)
 
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)

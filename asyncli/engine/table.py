@@ -291,12 +291,14 @@ class Table:
     def _reopen(self, row: int, now: float) -> None:
         """Open what was lost, where the pace has room for it; else have it wait for its place."""
         every_s, booked = self._reopen_every_s, row in self._booked
+        # An attempt that goes on at another address has had its place: a name that leads nowhere must not stretch the ramp.
+        goes_on = bool(self._failed_at) and self._failed_at.get(row, (0, 0))[1] > 0
         # As in the ramp, a batch may go at once.
         following = max(self._next_reopen, now - self._batch_size * every_s) + every_s
-        if len(self._connecting) < MOST_PENDING and (booked or self._next_reopen <= now):
+        if len(self._connecting) < MOST_PENDING and (booked or goes_on or self._next_reopen <= now):
             if booked:
                 self._booked.remove(row)
-            else:
+            elif not goes_on:
                 self._next_reopen = following
             self._open(range(row, row + 1))
         else:

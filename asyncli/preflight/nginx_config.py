@@ -24,9 +24,11 @@ from asyncli.trust import User, ask_server, read_regular, user_of
 _WORKER_CONNECTIONS, _KEEPALIVE_TIMEOUT_S, _HEADER_TIMEOUT_S, _KEEPALIVE_TIME_S = 512, 75.0, 60.0, 3600.0
 # keepalive_requests rose from 100 to 1000 and keepalive_time came in this version.
 _MODERN = (1, 19, 10)
-# What is read of a configuration, each file as often as it is included: crossplane takes 0.4 s for 1 MB. A server's own files are
-# seldom more than some hundred kB, in tens of files; nested includes of a hostile one would grow without end.
+# What is read of a configuration: crossplane takes 0.4 s for 1 MB. A server's own files are seldom more than some hundred kB.
 _MOST_BYTES, _MOST_FILES, _DEEPEST = 4 << 20, 2_000, 16
+# ... and what it is of, a file's as often as it is included. A thousand sites that include five files of ten each have 50,000;
+# nested includes of a hostile one would grow without end.
+_MOST_DIRECTIVES = 200_000
 # In sites/*/conf.d/*.conf there are two; five would walk a whole disk.
 _MOST_WILD = 2
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "M": 2592000.0, "y": 31536000.0}
@@ -166,8 +168,9 @@ def read_nginx(
     ]
     try:
         return _config(path, version, parsed + said)
-    except (ValueError, IndexError, OverflowError) as error:
-        return _unreadable(f"{path}: {error}", f"`{exe or 'nginx'} -t` says what is wrong with it")
+    except (ValueError, IndexError, OverflowError, KeyError) as error:
+        why = "events, http, server or location without its block" if isinstance(error, KeyError) else error
+        return _unreadable(f"{path}: {why}", f"`{exe or 'nginx'} -t` says what is wrong with it")
 
 
 class _UnreadableError(Exception):
@@ -196,12 +199,15 @@ def _option(command_line: str, flag: str) -> str | None:
 class _Reader:
     """A configuration with what it includes, as ``user`` (None: we) may read it, within bounds.
 
-    crossplane opens included files itself, whatever they are; so it gets one file's text at a time.
+    crossplane opens included files itself, whatever they are; so it gets one file's text at a time. Each is read once, however
+    many include it.
     """
 
     def __init__(self, main: Path, user: User | None) -> None:
         self._main, self._user = str(main), user
-        self._bytes, self._files = _MOST_BYTES, _MOST_FILES
+        self._bytes, self._files, self._directives = _MOST_BYTES, _MOST_FILES, _MOST_DIRECTIVES
+        # By path: what a file is of, and how many directives that are.
+        self._known: dict[str, tuple[list[Directive], int]] = {}
 
     def read(self) -> list[Directive]:
         """All directives, includes replaced by what they name. Raises _UnreadableError: where and why, and no line of a file."""
@@ -212,6 +218,10 @@ class _Reader:
 
     def _file(self, path: str, said: str, outer: tuple[str, ...]) -> list[Directive]:
         """``said``: what names it, which is all that a message may tell: a pattern finds names that its user may not see."""
+        if path in self._known:
+            block, directives = self._known[path]
+            self._take(directives)
+            return block
         self._files -= 1
         if self._files < 0 or len(outer) > _DEEPEST:
             raise _UnreadableError(f"{said}: more than {_MOST_FILES:,} files, or one that includes itself")
@@ -220,7 +230,15 @@ class _Reader:
         except (OSError, ValueError) as error:
             raise _UnreadableError(f"{said} {self._why(error)}") from None
         self._bytes -= len(text)
-        return self._included(_parse(text, said), (*outer, path))
+        before = self._directives
+        block = self._included(_parse(text, said), (*outer, path))
+        self._known[path] = block, before - self._directives
+        return block
+
+    def _take(self, directives: int) -> None:
+        self._directives -= directives
+        if self._directives < 0:
+            raise _UnreadableError(f"{self._main}: more than {_MOST_DIRECTIVES:,} directives, with those of what it includes")
 
     def _why(self, error: OSError | ValueError) -> str:
         match getattr(error, "errno", None):
@@ -234,6 +252,7 @@ class _Reader:
 
     def _included(self, block: list[Directive], outer: tuple[str, ...]) -> list[Directive]:
         flat = []
+        self._take(len(block))
         for one in block:
             if "block" in one:
                 one["block"] = self._included(one["block"], outer)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from asyncli.collect.listening import unheard
 from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, matching_inodes, topmost
 from asyncli.collect.procfs import Listener
 from asyncli.errors import HostError
+from asyncli.lab.network import Network
 from asyncli.plan import Plan
 
 # Two processes of one listening socket, as a server that forks: the parent listens, the child inherits.
@@ -232,3 +234,18 @@ def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_pa
         assert unheard([("127.0.0.3", anywhere.getsockname()[1])]) == ""
     # Where there are no tables, nothing is known.
     assert unheard([("127.0.0.1", 1)], tmp_path) == ""
+
+
+def test_a_port_that_a_rule_leads_elsewhere_is_heard() -> None:
+    """As a container's published port, or a node port of Kubernetes: no table of this host's has a listener there."""
+    try:
+        with Network({"server": "10.77.0.8/24"}) as network, network.inside("server"):
+            rule = "add table ip nat; add chain ip nat output { type nat hook output priority -100; };"
+            rule += " add rule ip nat output tcp dport 8080 redirect to :8081"
+            if shutil.which("nft") is None or subprocess.run(["nft", rule], capture_output=True, check=False).returncode:
+                pytest.skip("no nft, or no NAT in this kernel")
+            assert unheard([("10.77.0.8", 8080)]) == "nothing listens on 10.77.0.8:8080"
+            with socket.create_server(("", 8081)):
+                assert unheard([("10.77.0.8", 8080)]) == ""
+    except HostError as error:
+        pytest.skip(str(error))

@@ -100,3 +100,11 @@ def test_an_outage_is_said_when_it_begins_and_when_it_ends() -> None:
     assert "gap of 30 s" in back.evidence
     assert outage.answered(32) is None
     assert outage.failed(33, "again") is not None
+
+
+def test_a_run_of_no_length_has_nothing_to_be_ahead_of() -> None:
+    # No baseline, no hold, no residue, one batch; and a reading that began just before it.
+    one = Schedule("server_memory")
+    one.begin(100.0, 0.0)
+    assert one.spent(99.9, 0.002) is None
+    assert one.due(101.0)

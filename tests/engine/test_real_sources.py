@@ -67,6 +67,34 @@ def test_an_address_without_a_way_does_not_make_the_server_remote(network: Netwo
         assert (found.local, len(found.destinations)) == (local, 2)
 
 
+def test_a_family_that_is_on_loopback_alone_is_no_absent_one(network: Network) -> None:
+    with network.inside("client"):
+        Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6").write_text("1", encoding="ascii")
+        Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6").write_text("0", encoding="ascii")
+        for words in ("link set lo up", "addr replace ::1/128 dev lo"):
+            subprocess.run(["ip", *words.split()], check=True)
+        assert [one.address for one in _destinations("http://[::1]:8080/")] == ["::1"]
+        # And IPv4 where all else is IPv6.
+        Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6").write_text("0", encoding="ascii")
+        for words in ("addr flush dev eth0", "-6 addr add fd00:77::9/64 dev eth0 nodad"):
+            subprocess.run(["ip", *words.split()], check=True)
+        assert [one.address for one in _destinations("http://127.0.0.1:8080/")] == ["127.0.0.1"]
+
+
+def test_of_a_name_only_the_addresses_with_a_way_are_tried(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 80, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.77.0.8", 80))]  # fmt: skip
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    with network.inside("client"):
+        assert [one.address for one in _destinations("http://server.example/")] == ["10.77.0.8"]
+        subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
+        assert [one.address for one in _destinations("http://server.example/")] == ["2001:db8::1", "10.77.0.8"]
+
+
+def _destinations(url: str) -> tuple[Destination, ...]:
+    return lay_out(Plan(urls=(url,), connections=2), ports=1000, nofile=1024, cpus=1).destinations
+
+
 def test_an_address_that_is_a_network_by_itself_stands_for_its_interface(network: Network) -> None:
     with network.inside("client"):
         for words in ("addr del 10.77.0.9/24 dev eth0", "addr add 10.77.0.9/32 dev eth0", "addr add 10.88.0.5/32 dev eth0",

@@ -418,6 +418,21 @@ def test_where_no_address_answers_each_attempt_has_failed_once(error: int) -> No
     assert len(net.tried) == 20
 
 
+def test_a_name_that_answers_nowhere_does_not_stretch_the_ramp_of_another() -> None:
+    answers = Destination(socket.AF_INET, "127.0.0.2", 80)
+    nowhere = [msgspec.structs.replace(one, target=1) for one in BOTH]
+    orders = shard(connections=1000, batch=1, interval="10ms", urls=["http://a/", "http://b/"])
+    net = _LeadsNowhere(errno.ECONNREFUSED, (1, 2))
+    table = Table(msgspec.structs.replace(orders, destinations=(answers, *nowhere)), 0, net)
+    table.start(0.0)
+    upcoming = table.turn()
+    while not table.ramped:
+        assert upcoming is not None
+        net.advance(upcoming)
+        upcoming = table.turn()
+    assert net.now <= orders.ramp.end_s + 0.1
+
+
 def test_an_address_that_worked_before_is_not_dropped_but_its_rows_go_to_the_next_one() -> None:
     net = _LeadsNowhere(errno.ECONNREFUSED, (0,), since_s=30.0)
     total, last = addressed(net, 300.0, connections=100)

@@ -160,6 +160,8 @@ def test_the_masters_own_words_say_where_it_is(tmp_path: Path, conf: Path) -> No
         ("include /dev/zero;", "/dev/zero cannot be read: not a regular file"),
         ("worker_processes many;", "invalid literal"),
         ("events {} http { keepalive_timeout soon; }", "'soon' is not a time"),
+        ("events;", "without its block"),
+        ("http { server 127.0.0.1; }", "without its block"),
     ],
 )
 def test_what_cannot_be_read_is_unknown_and_says_why(tmp_path: Path, text: str | None, why: str) -> None:
@@ -179,15 +181,39 @@ def test_a_configuration_has_a_bound_however_it_grows(tmp_path: Path) -> None:
     path.write_text("include 1;", encoding="utf-8")
     for level in range(1, 10):
         (tmp_path / str(level)).write_text(f"include {level + 1};\n" * 10, encoding="utf-8")
-    (tmp_path / "10").write_text("", encoding="utf-8")
+    (tmp_path / "10").write_text("daemon on;", encoding="utf-8")
+    check = read_nginx(None, path)
+    assert isinstance(check, Check)
+    assert "more than 200,000 directives" in check.detail
+    path.write_text("include many/*;", encoding="utf-8")
+    (tmp_path / "many").mkdir()
+    for number in range(2_000):
+        (tmp_path / "many" / str(number)).touch()
     check = read_nginx(None, path)
     assert isinstance(check, Check)
     assert "more than 2,000 files" in check.detail
+    path.write_text("include 1;", encoding="utf-8")
     for level in range(1, 10):
         (tmp_path / str(level)).write_text(f"include {level + 1};\n" + "#" * (1 << 20), encoding="utf-8")
     check = read_nginx(None, path)
     assert isinstance(check, Check)
     assert "longer than 4,194,304 bytes" in check.detail
+
+
+def test_a_file_that_many_sites_include_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "nginx.conf").write_text("events {} http { include sites-enabled/*; }", encoding="utf-8")
+    for name in ("sites-available", "sites-enabled", "snippets"):
+        (tmp_path / name).mkdir()
+    for name in ("tls", "log", "php"):
+        (tmp_path / "snippets" / name).write_text("keepalive_requests 7;", encoding="utf-8")
+    includes = " ".join(f"include snippets/{name};" for name in ("tls", "log", "php"))
+    for number in range(700):
+        site = f"server {{ listen 80; server_name s{number}; {includes} }}"
+        (tmp_path / "sites-available" / f"s{number}").write_text(site, encoding="utf-8")
+        (tmp_path / "sites-enabled" / f"s{number}").symlink_to(f"../sites-available/s{number}")
+    config = read_nginx(None, tmp_path / "nginx.conf")
+    assert isinstance(config, NginxConfig), config.detail
+    assert [one.timers.keepalive_requests for one in config.servers] == [7] * 700
 
 
 def test_no_path_at_all_is_unknown() -> None:
