@@ -214,7 +214,8 @@ def _in_all(
 ) -> Ceiling | None:
     """The host that was sampled: with asyncli and the server on it, or with one of them and its own end of each connection."""
     total = costs.host_total
-    if total is None:
+    if total is None or total.of_levels:
+        # Two levels of a whole host hold what its other programs did between them.
         return None
     listed = any(one.code == "descriptors_listed" for one in costs.findings)
     inodes = series(before, "kernel.listing_bytes").values if listed else []

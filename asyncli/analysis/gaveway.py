@@ -164,13 +164,16 @@ GAVE_WAY = "gave_way"
 
 
 def instead_of_forecast(seen: Seen) -> Finding | None:
-    """What gave way, and where, in a run that lost connections or could not open some; None for one that gives a forecast.
+    """What gave way, and where, in a run that lost connections or could not hold all; None for one that gives a forecast.
 
     What asyncli lost with processes of its own says nothing of the server.
     """
     whole = seen.totals.whole
     ours = whole.deaths.get("generator_lost")
     lost, failed = whole.lost - (ours.count if ours is not None else 0), sum(whole.failures.values())
+    if not lost and seen.totals.held >= seen.plan.connections:
+        # Nothing gave way: what failed to connect did so at a later attempt.
+        return None
     if not lost and not failed:
         return None
     did = [f"{format_many(lost, 'connection')} {'was' if lost == 1 else 'were'} lost"] if lost else []

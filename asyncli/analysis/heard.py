@@ -35,8 +35,11 @@ def unheard(totals: Totals, ticks: Ticks, phases: Sequence[Phase], plan: Plan) -
     if hold is None or drain is None:
         return None
     # A tick closes its second, and its heartbeats that were given up went out a timeout before.
-    faults = (t_s - 1.0 - plan.timeout_s for t_s, tick in ticks if "heartbeat_timeout" in tick.deaths)
-    since_s = max(hold.start_s, min(faults, default=hold.start_s))
+    faults = [t_s - 1.0 - plan.timeout_s for t_s, tick in ticks if "heartbeat_timeout" in tick.deaths]
+    # Of a silence of all to the end, however long after the first fault, its beginning counts.
+    answered_s = max((t_s for t_s, tick in ticks if tick.answered), default=hold.start_s)
+    silent = any(one >= answered_s - 1.0 for one in faults) and answered_s < drain.start_s
+    since_s = max(hold.start_s, min(faults, default=hold.start_s), answered_s if silent else hold.start_s)
     ago_s = drain.start_s - since_s
     # A bucket is 1/64 of its value wide: one that reaches into the time before counts, as doubt does.
     count = sum(n for key, n in totals.whole.heard_ms.counts.items() if bounds(key)[1] >= ago_s * 1e3)

@@ -83,7 +83,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
     if totals.held or totals.peak:
         found = costs(run.plan, *for_cost(run.gaps, run.phases, run.ticks, run.samples, run.environment), run.environment)
         # A slope whose interval reaches zero was drowned by whatever else the host did.
-        if found.host_total is not None and found.host_total.ci95[0] > 0:
+        if found.host_total is not None and found.host_total.ci95[0] > 0 and not found.host_total.of_levels:
             cost, of = found.host_total, "host_total"
         elif found.server_user is not None:
             cost, of = found.server_user, "server_user"

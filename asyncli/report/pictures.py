@@ -170,7 +170,7 @@ def _timeline_alt(over_time: Timeline, summary: Summary) -> str:
     lanes = f"; lost and failed by cause: {', '.join(f'{lane.cause} {format_count(lane.total)}' for lane in over_time.lanes)}"
     return (
         f"{format_duration(over_time.end_s)} on one axis: {panels}. At most {format_count(c.established_peak)} connections were "
-        f"held at once, {format_count(c.held)} at the end{lanes if over_time.lanes else '; none was lost'}."
+        f"open at once, {format_count(c.held)} held at the end{lanes if over_time.lanes else '; none was lost'}."
     )
 
 

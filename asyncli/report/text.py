@@ -71,7 +71,8 @@ def one_line(summary: Summary) -> str:
     line = f"{summary.verdict}: {why(summary)}"
     total, server = summary.cost.host_total, summary.cost.server_user
     for one, where in ((total, f"on {sides(summary.environment).host}"), (server, f"in {server_name(summary)}")):
-        if one is not None and one.ci95[0] > 0:
+        # Between two levels of the whole host lies also what its other programs took or gave back meanwhile.
+        if one is not None and one.ci95[0] > 0 and not (one is total and one.of_levels):
             line += f"; {'a connection' if one.of_levels else 'one more'} costs {with_error(one)} {where}"
             break
     return oneline(line.replace("±", "+-"))
@@ -120,6 +121,10 @@ def answer(summary: Summary) -> str:
         parts = parts[:-1] if cost.residual is not None else parts
         unknown = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
         return f"{each} {', '.join(parts)}; {unknown}."
+    if total is not None and total.of_levels and parts:
+        parts = parts[:-1] if cost.residual is not None else parts
+        rose = f"{sampled.host} in all took {with_error(total)}, with what its other programs took or gave back meanwhile"
+        return f"{each} {', '.join(parts)}; {rose}."
     if total is not None:
         whole = f"{each} {with_error(total)} on {sampled.host}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
@@ -325,7 +330,7 @@ def _connections(summary: Summary) -> Iterable[RenderableType]:
     ramp = summary.ramp
     achieved = "-" if ramp.achieved_per_s is None else f"{ramp.achieved_per_s:,.0f}/s"
     peak = format_count(c.established_peak)
-    yield _note(Text(f"ramp: {ramp.asked_per_s:,.0f}/s asked, {achieved} achieved; at most {peak} held at once"))
+    yield _note(Text(f"ramp: {ramp.asked_per_s:,.0f}/s asked, {achieved} achieved; at most {peak} open at once"))
     yield ""
 
 

@@ -43,3 +43,22 @@ def test_where_each_was_heard_nothing_is_said() -> None:
     totals = fold(run.ticks, run.phases)
     assert unheard(totals, run.ticks, run.phases, run.plan) is None
     assert not_heard(None, totals, run.plan) == []
+
+
+def test_a_silence_of_all_to_the_end_counts_from_its_beginning_however_early_the_first_fault() -> None:
+    run = a_run(100)
+    drain = next(one for one in run.phases if one.name == "drain")
+    run.ticks[30][1].deaths = {"heartbeat_timeout": Deaths(count=1)}
+    for t_s, tick in run.ticks:
+        if t_s > drain.start_s - 15.0:
+            tick.answered = 0
+    # Given up after ten seconds: it was asked five seconds after the last answer.
+    last = max(t_s for t_s, _ in run.ticks if t_s <= drain.start_s)
+    next(tick for t_s, tick in run.ticks if t_s == last).deaths = {"heartbeat_timeout": Deaths(count=1)}
+    for ago_s, many in ((5.0, 20), (20.0, 80)):
+        for _ in range(many):
+            run.ticks[-1][1].heard_ms.add(ago_s * 1e3)
+    seen = unheard(fold(run.ticks, run.phases), run.ticks, run.phases, run.plan)
+    assert seen is not None
+    assert (seen.count, seen.fault) == (80, True)
+    assert seen.ago_s == pytest.approx(15.0, abs=2.0)

@@ -98,7 +98,7 @@ def test_the_servers_cost_stands_in_where_the_hosts_is_drowned() -> None:
 def test_a_difference_of_two_levels_is_called_that() -> None:
     short = listed(a_run(3000), "a.db", 1, changed_s=1e6, age_s=1.0)
     (line,) = printed(Listing("x", [short], []), 160)[1:]
-    assert "(two levels)" in line
+    assert "(server, two levels)" in line
     assert "levels" not in printed(Listing("x", [one()], []), 160)[1]
 
 

@@ -327,6 +327,8 @@ def test_the_first_limit_is_not_said_to_be_the_first_of_what_was_not_read(known:
 def test_after_a_failure_the_answer_says_what_gave_way_in_place_of_a_forecast() -> None:
     run = a_run(100_000)
     run.ticks[5][1].failures["refused"] = 7
+    for _, tick in run.ticks:
+        tick.held_at_drain = max(0, tick.held_at_drain - 7)
     summary = summarise(run)
     assert (summary.forecast.memory, summary.forecast.ceilings, summary.forecast.first) == (None, [], None)
     assert room(summary) == "No forecast, as 7 connects failed: 7 connects were refused."
