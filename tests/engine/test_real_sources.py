@@ -111,7 +111,7 @@ def test_a_soak_uses_them_in_turn(network: Network, tmp_path: Path) -> None:
         Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20199", encoding="ascii")
     with _counting(network) as seen:
         with network.inside("client"):
-            soak = [sys.executable, "-m", "asyncli", "soak", "-c", "240", "-k", "3600", "--ramp", "20/10ms", "--hold", "1s", "--baseline", "0.2s",
+            soak = [sys.executable, "-m", "asyncli", "soak", "-c", "240", "-k", "365d", "--ramp", "20/10ms", "--hold", "1s", "--baseline", "0.2s",
                     "--residue", "0", "--out", "a.db", "--json", "a.json", "--quiet", URL]  # fmt: skip
             done = subprocess.run(soak, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         assert done.returncode == 0, done.stderr
@@ -137,7 +137,7 @@ def test_the_preflight_refuses_what_one_address_cannot_and_its_command_mends_it(
 
 @contextlib.contextmanager
 def _counting(network: Network) -> Iterator[Counter[str]]:
-    """A server on the server's host that answers each HEAD, and counts connections by where they come from."""
+    """A server on the server's host that answers a connection's first HEAD alone, and counts connections by where they come from."""
     seen: Counter[str] = Counter()
     with network.inside("server"):
         listener = socket.create_server(("10.77.0.8", 8080), backlog=512)
