@@ -99,7 +99,7 @@ def judge(
     failed = sum(whole.failures.values())
     retried = f"; {format_many(failed, 'attempt')} to connect failed on the way" if failed else ""
     # With --first-beat sleep some may never have been heard at all.
-    silent = f", {unheard.count:,} of them not heard in its last {format_duration(unheard.ago_s)}" if unheard else ""
+    silent = f", {unheard.count:,} of them not heard in the last {format_duration(unheard.ago_s)} of the hold" if unheard else ""
     said = f"{held:,} of {asked:,} connections were held to the end{silent}, and {lost}{retried}{by_hand}"
     return Judgement("passed", said + _answered_with_errors(whole))
 

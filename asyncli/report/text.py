@@ -70,10 +70,14 @@ def one_line(summary: Summary) -> str:
     """Verdict and answer in one line."""
     line = f"{summary.verdict}: {why(summary)}"
     total, server = summary.cost.host_total, summary.cost.server_user
+    if summary.verdict == "untested":
+        # Memory moved, but by no connection that is known to have been one.
+        return oneline(line)
     for one, where in ((total, f"on {sides(summary.environment).host}"), (server, f"in {server_name(summary)}")):
         # Between two levels of the whole host lies also what its other programs took or gave back meanwhile.
         if one is not None and one.ci95[0] > 0 and not (one is total and one.of_levels):
-            line += f"; {'a connection' if one.of_levels else 'one more'} costs {with_error(one)} {where}"
+            each = "with what the first ones take once, a connection" if one.of_levels else "one more"
+            line += f"; {each} costs {with_error(one)} {where}"
             break
     return oneline(line.replace("±", "+-"))
 
@@ -98,6 +102,8 @@ def server_name(summary: Summary) -> str:
 def answer(summary: Summary) -> str:
     """The one question's answer as a sentence: what one more connection costs, and where; of two levels what one takes."""
     cost, sampled = summary.cost, sides(summary.environment)
+    if summary.connections.opened and not summary.heartbeats.answered:
+        return "What one more connection costs is not known: nothing ever answered."
     if not_seen := _server_not_seen(summary):
         return not_seen
     end = "for this end of it" if sampled.far is None else "for its end of it"
@@ -114,7 +120,8 @@ def answer(summary: Summary) -> str:
     ]
     total = cost.host_total
     each = "One more connection costs"
-    if any(one is not None and one.of_levels for one in (total, cost.server_user)):
+    first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
+    if first is not None and first.of_levels:
         each = "With what the first ones take once, a connection costs"
     if total is not None and total.ci95[0] <= 0 and parts:
         # Whatever else the host did hides the connections in its memory: lead with what was measured apart.

@@ -133,6 +133,6 @@ def test_what_sleeps_through_the_hold_is_named(tmp_path: Path) -> None:
     counts = as_written(summary, "test_what_sleeps_through_the_hold_is_named")
     assert counts["held"] == N
     assert counts["not_heard"] >= 0.9 * N
-    assert f"{counts['not_heard']} of them not heard in its last" in done.out + done.err
+    assert f"{counts['not_heard']} of them not heard in the last" in done.out + done.err
     (found,) = (one for one in summary["findings"] if one["code"] == "not_heard")
     assert "5 min 10 s" in found["remedy"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import SHORT, Program, codes, recorded, report, serving, until
+from programs import SHORT, Program, codes, recorded, report, require_whole, serving, until
 from skew import Skew
 
 from asyncli.lab.nginx import LabNginx
@@ -231,14 +231,14 @@ def test_a_stepped_wall_clock_moves_nothing_but_what_people_read(tmp_path: Path,
         program.signal()
         done = program.wait()
         summary = report(tmp_path, "run.db")
-        assert (done.status, done.err, summary["run"]["verdict"]) == (0, "", "passed")
+        assert done.err == ""
+        require_whole(done.status, summary)
         assert exact(summary, server.accepts, server.requests)
     forward, back = evidence(summary, "clock_stepped")
     assert forward.startswith("this machine's wall clock was stepped forward by 1 h, to ")
     assert back.startswith("this machine's wall clock was stepped back by 2 h, to ")
     assert summary["run"]["duration_s"] < 60
     assert summary["heartbeats"]["latency_ms"]["max"] < 60_000
-    assert summary["generator"]["saturated"] is False
     run = recorded(tmp_path / "run.db")
     assert run is not None
     instants = [t_s for t_s, _ in run.ticks]
