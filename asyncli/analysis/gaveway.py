@@ -171,10 +171,8 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     whole = seen.totals.whole
     ours = whole.deaths.get("generator_lost")
     lost, failed = whole.lost - (ours.count if ours is not None else 0), sum(whole.failures.values())
-    if not lost and seen.totals.held >= seen.plan.connections:
-        # Nothing gave way: what failed to connect did so at a later attempt.
-        return None
-    if not lost and not failed:
+    # What failed to connect and did so at a later attempt gave way to nothing.
+    if not lost and (not failed or seen.totals.held >= seen.plan.connections):
         return None
     did = [f"{format_many(lost, 'connection')} {'was' if lost == 1 else 'were'} lost"] if lost else []
     did += [f"{format_many(failed, 'connect')} failed"] if failed else []

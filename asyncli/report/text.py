@@ -123,15 +123,13 @@ def answer(summary: Summary) -> str:
     first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
     if first is not None and first.of_levels:
         each = "With what the first ones take once, a connection costs"
-    if total is not None and total.ci95[0] <= 0 and parts:
-        # Whatever else the host did hides the connections in its memory: lead with what was measured apart.
+    if total is not None and parts and (total.ci95[0] <= 0 or total.of_levels):
+        # Whatever else the host did is in its memory too, or hides the connections there: lead with what was measured apart.
         parts = parts[:-1] if cost.residual is not None else parts
-        unknown = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
-        return f"{each} {', '.join(parts)}; {unknown}."
-    if total is not None and total.of_levels and parts:
-        parts = parts[:-1] if cost.residual is not None else parts
-        rose = f"{sampled.host} in all took {with_error(total)}, with what its other programs took or gave back meanwhile"
-        return f"{each} {', '.join(parts)}; {rose}."
+        whole = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
+        if total.ci95[0] > 0:
+            whole = f"{sampled.host} in all took {with_error(total)}, with what its other programs took or gave back meanwhile"
+        return f"{each} {', '.join(parts)}; {whole}."
     if total is not None:
         whole = f"{each} {with_error(total)} on {sampled.host}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."

@@ -179,12 +179,18 @@ async def test_a_stranger_uses_up_nothing_of_those_who_have_the_token(agent: Age
     assert (await ask(agent, "GET /metrics"))[0] == 200
 
 
-async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 8)
+def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The agent's, with a certificate made for it, and that of who trusts it."""
     authority, theirs = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(theirs)
     ours = ssl.create_default_context()
     authority.configure_trust(ours)
+    return theirs, ours
+
+
+async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 8)
+    theirs, ours = tls_contexts()
     async with an_agent(theirs) as agent:
         # Who does not trust it is told of.
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -211,10 +217,7 @@ async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch:
 async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 1,000 connects a second a place lasts 64 ms, and a newcomer's handshake takes some round trips."""
     monkeypatch.setattr(module, "_MOST_CONNECTIONS", 8)
-    authority, theirs = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(theirs)
-    ours = ssl.create_default_context()
-    authority.configure_trust(ours)
+    theirs, ours = tls_contexts()
     async with an_agent(theirs) as agent:
         crowd: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 

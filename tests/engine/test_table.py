@@ -392,16 +392,20 @@ def test_an_address_that_leads_nowhere_costs_nothing_where_another_answers(error
     assert sum(destination == 0 for _, destination in net.tried) <= 64
 
 
-@pytest.mark.parametrize("error", NOWHERE)
-def test_the_ramp_lasts_until_each_has_been_at_the_next_address(error: int) -> None:
-    net = _LeadsNowhere(error)
-    table = Table(msgspec.structs.replace(shard(connections=1, connect_timeout=5), destinations=BOTH), 0, net)
+def until_ramped(table: Table, net: SimNet) -> None:
     table.start(0.0)
     upcoming = table.turn()
     while not table.ramped:
         assert upcoming is not None
         net.advance(upcoming)
         upcoming = table.turn()
+
+
+@pytest.mark.parametrize("error", NOWHERE)
+def test_the_ramp_lasts_until_each_has_been_at_the_next_address(error: int) -> None:
+    net = _LeadsNowhere(error)
+    table = Table(msgspec.structs.replace(shard(connections=1, connect_timeout=5), destinations=BOTH), 0, net)
+    until_ramped(table, net)
     assert table.held == 1
     # At once after what the first one took, not after a backoff.
     assert [destination for _, destination in net.tried] == [0, 1]
@@ -424,12 +428,7 @@ def test_a_name_that_answers_nowhere_does_not_stretch_the_ramp_of_another() -> N
     orders = shard(connections=1000, batch=1, interval="10ms", urls=["http://a/", "http://b/"])
     net = _LeadsNowhere(errno.ECONNREFUSED, (1, 2))
     table = Table(msgspec.structs.replace(orders, destinations=(answers, *nowhere)), 0, net)
-    table.start(0.0)
-    upcoming = table.turn()
-    while not table.ramped:
-        assert upcoming is not None
-        net.advance(upcoming)
-        upcoming = table.turn()
+    until_ramped(table, net)
     assert net.now <= orders.ramp.end_s + 0.1
 
 
