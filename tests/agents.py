@@ -8,8 +8,8 @@ import re
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,26 +63,16 @@ class AnAgent(Program):
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """The URL of a server that answers every request with these bytes, and closes; until the end of the block."""
+def in_a_thread(standing: Callable[[], AbstractAsyncContextManager[int]]) -> Iterator[str]:
+    """The URL of a server that stands, at the port that it gives, on a loop of its own; until the end of the block."""
     loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
     where = []
 
-    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(answer)
-            await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        writer.close()
-
     async def serve() -> None:
-        server = await asyncio.start_server(client, "127.0.0.1", 0)
-        where.append(server.sockets[0].getsockname()[1])
-        ready.set()
-        await over.wait()
-        server.close()
+        async with standing() as port:
+            where.append(port)
+            ready.set()
+            await over.wait()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
@@ -93,6 +83,29 @@ def answering(answer: bytes) -> Iterator[str]:
         loop.call_soon_threadsafe(over.set)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """The URL of a server that answers every request with these bytes, and closes; until the end of the block."""
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        writer.close()
+
+    @asynccontextmanager
+    async def standing() -> AsyncIterator[int]:
+        server = await asyncio.start_server(client, "127.0.0.1", 0)
+        yield server.sockets[0].getsockname()[1]
+        server.close()
+
+    with in_a_thread(standing) as url:
+        yield url
 
 
 def http(body: bytes, status: str = "200 OK") -> bytes:

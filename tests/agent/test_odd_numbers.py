@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from agents import AnAgent
+from agents import AnAgent, in_a_thread
 from aiohttp import web
-from programs import DEADLINE_S, SHORT, run, serving
+from programs import SHORT, run, serving
 
 from asyncli.store.reader import read_run
 
@@ -24,8 +22,6 @@ _PAGE = b"Active connections: 1 \nserver accepts handled requests\n 1 1 1 \nRead
 @contextmanager
 def lying(url: str, odd: dict[str, Any]) -> Iterator[str]:
     """The agent at ``url`` as one that says the numbers ``odd`` in each of its samples; ``clock``: of its answers' instants."""
-    loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    where = []
 
     def change(body: bytes) -> bytes:
         said = json.loads(body) if body else {}
@@ -35,7 +31,8 @@ def lying(url: str, odd: dict[str, Any]) -> Iterator[str]:
             said["clock"]["heard_s"] = odd["clock"]
         return json.dumps(said).encode()
 
-    async def serve() -> None:
+    @asynccontextmanager
+    async def standing() -> AsyncIterator[int]:
         async def pass_on(request: web.Request) -> web.Response:
             kept = {name: value for name, value in request.headers.items() if name.startswith("Asyncli-")}
             async with session.request(request.method, url + request.path_qs, headers=kept, data=await request.read()) as answer:
@@ -47,20 +44,11 @@ def lying(url: str, odd: dict[str, Any]) -> Iterator[str]:
         async with aiohttp.ClientSession() as session:
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
-            where.append(runner.addresses[0][1])
-            ready.set()
-            await over.wait()
+            yield runner.addresses[0][1]
             await runner.cleanup()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(DEADLINE_S)
-        yield f"http://127.0.0.1:{where[0]}"
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
-        loop.close()
+    with in_a_thread(standing) as there:
+        yield there
 
 
 @pytest.mark.parametrize(

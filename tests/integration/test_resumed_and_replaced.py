@@ -197,8 +197,7 @@ def test_a_run_whose_server_is_gone_stays_as_it_is(tmp_path: Path, start_nginx: 
         until_held(program, tmp_path, 1)
         program.signal(signal.SIGKILL)
         program.until_gone()
-    os.kill(server.pid, signal.SIGTERM)
-    until(lambda: not Path(f"/proc/{server.pid}").exists() or _is_zombie(server.pid), "nginx has ended")
+    _end(server)
     for name in ("first", "second"):
         done = run(tmp_path, "soak", "--resume", "run.db", name=name)
         assert (done.status, done.err) == (4, "")
@@ -215,8 +214,7 @@ def test_another_server_at_the_resume_is_described_anew(tmp_path: Path, start_ng
         program.signal(signal.SIGKILL)
         program.until_gone()
     assert report(tmp_path, "run.db")["environment"]["server"]["label"].startswith("nginx")
-    os.kill(server.pid, signal.SIGTERM)
-    until(lambda: not Path(f"/proc/{server.pid}").exists() or _is_zombie(server.pid), "nginx has ended")
+    _end(server)
     command = [sys.executable, "-m", "asyncli", "lab", "builtin", "--port", str(server.port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as other:
         assert other.stdout is not None
@@ -249,8 +247,7 @@ def test_a_server_that_was_restarted_meanwhile_is_the_same(tmp_path: Path, start
         program.until_gone()
     before = report(tmp_path, "run.db")["environment"]["server"]
     command = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode().replace("nginx: master process ", "").rstrip("\0").split()
-    os.kill(server.pid, signal.SIGTERM)
-    until(lambda: not Path(f"/proc/{server.pid}").exists() or _is_zombie(server.pid), "nginx has ended")
+    _end(server)
     with subprocess.Popen(command) as again:
         try:
             done = run(tmp_path, "soak", "--resume", "run.db", name="resumed")
@@ -262,6 +259,11 @@ def test_a_server_that_was_restarted_meanwhile_is_the_same(tmp_path: Path, start
     assert "server_changed" not in codes(summary)
     assert after["pid"] not in (None, before["pid"])
     assert {**after, "pid": None} == {**before, "pid": None}
+
+
+def _end(server: LabNginx) -> None:
+    os.kill(server.pid, signal.SIGTERM)
+    until(lambda: not Path(f"/proc/{server.pid}").exists() or _is_zombie(server.pid), "nginx has ended")
 
 
 def _is_zombie(pid: int) -> bool:
