@@ -353,8 +353,7 @@ def _costs(said: dict[str, Said], found: Costs) -> frozenset[str]:
         said["fixed.server_user"] = Estimate(server.fixed_bytes, low, high, max(1, server.points - 2))
     levels = {f"cost.{name}" for name, fit in found.fits.items() if fit.cost.of_levels}
     levels |= {"fixed.server_user"} if "cost.server_user" in levels else set()
-    # It is what the others leave over.
-    return frozenset(levels | ({"cost.residual"} if levels else set()))
+    return frozenset(levels)
 
 
 def _kinds(samples: Sequence[Sample], *, with_server: bool) -> dict[str, str]:
@@ -685,9 +684,10 @@ def _unlike(row: Row, first: Measured, second: Measured) -> str:
     kinds = first.kinds.get(row.key), second.kinds.get(row.key)
     if kinds[0] != kinds[1]:
         return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
-    if (row.key in first.levels) != (row.key in second.levels):
-        two, slope = (first, second) if row.key in first.levels else (second, first)
-        return f"it is a difference of two levels in {two.name}, whose ramp was too short for a slope as in {slope.name}"
+    if of := [one.name for one in (first, second) if row.key in one.levels]:
+        # Freed memory that the next connections fill moves it by more than any interval knows: whoever ran second looks better.
+        once = "with what the first connections take once; a slower ramp gives a slope"
+        return f"it is a difference of two levels in {' and '.join(of)}, {once}"
     if row.key == "memory.server_hold_end" and abs(first.held - second.held) > _SAME_HELD * max(first.held, second.held):
         return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
     return ""

@@ -56,8 +56,11 @@ _WHOLE = 0.9
 _GAP_SHARE = 0.2
 # What still moves by less than this share of the climb moves the slope by less than that.
 _MOVES_TOO_LITTLE = 0.01
-# Memory is granted by pages: each of two levels that stand still is known to one.
-_PAGE = 4096.0
+#: What a process holds in reserve and no reading shows: glibc keeps up to this much freed memory at its heap's top
+#: (M_TRIM_THRESHOLD, mallopt(3)). Two levels of a process's memory are not known better, however still each is.
+FREED_KEPT = 128 * 1024.0
+# Of the kernel, objects in use are counted: two levels that stand still are known to a page each.
+_PAGES = 2 * 4096.0
 # How many deviations of its own noise a metric at rest must have moved by: one false alarm in some eighty rests, were it normal.
 _MOVES_BEYOND = 2.5
 
@@ -65,8 +68,8 @@ _MOVES_BEYOND = 2.5
 SURE = 0.5
 
 #: How the method of a cost begins that is no slope: memory in the hold less memory before the first connection, by the
-#: connections. A slope has none of what the first ones take once.
-LEVELS = "difference of two levels, with what the first connections take once"
+#: connections. A slope has none of what the first ones take once; and a server that has served before fills what it then freed.
+LEVELS = "difference of two levels, with what the first connections take once, without what came out of freed memory"
 
 #: The parts of a cost in words.
 CALLED = {
@@ -83,6 +86,7 @@ SETTLED = (
 # What is sized by. What is queued comes and goes with each beat, and asyncli's own is a few bytes a row: either moves for no
 # reason that a longer rest would end, and their intervals are widened all the same.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
+_OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 
 
 class Cost(msgspec.Struct):
@@ -90,7 +94,7 @@ class Cost(msgspec.Struct):
 
     The fixed part holds what the first connections take once and for all, so it may be more than the baseline's bytes.
     ``points``: those of the line; a baseline that stands apart from it is none. ``r2``: the share of their variance that the
-    line explains; None where the metric did not vary.
+    line explains; None where the metric did not vary, and of two levels.
     """
 
     bytes_per_connection: float
@@ -335,13 +339,14 @@ class _Fitter:
         if line is None:
             return None
         most = max(one.n for one in points)
-        half = max(line.half, 2 * scale * _PAGE / most)
+        known_to = scale * _PAGES if name in _OF_THE_KERNEL else FREED_KEPT
+        half = max(line.half, known_to / most)
         low, high = line.slope - half, line.slope + half
         levels = [statistics.median(one.values) for one in (before, rest)]
         (moved,) = unsettled([rest], [levels[1] - levels[0]])
         low, high = min(low, low + moved / most), max(high, high + moved / most)
         method = f"{LEVELS}{note}{self._over} ({len(before)} samples before, {len(points) - len(before)} in the hold)"
-        cost = Cost(line.slope, (low, high), line.intercept, method, len(points), line.r2, of_levels=True)
+        cost = Cost(line.slope, (low, high), line.intercept, method, len(points), of_levels=True)
         every = metric.between(-math.inf, end)
         seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
         return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line)
@@ -435,7 +440,9 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
         result.findings.append(Finding("cost_not_sampled", "info", evidence, "see the other findings for why it was not read"))
         result.unknown |= dict.fromkeys(unread, evidence)
     result.findings += _doubts(result, plan, held, ours, shared, server)
-    if result.residual is None:
+    if result.residual is None and result.host_total is not None and result.host_total.of_levels:
+        result.unknown["residual"] = "two levels of a whole host hold what its other programs did between them"
+    elif result.residual is None:
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
         needs = ", ".join(CALLED[name] for name in missing)
         why = f"it needs the cost of {needs}" if missing else "its parts were not sampled together"
@@ -507,7 +514,7 @@ def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
     total, kernel = known.host_total, known.kernel
     users = [*([known.server_user] if where.server else []), *([known.generator_user] if where.generator else [])]
     parts = [one for one in users if one is not None]
-    if total is None or kernel is None or len(parts) < len(users) or not isinstance(found, Fit):
+    if total is None or total.of_levels or kernel is None or len(parts) < len(users) or not isinstance(found, Fit):
         return None
     ends = where.ends
     value = total.bytes_per_connection - ends * kernel.bytes_per_connection - sum(one.bytes_per_connection for one in parts)
@@ -561,7 +568,7 @@ def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: 
     evidence = f"the ramp was too short for a slope of memory ({points})"
     if 0 < plan.plateaus < FEWEST_PLATEAUS:
         evidence = f"{plan.plateaus} of the {FEWEST_PLATEAUS} plateaus that a slope of memory wants, and {evidence}"
-    two = "the difference of two levels, before and in the hold, with what the first connections take once, is the cost of"
+    two = f"the {LEVELS}, is the cost of"
     parts = [
         f"{what} {', '.join(of)}"
         for names, what in ((levels, two), (few, "no cost is known of"))

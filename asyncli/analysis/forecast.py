@@ -246,7 +246,8 @@ def _server_alone(costs: Costs, before: Sequence[Sample], ends: int, room: float
     may be to none of it.
     """
     user, kernel, rest = costs.server_user, costs.kernel, costs.residual
-    if user is None or kernel is None:
+    if user is None or kernel is None or user.of_levels:
+        # Two levels say nothing of what would be left over.
         return None
     there = _level(server_memory(before)[0]) + _level(series(before, "kernel.socket_bytes")) / ends
     room, said = _less_once(room, said, user.fixed_bytes + kernel.fixed_bytes - there)

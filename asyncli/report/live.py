@@ -213,7 +213,7 @@ def plain_line(state: LiveState) -> str:
         parts.append(f"asyncli {format_bytes(state.generator_bytes)} {cores(state.generator_cpu_share)}")
     if state.host_per_connection is not None and state.host_per_connection_half is not None:
         each = plus_minus(state.host_per_connection, state.host_per_connection_half).replace("±", "+-")
-        parts.append(f"{each} a connection on {state.host}")
+        parts.append(f"{each} a connection on {state.host}, first use included")
     return f"{format_clock(state.elapsed_s)}  {state.phase or 'start':<8}  " + "; ".join(parts)
 
 
@@ -396,9 +396,7 @@ def _cost(state: LiveState, plain: bool) -> list[Text]:
     if whole is None or half is None:
         first = Text(f"A connection's cost on {state.host}: not yet known", "dim")
     else:
-        first = Text.assemble("A connection costs ", (each(whole, half), "bold cyan"), f" on {state.host} so far")
-        if state.host_bytes is not None:
-            first.append(f"  ({format_bytes(state.host_bytes)} in all)", "dim")
+        first = Text.assemble("A connection costs ", (each(whole, half), "bold cyan"), f" on {state.host}, first use included")
     parts = [
         f"{where} {each(value, half)}"
         for value, half, where in (

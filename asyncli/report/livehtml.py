@@ -56,7 +56,7 @@ def look(plan: Plan, state: LiveState) -> str:
     parts.append(f'<div style="display: flex; flex-wrap: wrap; gap: 0 2.5em;">{tables}</div>')
     if state.host_per_connection is not None and state.host_per_connection_half is not None:
         each = plus_minus(state.host_per_connection, state.host_per_connection_half)
-        parts.append(f"<div>A connection costs <b>{each}</b> on {state.host} so far.</div>")
+        parts.append(f"<div>A connection costs <b>{each}</b> on {state.host} so far, first use included.</div>")
     for finding in (told.finding for told in state.findings[-3:]):
         if finding.severity != "info":
             color = f" style='color: {_RED};'" if finding.severity == "error" else ""

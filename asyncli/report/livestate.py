@@ -11,7 +11,7 @@ from typing import Self
 
 import msgspec
 
-from asyncli.analysis.cost import SURE
+from asyncli.analysis.cost import FREED_KEPT, SURE
 from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
@@ -79,7 +79,6 @@ class LiveState(msgspec.Struct):
     server_bytes: float | None = None
     server_cpu_share: float | None = None
     kernel_bytes: float | None = None
-    host_bytes: float | None = None
     #: Processes of the server now, how many of them have ended since our start (a reload ends all workers, a crash one), and how
     #: often its counters began anew (a restart).
     server_processes: int | None = None
@@ -124,7 +123,9 @@ class _Level:
     taken for those of a random walk: for noise that wanders less, what is made of them is too wide.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known_to: float) -> None:
+        #: Bytes that a level is not known better than.
+        self._known_to = known_to
         self._baseline: list[tuple[float, float, float]] = []
         #: Instant (s), bytes, connections held.
         self._recent: deque[tuple[float, float, float]] = deque()
@@ -158,7 +159,7 @@ class _Level:
             if end > begin
         ]
         t = _STUDENT[min(len(steps), len(_STUDENT)) - 1]
-        half = t * math.sqrt(statistics.fmean(steps) * (now_s - self._baseline[-1][0])) / held
+        half = max(t * math.sqrt(statistics.fmean(steps) * (now_s - self._baseline[-1][0])), self._known_to) / held
         return (cost, half) if half <= SURE * cost else None
 
 
@@ -173,7 +174,7 @@ class LiveFold:
             self._state.host = "the server's host"
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
-        self._levels = {name: _Level() for name in _COSTS}
+        self._levels = {name: _Level(0.0 if name == "kernel" else FREED_KEPT) for name in _COSTS}
         self._unweighed: deque[tuple[float, dict[str, float]]] = deque(maxlen=_UNWEIGHED_KEPT)
         # When the last tick came (s), and how many were held.
         self._held = (0.0, 0)
@@ -246,7 +247,6 @@ class LiveFold:
         read = {name: value for name in _COSTS if (value := _first(values, _MEMORY[name])) is not None}
         if "host" in read:
             read["host"] -= self._listing
-            state.host_bytes = self._levels["host"].above(read["host"])
         if state.phase in (None, "baseline"):
             self._weigh(sample.t_s, read, 0.0)
         elif state.phase in ("ramp", "hold"):

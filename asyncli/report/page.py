@@ -37,6 +37,7 @@ from asyncli.report.words import (
     about,
     about_to,
     bytes_are,
+    caption,
     ceiling,
     cost_rows,
     fixed_is,
@@ -278,7 +279,7 @@ def _cost_table(summary: Summary, analyses: Analyses) -> Table | None:
     note = f"{bytes_are(rows)} {fixed_is(rows)} What is there at the hold's end follows from both."
     if analyses.costs.kernel_queued is not None:
         note += " Queued buffers are a reading of what happened to be in flight, and part of no sum."
-    return Table("Memory that one more connection costs, in bytes", columns, lines, (len(lines) - 1,), note)
+    return Table(f"{caption(rows)}, in bytes", columns, lines, (len(lines) - 1,), note)
 
 
 def _residue_table(summary: Summary, analyses: Analyses) -> Table | None:

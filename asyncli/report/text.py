@@ -116,7 +116,8 @@ def answer(summary: Summary) -> str:
             (cost.generator_user, "in asyncli"),
             (cost.residual, "left over"),
         )
-        if one is not None
+        # The table has a remainder that is less than nothing.
+        if one is not None and (one is not cost.residual or one.ci95[1] >= 0)
     ]
     total = cost.host_total
     each = "One more connection costs"
@@ -125,7 +126,7 @@ def answer(summary: Summary) -> str:
         each = "With what the first ones take once, a connection costs"
     if total is not None and parts and (total.ci95[0] <= 0 or total.of_levels):
         # Whatever else the host did is in its memory too, or hides the connections there: lead with what was measured apart.
-        parts = parts[:-1] if cost.residual is not None else parts
+        parts = [one for one in parts if not one.endswith("left over")]
         whole = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
         if total.ci95[0] > 0:
             whole = f"{sampled.host} in all took {with_error(total)}, with what its other programs took or gave back meanwhile"

@@ -66,6 +66,12 @@ def fixed_is(rows: Sequence[CostRow]) -> str:
     )
 
 
+def caption(rows: Sequence[CostRow]) -> str:
+    """What a table of these rows shows."""
+    slopes = any(row.cost is not None and not row.cost.of_levels for row in rows)
+    return "Memory that one more connection costs" if slopes else "Memory that a connection takes, first use included"
+
+
 def bytes_are(rows: Sequence[CostRow]) -> str:
     """What the bytes of these rows are."""
     levels = {row.cost.of_levels for row in rows if row.cost is not None and row.name != "residual"}
@@ -138,9 +144,9 @@ def plus_minus(value: float, half: float) -> str:
 
 
 def with_error(cost: Cost) -> str:
-    """What one more costs, never without its error: ``"528 B ± 1"``; of what is not known to half of it, or may be nothing, only
-    where it lies: ``"between 552 and 21,957 B"``, ``"not known (between -106 and 564 B)"``; what is
-    less than a byte is known, and none: ``"0 B ± 0.1"``.
+    """What one more costs, never without its error: ``"528 B ± 1"``; of what is not known to half of it only where it lies:
+    ``"between 552 and 21,957 B"``; what may be nothing: ``"at most 564 B"``, of two levels ``"not known (± 2,621 B)"``, for no
+    difference shows what came out of memory freed before; what is less than a byte is known, and none: ``"0 B ± 0.1"``.
     """
     (low, high), each = cost.ci95, cost.bytes_per_connection
     if low > 0 and cost.half_width <= SURE * each:
@@ -148,11 +154,13 @@ def with_error(cost: Cost) -> str:
     furthest = max(abs(low), abs(high))
     if furthest < 1:
         return f"0 B ± {furthest:.1f}"
-    if furthest >= _WHOLE_BYTES:
-        ends = f"{bytes_each(low)} and {bytes_each(high)}"
-    else:
-        ends = interval(low, high).replace(" to ", " and ") + " B"
-    return f"between {ends}" if low > 0 else f"not known (between {ends})"
+    if low > 0:
+        if furthest >= _WHOLE_BYTES:
+            return f"between {bytes_each(low)} and {bytes_each(high)}"
+        return f"between {interval(low, high).replace(' to ', ' and ')} B"
+    if high < 0:
+        return "not known (memory fell)"
+    return f"not known (± {bytes_each(cost.half_width)})" if cost.of_levels else f"at most {bytes_each(high)}"
 
 
 def interval(low: float, high: float) -> str:

@@ -57,13 +57,14 @@ def test_a_resumed_run_counts_what_it_had_lost_and_knows_no_end_while_it_opens_a
     fold.planned(msgspec.structs.replace(run.plan, hold_s=90.0))
     assert (fold.state().eta_s, fold.state().refilling) == (15.0, False)
     # One that begins anew has its baseline once more, and what it costs is measured from there.
+    run = a_run(20_000, hold_s=60.0)
     fold = LiveFold(run.plan)
     fold.resumed(Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
     for t_s, kind, what in events(run):
         if t_s <= 30.0:
             feed(fold, t_s, kind, what)
     again = fold.state()
-    assert (again.eta_s is not None, again.refilling, again.host_bytes is not None) == (True, False, True)
+    assert (again.eta_s is not None, again.refilling, again.host_per_connection is not None) == (True, False, True)
 
 
 def test_the_fold_at_several_instants() -> None:

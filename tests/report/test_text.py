@@ -162,7 +162,7 @@ def test_the_command_that_tells_has_the_plan_and_no_secret() -> None:
 def test_a_difference_of_two_levels_is_called_what_it_is_and_one_remedy_gives_a_slope() -> None:
     text = flat(printed(a_run(3000)))
     assert "With what the first ones take once, a connection costs " in text
-    assert "Difference of two levels, with what the first connections take once; for nginx of PSS (6 samples before" in text
+    assert "Difference of two levels, with what the first connections take once, without what came out of freed memory; for nginx of PSS (6 samples before" in text
     assert "One more connection costs" not in text
     # What the first ones take once is in the bytes of a difference, and so not in the fixed part.
     assert "Fixed: what is there without any; of asyncli" in text
@@ -289,7 +289,7 @@ def test_no_cost_in_the_answer_is_without_its_error() -> None:
     server = summary.cost.server_user
     assert server is not None
     server.bytes_per_connection, server.ci95 = 229.0, (-106.0, 564.0)
-    assert "not known (between -106 and 564 B) in nginx, " in answer(summary)
+    assert "at most 564 B in nginx, " in answer(summary)
     server.bytes_per_connection, server.ci95 = -0.02, (-0.1, 0.1)
     assert "0 B ± 0.1 in nginx, " in answer(summary)
     (row,) = re.findall(r"^nginx, user memory +(\S+) +(.+?) {2,}", printed(summary), re.MULTILINE)
