@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "collect": {"errors", "text", "units", "plan", "records", "trust"},
     "preflight": {"errors", "units", "plan", "records", "trust", "engine.spread"},
     "store": {"core.histogram", "errors", "text", "units", "plan", "records", "samples"},
-    "analysis": {"benchplan", "core.histogram", "core.ramp", "units", "plan", "records", "samples"},
+    "analysis": {"benchplan", "core.histogram", "units", "plan", "records", "samples"},
     "report": {
         "asyncli", "benchplan", "core.histogram", "core.life", "errors", "text", "units", "plan", "records", "samples", "engine.spread", "store.reader",
         "analysis", "experiments.record",
@@ -43,11 +43,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
     },
     "experiments.two_clients": {
-        "errors", "records", "units", "experiments", "analysis.company", "analysis.cost", "analysis.joint", "analysis.reconcile", "analysis.series", "analysis.totals",
-        "lab", "merge", "store.reader",
+        "errors", "records", "units", "experiments", "analysis.cost", "analysis.reconcile", "analysis.series", "analysis.totals",
+        "lab", "store.reader",
     },
     "experiments.client_lost": {
-        "errors", "units", "experiments", "analysis.reconcile", "analysis.series", "analysis.totals", "lab", "merge",
+        "errors", "units", "experiments", "analysis.reconcile", "analysis.series", "analysis.totals", "lab", "store.reader",
     },
     "experiments.cabled": {"errors", "records", "collect.kernel", "experiments", "lab"},
     "experiments.judging": {"experiments.record"},
@@ -66,14 +66,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "units", "plan", "records", "agent.link", "collect.kernel", "collect.procfs", "collect.status", "preflight", "environment", "session",
         "store.reader", "analysis.capacity", "analysis.forecast", "analysis.gaveway", "analysis.sides", "report",
     },
-    "merge": {
-        "core.ramp", "errors", "plan", "records", "samples", "preflight.nginx", "store.claim", "store.reader", "store.whole", "store.writer", "analysis.forecast", "analysis.joint", "analysis.saturation",
-        "analysis.series", "analysis.totals",
-    },
     "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
         "asyncli", "agent", "cluster.link", "errors", "text", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
-        "store.claim", "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments", "merge",
+        "store.claim", "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments",
     },
     # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},

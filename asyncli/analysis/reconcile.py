@@ -11,7 +11,6 @@ import msgspec
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
 from asyncli.analysis.totals import Totals, never_answered
-from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
 from asyncli.units import format_clock, format_count, format_many
@@ -26,8 +25,6 @@ RULE_OF_TIME = (
     "was opened, lost, sent or answered within a second of the page, connects pending and heartbeats unanswered then"
 )
 Severity = Literal["info", "warning", "error"]
-#: When each ramp began (s), and how it goes.
-Ramps = Sequence[tuple[float, Ramp]]
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
 # nginx ends a kept connection after keepalive_requests (100 before 1.19.10) polls, and our poller then opens another.
@@ -119,18 +116,16 @@ def reconcile(
     samples: Sequence[Sample],
     plan: Plan | None = None,
     diagnoses: Sequence[Diagnosis] = (),
-    ramps: Ramps | None = None,
 ) -> tuple[Reconciliation, list[Finding]]:
     """The counts, and a finding for each pair that disagrees or did for a while, or for why nothing is known.
 
     The deltas run from the first page (our poller's connection is in it already) to the last of the run: in the
     residue, where nothing is in flight. In a run without one the pairs may differ by what was in flight then. Without
     ``plan``, what was asked is not compared. ``diagnoses``: of what was lost, which may be what the server still counts.
-    ``ramps``: of a run of several clients, theirs in place of the plan's.
     """
     result = Reconciliation(client_held=totals.open)
     start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
-    client, pages = _Client(ticks, phases, plan, ramps), _Pages(samples)
+    client, pages = _Client(ticks, phases, plan), _Pages(samples)
     context = _Context(
         lost=totals.whole.lost, failed=sum(totals.whole.failures.values()), addresses=_addresses(plan),
         killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
@@ -223,12 +218,11 @@ def counts_over_time(
     ticks: Ticks,
     samples: Sequence[Sample],
     plan: Plan | None = None,
-    ramps: Ramps | None = None,
 ) -> CountsOverTime:
     """Every count at the instants of the status pages, and of the ticks where no page spoke; ``asked`` needs the plan."""
     import numpy as np
 
-    client, pages = _Client(ticks, phases, plan, ramps), _Pages(samples)
+    client, pages = _Client(ticks, phases, plan), _Pages(samples)
     start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
     alone = client.t_s[1:]
     if len(pages):
@@ -265,13 +259,13 @@ def counts_over_time(
 class _Client:
     """The client's counts at any instant, from its ticks: lines between them."""
 
-    def __init__(self, ticks: Ticks, phases: Sequence[Phase], plan: Plan | None, ramps: Ramps | None) -> None:
+    def __init__(self, ticks: Ticks, phases: Sequence[Phase], plan: Plan | None) -> None:
         import numpy as np
 
         held = held_over_time(ticks, phases)
         self.t_s, self._held = np.array(held.t_s), np.array(held.values)
         self._start = first_connect(phases, ticks)
-        self._schedules = [] if plan is None else [_schedule(*one) for one in ramps or [(self._start, plan.schedule)]]
+        self._plan = plan
         rows = [(t_s, tick) for t_s, tick in ticks if t_s > held.t_s[0]]
         self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
         columns = {
@@ -314,11 +308,13 @@ class _Client:
         """Connections that the schedule had asked for at each of ``t_s``."""
         import numpy as np
 
-        asked: Any = np.zeros(len(t_s))
-        if math.isfinite(self._start):
-            for start, ramp, dues in self._schedules:
-                asked += np.minimum(np.searchsorted(dues, t_s - start, "right") * float(ramp.batch), ramp.connections)
-        return asked
+        if self._plan is None or not math.isfinite(self._start):
+            return np.zeros(len(t_s))
+        ramp = self._plan.schedule
+        # Plain arithmetic, which an array does as well as one number: a million connections are 100,000 batches.
+        batches: Any = np.arange(ramp.batches)
+        due = np.searchsorted(np.asarray(ramp.due_s(batches)), t_s - self._start, "right")
+        return np.minimum(due * float(ramp.batch), ramp.connections)
 
     def behind_asked(self, start: float, stop: float) -> list[Divergence]:
         """Where fewer were held than had been asked for a second before."""
@@ -338,14 +334,6 @@ def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[i
     for place in lost:
         untold[place] = 2 * max(counts[max(0, place - 2) : place + 1])
     return untold
-
-
-def _schedule(start_s: float, ramp: Ramp) -> tuple[float, Ramp, Any]:
-    import numpy as np
-
-    # Plain arithmetic, which an array does as well as one number: a million connections are 100,000 batches.
-    every: Any = np.arange(ramp.batches)
-    return start_s, ramp, np.asarray(ramp.due_s(every))
 
 
 class _Pages:
@@ -507,7 +495,7 @@ def _after_the_last_page(page_s: float, later: Tick) -> list[Finding]:
         f"the last status page was that of {format_clock(page_s)}: {format_many(later.opened, 'connection')} opened and "
         f"{format_many(later.answered, 'answer')} that came later are held against nothing"
     )
-    return [Finding(_UNTIL, "info", evidence, "read the page to the run's end (in a merge: by the client that ends last)")]
+    return [Finding(_UNTIL, "info", evidence, "read the page to the run's end")]
 
 
 def _churn(ticks: Ticks, stop_s: float) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncli.analysis.joint import joint
 from asyncli.analysis.series import Ticks, first_connect, phase
 from asyncli.analysis.totals import Totals, phases_of_ticks
 from asyncli.core.histogram import Histogram
@@ -49,8 +48,7 @@ def saturation(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks
         found.append(_saturated("beats", evidence, "use more --workers, a longer --keepalive or fewer --connections"))
     found.append(_still(plan, phases, ticks))
     found += [_cpu(totals, name, environment) for name in _BUSY]
-    clients = joint(environment)
-    return [*(finding for finding in found if finding is not None), *(clients.saturated if clients is not None else ())]
+    return [finding for finding in found if finding is not None]
 
 
 def is_saturated(findings: Sequence[Finding]) -> bool:

@@ -27,7 +27,6 @@ COMMANDS = {
     "check": ("asyncli.cli.check", "Say, in numbers, whether this host and server can carry a plan."),
     "report": ("asyncli.cli.report", "Print the report of a run file, also of one that is still being written."),
     "watch": ("asyncli.cli.watch", "Look at a soak that is running, from another terminal."),
-    "merge": ("asyncli.cli.merge", "Make one run of the runs of several clients on one server."),
     "compare": ("asyncli.cli.compare", "Say what differs between runs, with intervals, and which differences are real."),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "capacity": ("asyncli.cli.capacity", "Find how many connections a server holds, and what gives way beyond that."),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import sqlite3
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +23,7 @@ from asyncli.experiments.judging import Case, claimed, in_every_round
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Table, row_of
 from asyncli.lab import child
 from asyncli.lab.network import Network
-from asyncli.merge import Client, read_client
+from asyncli.store.reader import Run, read_run, read_with
 from asyncli.units import format_duration, parse_duration
 
 _PORT = 80
@@ -97,11 +99,12 @@ async def _round(context: Context, number: int, folder: Path) -> None:
                 plan["baseline"], "--out", str(file.absolute()), "--log-json",
             ]  # fmt: skip
             watched = await _watch(plan, network, programs.start(SESSION, "the soak", "asyncli", words, token))
-    client = await asyncio.to_thread(read_client, file)
-    found = figures_of(client, watched, {host: network.address(host) for host in CLIENTS})
+    run = await asyncio.to_thread(read_run, file)
+    told_s = await asyncio.to_thread(read_with, file, _told)
+    found = figures_of(run, told_s, watched, {host: network.address(host) for host in CLIENTS})
     for step, one in found.items():
         context.add(step, number, **one)
-    context.findings += [one for one in client.run.findings if one.code.startswith("host_")]
+    context.findings += [one for one in run.findings if one.code.startswith("host_")]
     context.say(
         f"round {number + 1} of {plan['rounds']}: {found['sum']['held']:,} of {found['sum']['asked']:,} held at the end; {file}"
     )
@@ -153,17 +156,22 @@ def by_peer(listed: str) -> Counter[str]:
 # Reckoning: pure.
 
 
-def figures_of(client: Client, watched: Watched, addresses: dict[str, str]) -> dict[str, dict[str, Any]]:
+def _told(connection: sqlite3.Connection) -> list[tuple[str, float]]:
+    """The findings' codes, and when each was made (s)."""
+    return [(str(code), float(t_s)) for code, t_s in connection.execute("SELECT code, t_s FROM findings ORDER BY rowid")]
+
+
+def figures_of(
+    run: Run, told_s: Sequence[tuple[str, float]], watched: Watched, addresses: dict[str, str]
+) -> dict[str, dict[str, Any]]:
     """Each moment's figures, what all of it adds up to (``sum``), and the ``timeline``, by the seconds after the cut."""
-    run = client.run
     zero_s = run.environment["clock"]["monotonic_s"]
     cut_s, back_s = watched.cut_s - zero_s, watched.back_s - zero_s
     asked, active = run.plan.connections, series(run.samples, "status.active")
     end_s = end_of_hold(run.phases, run.ticks, run.samples)
 
     def told(code: str) -> float | None:
-        found = (t_s for t_s, one in zip(client.told_s, run.findings, strict=False) if one.code == code and t_s > cut_s)
-        return next(found, None)
+        return next((t_s for name, t_s in told_s if name == code and t_s > cut_s), None)
 
     def first_held(after_s: float | None) -> float | None:
         return None if after_s is None else next((t_s for t_s, tick in run.ticks if t_s > after_s and tick.held == asked), None)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncli.analysis.company import company
+import msgspec
+import numpy as np
+
 from asyncli.analysis.cost import Cost, costs
-from asyncli.analysis.joint import ramps_of
 from asyncli.analysis.reconcile import reconcile
-from asyncli.analysis.series import end_of_hold, series
+from asyncli.analysis.series import end_of_hold, phase, series
 from asyncli.analysis.totals import fold
 from asyncli.errors import EngineError
 from asyncli.experiments import Experiment
@@ -23,9 +24,8 @@ from asyncli.experiments.record import Claim, Column, Conclusions, Round, Row, T
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
-from asyncli.merge import Merged, merge_files
-from asyncli.records import Finding, Sample
-from asyncli.store.reader import Run
+from asyncli.records import Finding, Phase, Sample, Tick
+from asyncli.store.reader import Run, read_run
 from asyncli.units import parse_duration
 
 _KB = 1024
@@ -56,7 +56,6 @@ _ENOUGH_TO_DIVIDE = 50_000
 _COUNTS = [
     Column("asked", "asked"), Column("held", "held"), Column("lost", "lost"), Column("opened", "opened"),
     Column("answered", "answered"), Column("late_ms", "ramp late, p99", "ms"), Column("p99_ms", "latency p99", "ms"),
-    Column("shift_ms", "clock", "ms"),
 ]  # fmt: skip
 
 
@@ -69,7 +68,7 @@ async def _run(context: Context) -> None:
 
 async def _round(context: Context, number: int, folder: Path) -> None:
     plan = context.plan
-    files = [folder / f"{name}{suffix(number)}.db" for name in ("client-9", "client-10", "run")]
+    files = [folder / f"{name}{suffix(number)}.db" for name in ("client-9", "client-10")]
     with Network(HOSTS, SYSCTLS) as network:
         before = memory()
         many, keepalive_s = len(CLIENTS) * plan["connections"], parse_duration(plan["keepalive"])
@@ -77,18 +76,22 @@ async def _round(context: Context, number: int, folder: Path) -> None:
             started = memory()
             if all(one.code != "slots" for one in context.findings):
                 context.findings.append(Finding("slots", "info", slots_of(nginx)))
-            await _soaks(context, network, nginx, files[:2])
-    merged = await asyncio.to_thread(merge_files, files[:2], files[2])
+            await _soaks(context, network, nginx, files)
+    clients = {file.name: await asyncio.to_thread(read_run, file) for file in files}
+    first, second = clients.values()
     context.add(_IDLE, number, **before)
-    context.add(_STARTED, number, **started, rss=series(merged.run.samples, "server.rss_bytes").first())
-    found = figures_of(merged, charges.samples, sockets_charged=charges.with_sockets)
+    context.add(_STARTED, number, **started, rss=series(first.samples, "server.rss_bytes").first())
+    found = figures_of(clients, both(first, second), charges.samples, sockets_charged=charges.with_sockets)
     context.add(_ON, number, **found["on"])
     context.add("cost", number, **found["cost"])
     for name, one in found["clients"].items():
         context.add(name, number, **one)
-    context.findings += [one for one in merged.run.findings if one.severity == "error" or one.code.startswith("merge")]
+    for name, run in clients.items():
+        context.findings += [
+            msgspec.structs.replace(one, evidence=f"{name}: {one.evidence}") for one in run.findings if one.severity == "error"
+        ]
     held = f"{found['on']['held']:,} of {found['on']['asked']:,} held by both, {found['on']['active']:,.0f} active on the server"
-    context.say(f"round {number + 1} of {plan['rounds']}: {held}; {files[2]}")
+    context.say(f"round {number + 1} of {plan['rounds']}: {held}; {', '.join(map(str, files))}")
 
 
 async def _soaks(context: Context, network: Network, nginx: LabNginx, files: Sequence[Path]) -> None:
@@ -129,15 +132,45 @@ async def _soaks(context: Context, network: Network, nginx: LabNginx, files: Seq
 # Reckoning: pure.
 
 
-def figures_of(merged: Merged, charges: Sequence[Sample] = (), *, sockets_charged: bool = True) -> dict[str, Any]:
-    """What the merged run says: at the hold's end (``on``), of a connection's ``cost``, and of each of the ``clients``.
+def both(first: Run, second: Run) -> Run:
+    """The two as one run on the first's clock, with its samples of the server. Their hosts have one monotonic clock.
+
+    A tick of the second joins the nearest of the first. The hold is while both hold; the second's plan is the first's.
+    """
+    shift_s = second.environment["clock"]["monotonic_s"] - first.environment["clock"]["monotonic_s"]
+    ticks = [(t_s, Tick()) for t_s, _ in first.ticks]
+    instants = np.array([t_s for t_s, _ in ticks])
+    for run, by_s in ((first, 0.0), (second, shift_s)):
+        gauges: dict[int, Tick] = {}
+        for t_s, tick in run.ticks:
+            at = int(np.argmin(np.abs(instants - t_s - by_s)))
+            ticks[at][1].merge_counts(tick)
+            gauges[at] = tick
+        for at, tick in gauges.items():
+            ticks[at][1].merge_gauges(tick)
+    starts = []
+    for one in first.phases:
+        other = phase(second.phases, one.name)
+        if other is not None:
+            # What begins a ramp or a drain begins with the first; a hold and a residue are of both.
+            starts.append((one.name, (max if one.name in ("hold", "residue") else min)(one.start_s, other.start_s + shift_s)))
+    ends = [start_s for _, start_s in starts[1:]]
+    phases = [Phase(name, start_s, end_s) for (name, start_s), end_s in zip(starts, [*ends, first.phases[-1].end_s], strict=True)]
+    plan = msgspec.structs.replace(first.plan, connections=2 * first.plan.connections, batch=2 * first.plan.batch)
+    complete = first.complete and second.complete
+    return msgspec.structs.replace(first, plan=plan, ticks=ticks, phases=phases, complete=complete)
+
+
+def figures_of(
+    clients: dict[str, Run], run: Run, charges: Sequence[Sample] = (), *, sockets_charged: bool = True
+) -> dict[str, Any]:
+    """What ``run``, of both, says: at the hold's end (``on``), of a connection's ``cost``, and of each of the ``clients``.
 
     ``charges``: of nginx's control group, by the monotonic clock of the host that all of them share.
     """
-    run = merged.run
     totals = fold(run.ticks, run.phases, run.gaps)
     end = end_of_hold(run.phases, run.ticks, run.samples)
-    known, disagreements = reconcile(totals, run.phases, run.ticks, run.samples, run.plan, ramps=ramps_of(run.environment))
+    known, disagreements = reconcile(totals, run.phases, run.ticks, run.samples, run.plan)
 
     def last(name: str) -> float | None:
         return series(run.samples, name).last(until_s=end)
@@ -151,22 +184,18 @@ def figures_of(merged: Merged, charges: Sequence[Sample] = (), *, sockets_charge
         "p99_ms": _ms(latency), "free": last("host.free_bytes"), "used": last("host.used_bytes"), "rss": last("server.rss_bytes"),
         **{name: last(f"status.{name}") for name in ("active", "waiting", "accepts", "handled", "requests")},
     }  # fmt: skip
-    clients = {}
-    for one in run.environment["merged"]["clients"]:
-        of = merged.clients[one["name"]]
+    each = {}
+    for name, of in clients.items():
         alone = fold(of.ticks, of.phases, of.gaps)
-        clients[Path(one["name"]).stem] = {
+        each[Path(name).stem] = {
             "asked": of.plan.connections, "held": alone.held, "lost": alone.whole.lost, "opened": alone.whole.opened,
             "answered": alone.whole.answered, "late_ms": _ms(alone.whole.ramp_lateness_us.quantile(0.99)),
-            "p99_ms": _ms(alone.whole.latency_us.quantile(0.99)), "shift_ms": 1e3 * one["shift_s"],
+            "p99_ms": _ms(alone.whole.latency_us.quantile(0.99)),
         }  # fmt: skip
-    # Sockets of others are in the same caches, and in this host's memory.
-    strangers = company(totals, run.phases, run.ticks, run.samples, run.environment)
-    sure = fitness(failures["unusable"], *(one.evidence for one in strangers))
     return {
         "on": on,
-        "cost": {**sure, **_cost(run, on, end, _on_clock(run, charges), sockets_charged)},
-        "clients": clients,
+        "cost": {**failures, **_cost(run, on, end, _on_clock(run, charges), sockets_charged)},
+        "clients": each,
     }
 
 
@@ -211,9 +240,11 @@ def _alone(host: Cost | None, kernel: Cost | None, generator: Cost | None) -> tu
     """What one more takes on the server's host: what the whole host takes, less the clients' end and their own memory."""
     if host is None or kernel is None or generator is None:
         return None
-    value = host.bytes_per_connection - kernel.bytes_per_connection - generator.bytes_per_connection
+    # The one client that was sampled has half of the connections.
+    ours = len(CLIENTS) * generator.bytes_per_connection
     # Their errors may go together, so they are added as they are.
-    return value, host.half_width + kernel.half_width + generator.half_width
+    half = host.half_width + kernel.half_width + len(CLIENTS) * generator.half_width
+    return host.bytes_per_connection - kernel.bytes_per_connection - ours, half
 
 
 def _ms(microseconds: float | None) -> float | None:
@@ -243,7 +274,7 @@ def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
     )
     steps = [*dict.fromkeys(one["step"] for one in rounds if one["step"].startswith("client-")), _ON]
     rows = [Row(one, {column.key: of_step(rounds, one, column.key) for column in _COUNTS}) for one in steps]
-    counts = Table("The clients, and both as one run", _COUNTS, rows, "Clock: its zero after the first one's.")
+    counts = Table("The clients, and both as one run", _COUNTS, rows)
     return Conclusions([phases, cost, counts], [], _claims(rounds))
 
 

@@ -9,7 +9,6 @@ import msgspec
 
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.drift import in_words, medians
-from asyncli.analysis.joint import ramps_of
 from asyncli.analysis.reconcile import CountsOverTime, counts_over_time
 from asyncli.analysis.series import Series
 from asyncli.analysis.sides import sides
@@ -43,7 +42,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     ends, host = where.ends, where.host
     fits, held = analyses.costs.fits, summary.connections.held
     points = medians(analyses.drifts, run.phases, run.ticks, run.samples)
-    counts = counts_over_time(run.phases, run.ticks, run.samples, run.plan, ramps_of(run.environment))
+    counts = counts_over_time(run.phases, run.ticks, run.samples, run.plan)
     over_time = timeline(run, _asked(counts), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
     return [

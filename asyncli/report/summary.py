@@ -17,7 +17,6 @@ from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import of_one_server, outside, without_counters
 from asyncli.analysis.heard import not_heard, unheard
-from asyncli.analysis.joint import ramps_of
 from asyncli.analysis.moments import SUSPENDED
 from asyncli.analysis.packets import sent_again
 from asyncli.analysis.reconcile import Reconciliation, reconcile
@@ -199,7 +198,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     totals, cost = known.totals, known.costs
     whole = totals.whole
     reconciliation, disagreements = reconcile(
-        totals, phases, ticks, without_counters(run.gaps, samples), plan, known.diagnoses, ramps_of(environment)
+        totals, phases, ticks, without_counters(run.gaps, samples), plan, known.diagnoses
     )
     measured = outside(run.gaps, phases, ticks, samples)[1]
     limits = saturation(plan, totals, phases, measured, environment)

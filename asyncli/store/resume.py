@@ -127,10 +127,6 @@ def _ended_by(connection: sqlite3.Connection) -> str:
 
 def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     frame = read_frame(connection)
-    if frame.environment.get("merged") is not None:
-        raise StoreError(
-            f"{path}: is merged of several runs, and no one host opened its connections; resume each of them, and merge them anew"
-        )
     if frame.complete or any(one.name in ("drain", "residue") for one in frame.phases):
         raise _nothing_left(path, _why_it_ended(connection))
     (wall,) = connection.execute("SELECT value FROM meta WHERE key = 'started_wall_s'").fetchone()

@@ -54,8 +54,6 @@ def test_two_runs_that_differ_in_a_secret_differ_and_do_not_tell_it(tmp_path: Pa
     assert differs["plan.headers"] == [["Authorization: ***"]] * 2
     assert SECRET not in run(tmp_path, "compare", "a.db", "b.db").out + (tmp_path / "both.json").read_text()
     assert SECRET not in (tmp_path / "both.html").read_text()
-    merged = run(tmp_path, "merge", "a.db", "b.db", "--out", "m.db", name="merge")
-    assert SECRET not in merged.err
 
 
 def test_a_run_without_headers_may_be_read_as_any_file(tmp_path: Path) -> None:

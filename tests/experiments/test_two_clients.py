@@ -73,18 +73,13 @@ def test_a_taste_of_it_holds_all_and_its_counts_agree(in_namespaces: None, tmp_p
     (on,) = (one for one in record["rounds"] if one["step"] == ON["step"])
     # Active has the agent's poller, which reads it where the server is; the clients cannot.
     assert (on["held"], on["lost"], on["active"], on["agrees"]) == (2000, 0, 2001, True)
-    assert {one.name for one in (tmp_path / "it").iterdir()} == {"client-9.db", "client-10.db", "run.db", "record.json", "report.html"}
-    summary = report(tmp_path, "it/run.db")
-    assert (summary["run"]["verdict"], summary["connections"]["held"]) == ("passed", 2000)
-    counts = summary["reconciliation"]
-    assert (counts["client_held"], counts["server_active"], counts["accepts_delta"]) == (2000, 2000, 2000)
-    # One host pays for both ends, and is read once.
-    assert summary["environment"]["local"] is True
+    assert {one.name for one in (tmp_path / "it").iterdir()} == {"client-9.db", "client-10.db", "record.json", "report.html"}
+    assert [one["held"] for one in record["rounds"] if one["step"].startswith("client-")] == [1000, 1000]
     (cost,) = (one for one in record["rounds"] if one["step"] == "cost")
     assert 400 < cost["user"] < 700
     # The agent is one session's; the other is a stranger to the server's host.
     one, other = (report(tmp_path, f"it/client-{number}.db") for number in (9, 10))
-    assert {one["code"] for one in summary["findings"]} >= {"agent", "merged"}
+    assert one["run"]["verdict"] == other["run"]["verdict"] == "passed"
     assert (one["environment"]["agent"]["same_network"], one["reconciliation"]["server_active"] is not None) == (False, True)
     assert (other["environment"].get("agent"), other["reconciliation"]["server_active"]) == (None, None)
     assert other["environment"]["sysctls"]["net.ipv4.ip_local_port_range"].split() == ["1024", "61024"]

@@ -31,7 +31,6 @@ from asyncli.store.follow import Follower, News
 from asyncli.store.head import read_head
 from asyncli.store.reader import read_run
 from asyncli.store.schema import APPLICATION_ID
-from asyncli.store.whole import write_run
 from asyncli.store.writer import RunWriter
 
 PLAN = Plan(urls=("http://127.0.0.1:8080/",), connections=500, seed=7)
@@ -510,11 +509,6 @@ def test_a_run_file_with_headers_is_its_owners_alone_wherever_it_is_written(tmp_
         path.unlink()
         writer.close(True)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        run = read_run(path)
-        for headers, mode in ((run.plan.headers, 0o600), ((), 0o644)):
-            run.plan = msgspec.structs.replace(run.plan, headers=headers)
-            write_run(tmp_path / f"{mode}.db", run, ())
-            assert stat.S_IMODE((tmp_path / f"{mode}.db").stat().st_mode) == mode
     finally:
         os.umask(umask)
 
