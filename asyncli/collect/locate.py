@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from asyncli.collect.listening import Place, heard_elsewhere
 from asyncli.collect.procfs import (
     PROC,
     Listener,
@@ -159,11 +160,17 @@ def _from_name(name: str, ours: Collection[int], proc: Path) -> int:
 
 def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) -> Found:
     inodes: set[int] = set()
+    places: set[Place] = set()
     for target in targets:
-        inodes |= matching_inodes(read_listeners(target.port, proc), addresses_of(target.host))
+        addresses = addresses_of(target.host)
+        places |= {(address, target.port) for address in addresses}
+        inodes |= matching_inodes(read_listeners(target.port, proc), addresses)
     where = f"port {', '.join(str(port) for port in sorted({target.port for target in targets}))}"
     if not inodes:
-        return Found(why_not=f"nothing listens on {where} in this network namespace", remedy=_NAME_A_PROCESS)
+        if (elsewhere := heard_elsewhere(places, proc)) is not None:
+            return Found(why_not=elsewhere.what, remedy=elsewhere.remedy)
+        remedy = f"start the server; where it is in a container, {_NAME_A_PROCESS}"
+        return Found(why_not=f"nothing listens on {where} in this network namespace", remedy=remedy)
     listening = socket_holders(inodes, proc)
     holders = listening - set(ours)
     if listening and not holders:
