@@ -29,8 +29,8 @@ _MOST_IN_A_LOOP = 1 << 20
 _MOST = 16 << 20
 # What was interrupted ends at once; but a reader that is there shall have what was said.
 _PARTING_S = 1.0
-# A reader behind ssh takes something again after two lost packets in a row (1 s and 2 s, RFC 6298); who sends SIGTERM may kill 10 s
-# later (docker stop), and the drain comes first.
+# A reader behind ssh takes something again after two lost packets in a row (1 s and 2 s, RFC 6298). Who sends SIGTERM may kill
+# 10 s later (docker stop), and the drain comes first.
 _SIGNALLED_S = 3.0
 # A write returns only when all of it is taken: a page (what a pipe frees at once) shows that a slow reader is there.
 _LONGEST_WRITE = 4096
@@ -192,8 +192,8 @@ class _EndedBySignal(BaseException):
 
 
 def await_readers(made: list[Outlet], status: int, interrupted: int) -> int:
-    """The exit status once all that was said is read, or a signal ended the run and the reader takes nothing, or a signal ended the
-    waiting: ``interrupted`` for the second of a run, and for any where nothing ran. Raises :class:`UnwrittenError`."""
+    """The exit status once all that was said is read, or a signal ended the run and the reader takes nothing, or a signal ended
+    the waiting: ``interrupted`` for the second of a run, and for any where nothing ran. Raises :class:`UnwrittenError`."""
 
     def signalled(_number: int, _frame: FrameType | None) -> None:
         raise _EndedBySignal
