@@ -139,8 +139,8 @@ def plus_minus(value: float, half: float) -> str:
 
 def with_error(cost: Cost) -> str:
     """What one more costs, never without its error: ``"528 B ± 1"``; of what is not known to half of it, or may be nothing, only
-    where it lies: ``"between 552 and 21,957 B"``, ``"not known (between -106 and 564 B)"``; what is
-    less than a byte is known, and none: ``"0 B ± 0.1"``.
+    where it lies: ``"between 552 and 21,957 B"``, ``"an unknown amount (between -106 and 564 B)"``;
+    what is less than a byte is known, and none: ``"0 B ± 0.1"``.
     """
     (low, high), each = cost.ci95, cost.bytes_per_connection
     if low > 0 and cost.half_width <= SURE * each:
@@ -152,7 +152,7 @@ def with_error(cost: Cost) -> str:
         ends = f"{bytes_each(low)} and {bytes_each(high)}"
     else:
         ends = interval(low, high).replace(" to ", " and ") + " B"
-    return f"between {ends}" if low > 0 else f"not known (between {ends})"
+    return f"between {ends}" if low > 0 else f"an unknown amount (between {ends})"
 
 
 def interval(low: float, high: float) -> str:

@@ -143,7 +143,8 @@ def test_where_the_server_was_not_seen_the_answer_says_so_and_how_to_see_it(
     assert "in asyncli" not in said
     summary.cost.host_total = None
     assert f"{why_not} (an end of it costs 4,0" in answer(summary)
-    summary.cost.kernel = None
+    assert summary.cost.kernel is not None
+    summary.cost.kernel.ci95 = (-1.0, 5000.0)
     assert f"{why_not}. This tells: " in answer(summary)
 
 
@@ -155,7 +156,7 @@ def test_the_command_that_tells_has_the_plan_and_no_secret() -> None:
     _, command = command_for_the_server(plan_document(plan), {"local": True})
     assert command == (
         "asyncli soak --server-pid PID -c 5 -k 2.5 --interval 0.00001 --hold 'until 07:00' --no-reopen --fail-if 'lost > 0.1%' "
-        "--fail-if 'held < 5' --force --header ... 'http://[::1]:80/a?b=1&c=2' 'http://[::1]:81/'"
+        "--fail-if 'held < 5' --force --header-file FILE 'http://[::1]:80/a?b=1&c=2' 'http://[::1]:81/'"
     )
 
 
@@ -289,7 +290,7 @@ def test_no_cost_in_the_answer_is_without_its_error() -> None:
     server = summary.cost.server_user
     assert server is not None
     server.bytes_per_connection, server.ci95 = 229.0, (-106.0, 564.0)
-    assert "not known (between -106 and 564 B) in nginx, " in answer(summary)
+    assert "an unknown amount (between -106 and 564 B) in nginx, " in answer(summary)
     server.bytes_per_connection, server.ci95 = -0.02, (-0.1, 0.1)
     assert "0 B ± 0.1 in nginx, " in answer(summary)
     (row,) = re.findall(r"^nginx, user memory +(\S+) +(.+?) {2,}", printed(summary), re.MULTILINE)
