@@ -20,7 +20,7 @@ import msgspec
 from asyncli import preflight
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.collector import Collector
-from asyncli.collect.listening import unheard, wait_for_listener
+from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.collect.locate import ServerFacts
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import (
@@ -47,7 +47,6 @@ from asyncli.records import (
     CUT,
     GAVE_UP,
     MOST,
-    NOTHING_LISTENS,
     RESUMED,
     SEE_SERVER,
     SERVER_CHANGED,
@@ -294,7 +293,7 @@ class Soak:
         places = {(one.address, one.port) for one in spread.destinations}
         here = spread.local and self._cluster is None
         try:
-            await wait_for_listener(places, here, self._wait_for_server_s, self._waits, self._stopped)
+            waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._waits, self._stopped)
             await self._when_free(collector.open)
             if self._cluster is not None:
                 _say_who_watches(self._cluster, collector)
@@ -303,11 +302,10 @@ class Soak:
             if not self.plan.force:
                 preflight.refuse(checks)
             self._open_run_file(limits, spread, collector, checks)
-            if here and self._resume is None and not self.plan.force and (what := unheard(places)):
+            asks = here and self._resume is None and not self.plan.force
+            if asks and (nobody := nothing_listens(places, waited_s, "the run did not begin")):
                 self.started = True
-                why = f"{what} of this host: the run did not begin"
-                remedy = f"{SEE_SERVER}; --wait-for-server 30s waits for it, --force tries all the same"
-                self._found(Finding(NOTHING_LISTENS, "error", why, remedy))
+                self._found(nobody)
                 await self._close(completed=True)
                 return self.out
             completed = False
