@@ -286,7 +286,7 @@ def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_th
     back = [Sample(20.4, {"silent.vm at 10.0.0.9": 12.0})]
     (finding,) = deaths.failures(fold(ticks, phases), ticks, back, 3.0)
     assert finding.evidence == (
-        "9 connects got no answer in time (connect_timeout), from 0:00:20 to 0:00:23; all of them were told when vm at 10.0.0.9 had "
+        "9 connects got no answer in time (connect_timeout), from 0:00:17 to 0:00:23; all of them were told when vm at 10.0.0.9 had "
         "itself been silent for 12.0 s, until 0:00:20: looks like that client host was cut off or stood still"
     )
     assert finding.remedy.startswith("see that host's cable")
