@@ -11,7 +11,7 @@ import contextlib
 import datetime
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -193,7 +193,8 @@ class Soak:
     """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once.
 
     ``resume``: go on with the run that ``out`` has the beginning of. ``cluster``: the hosts that open the connections; None:
-    this one. ``wait_for_server_s``: so long at most it waits for a server on this host to listen.
+    this one. ``wait_for_server_s``: so long at most it waits for a server on this host to listen. ``findings``: what was found
+    of the plan beforehand.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class Soak:
         resume: Interrupted | None = None,
         cluster: Fleet | None = None,
         wait_for_server_s: float = 0.0,
+        findings: Iterable[Finding] = (),
     ) -> None:
         self.plan, self.out = plan, out
         self._wait_for_server_s = wait_for_server_s
@@ -235,7 +237,7 @@ class Soak:
         self._destinations: tuple[Destination, ...] = ()
         self._silent_turns = 0
         self._silent_workers = SilentWorkers()
-        self._early: list[Finding] = []
+        self._early = list(findings)
         self._phase: Phase | None = None
         self._writer: RunWriter | None = None
         self._generator: Generator | FleetGenerator | None = None
