@@ -31,6 +31,7 @@ from asyncli.report import charts
 from asyncli.report import comparison as comparison_report
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.frames import Frames, pandas
+from asyncli.report.livelimits import too_short
 from asyncli.report.livestate import Onlooker
 from asyncli.report.pictures import Picture, pictures
 from asyncli.report.summary import Summary, summarise
@@ -435,7 +436,7 @@ async def soak(
         from asyncli.cluster.link import Cluster
 
         fleet = Cluster.of(cluster)
-    run = Soak(plan, path, watcher=watcher, target=target, cluster=fleet)
+    run = Soak(plan, path, watcher=watcher, target=target, cluster=fleet, findings=too_short(plan))
     watcher.stop, watcher.failed = run.stop, run.watcher_failed
     try:
         await run.run()

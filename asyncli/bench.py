@@ -20,14 +20,14 @@ from asyncli import preflight
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect import cpus
 from asyncli.collect.collector import Collector
-from asyncli.collect.listening import unheard, wait_for_listener
+from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread
 from asyncli.environment import given_up, look_around, read_environment
 from asyncli.preflight.checks import host_checks
 from asyncli.preflight.limits import Limits
-from asyncli.records import NOTHING_LISTENS, SEE_SERVER, Asked, Ended, Finding, Sample, Tick
+from asyncli.records import Asked, Ended, Finding, Sample, Tick
 
 _LEAD_S = 0.1
 # A second process halves what each connection gets to do; below this many for each it brings nothing.
@@ -95,15 +95,16 @@ class Bench:
         )
         places = {(one.address, one.port) for one in spread.destinations}
         try:
-            await wait_for_listener(places, spread.local, self._wait_for_server_s, self._says, self._stopped)
+            waited_s = await wait_for_listener(places, spread.local, self._wait_for_server_s, self._says, self._stopped)
             await collector.open()
             if not self.plan.force:
                 preflight.refuse(host_checks(self.plan.held, spread, limits))
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             shard = build_load_shard(self.plan, spread)
-            if spread.local and not self.plan.force and (what := unheard(places)):
+            asks = spread.local and not self.plan.force
+            if asks and (nobody := nothing_listens(places, waited_s, "nothing was asked")):
                 self._refused = True
-                self._findings.append(Finding(NOTHING_LISTENS, "error", f"{what} of this host: nothing was asked", SEE_SERVER))
+                self._findings.append(nobody)
             else:
                 await self._measure(shard, collector)
             # On the clock of the ticks: seconds since the first connect.

@@ -35,8 +35,6 @@ SHORTEST_INTERVAL_S = 1e-6
 # some 30,000 bytes, if they are dots.
 LONGEST_FILE = 16_384
 _AN_HOUR = 3600.0
-#: Headers that are to stand in no command line: one ``Name: value`` a line, sent beside those of the plan.
-HEADERS_VARIABLE = "ASYNCLI_HEADERS"
 #: What stands in the place of a header's value wherever a plan is shown or passed on: it may be a secret.
 MASK = "***"
 # Some headers, as curl's -H @FILE, and not a device without end.

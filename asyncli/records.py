@@ -183,6 +183,8 @@ class Tick(msgspec.Struct):
     held: int = 0
     connecting: int = 0
     awaiting: int = 0
+    #: How long the one of these that waits longest has waited (s): the greatest of all workers'.
+    longest_wait_s: float = 0.0
     #: Workers that have issued every batch of theirs and have no first connect pending.
     ramped: int = 0
     #: Workers that have closed everything they held.
@@ -244,6 +246,7 @@ class Tick(msgspec.Struct):
         """Add the gauges of ``other``, which comes from another worker."""
         for name in GAUGES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.longest_wait_s = max(self.longest_wait_s, other.longest_wait_s)
 
 
 GAUGES = (

@@ -11,7 +11,7 @@ import contextlib
 import datetime
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -20,7 +20,7 @@ import msgspec
 from asyncli import preflight
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.collector import Collector
-from asyncli.collect.listening import unheard, wait_for_listener
+from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.collect.locate import ServerFacts
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import (
@@ -47,7 +47,6 @@ from asyncli.records import (
     CUT,
     GAVE_UP,
     MOST,
-    NOTHING_LISTENS,
     RESUMED,
     SEE_SERVER,
     SERVER_CHANGED,
@@ -194,7 +193,8 @@ class Soak:
     """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once.
 
     ``resume``: go on with the run that ``out`` has the beginning of. ``cluster``: the hosts that open the connections; None:
-    this one. ``wait_for_server_s``: so long at most it waits for a server on this host to listen.
+    this one. ``wait_for_server_s``: so long at most it waits for a server on this host to listen. ``findings``: what was found
+    of the plan beforehand.
     """
 
     def __init__(
@@ -207,6 +207,7 @@ class Soak:
         resume: Interrupted | None = None,
         cluster: Fleet | None = None,
         wait_for_server_s: float = 0.0,
+        findings: Iterable[Finding] = (),
     ) -> None:
         self.plan, self.out = plan, out
         self._wait_for_server_s = wait_for_server_s
@@ -236,7 +237,7 @@ class Soak:
         self._destinations: tuple[Destination, ...] = ()
         self._silent_turns = 0
         self._silent_workers = SilentWorkers()
-        self._early: list[Finding] = []
+        self._early = list(findings)
         self._phase: Phase | None = None
         self._writer: RunWriter | None = None
         self._generator: Generator | FleetGenerator | None = None
@@ -294,7 +295,7 @@ class Soak:
         places = {(one.address, one.port) for one in spread.destinations}
         here = spread.local and self._cluster is None
         try:
-            await wait_for_listener(places, here, self._wait_for_server_s, self._waits, self._stopped)
+            waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._waits, self._stopped)
             await self._when_free(collector.open)
             if self._cluster is not None:
                 _say_who_watches(self._cluster, collector)
@@ -303,11 +304,10 @@ class Soak:
             if not self.plan.force:
                 preflight.refuse(checks)
             self._open_run_file(limits, spread, collector, checks)
-            if here and self._resume is None and not self.plan.force and (what := unheard(places)):
+            asks = here and self._resume is None and not self.plan.force
+            if asks and (nobody := nothing_listens(places, waited_s, "the run did not begin")):
                 self.started = True
-                why = f"{what} of this host: the run did not begin"
-                remedy = f"{SEE_SERVER}; --wait-for-server 30s waits for it, --force tries all the same"
-                self._found(Finding(NOTHING_LISTENS, "error", why, remedy))
+                self._found(nobody)
                 await self._close(completed=True)
                 return self.out
             completed = False

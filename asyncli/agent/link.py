@@ -17,7 +17,6 @@ from asyncli.agent.wire import (
     LEASE_S,
     PROTOCOL,
     PROTOCOL_HEADER,
-    TOKEN_VARIABLE,
     Batch,
     Clock,
     Granted,
@@ -29,6 +28,7 @@ from asyncli.agent.wire import (
 )  # fmt: skip
 from asyncli.errors import HeldError, HostError, PeerError
 from asyncli.plan import Plan
+from asyncli.secret_variables import TOKEN_VARIABLE
 from asyncli.text import plain
 
 if TYPE_CHECKING:

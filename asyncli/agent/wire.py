@@ -8,7 +8,6 @@ agent's monotonic clock, which only the exchange of :mod:`asyncli.agent.offset` 
 from __future__ import annotations
 
 import math
-import os
 from typing import Annotated, Any
 
 import msgspec
@@ -18,11 +17,11 @@ from asyncli.errors import HostError
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.limits import Limits
 from asyncli.records import Finding
+from asyncli.secret_variables import TOKEN_VARIABLE, secret
 
 #: Raised when either side would misread the other.
 PROTOCOL = 1
 PROTOCOL_HEADER, LEASE_HEADER = "Asyncli-Protocol", "Asyncli-Lease"
-TOKEN_VARIABLE = "ASYNCLI_AGENT_TOKEN"
 #: What the agent keeps (s): a network that was cut for less loses nothing.
 KEEPS_S = 600.0
 #: A session that has not been heard of for so long (s) holds the agent no more where another asks for it.
@@ -136,7 +135,7 @@ def read_token(path: str | None, flag: str) -> str | None:
     Raises :class:`HostError` for a file that cannot be read and for what is no token; ``flag`` is what named the file.
     """
     if path is None:
-        where, text = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
+        where, text = TOKEN_VARIABLE, secret(TOKEN_VARIABLE)
         if not text:
             return None
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.analysis.diagnosis import Diagnosis
-from asyncli.analysis.mortality import befell
+from asyncli.analysis.mortality import befell, began_s
 from asyncli.analysis.series import Ticks, end_of_hold, series
 from asyncli.analysis.sides import sides
 from asyncli.analysis.totals import Totals, errors
@@ -54,7 +54,8 @@ def failures(totals: Totals, ticks: Ticks = (), samples: Sequence[Sample] = (), 
         evidence = f"{_many(count, what)} ({cause})"
         instants = [t_s for t_s, tick in ticks if tick.failures.get(cause)]
         if instants:
-            evidence += f", from {format_clock(instants[0] - 1.0)} to {format_clock(instants[-1])}"
+            began = began_s(instants[0], connect_timeout_s if cause == "connect_timeout" else 0.0)
+            evidence += f", from {format_clock(began)} to {format_clock(instants[-1])}"
         if totals.whole.lost and in_hold.get(cause) == count:
             evidence += ", as lost connections were to be replaced"
             remedy = _REPLACING.get(cause, remedy)

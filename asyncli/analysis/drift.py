@@ -45,6 +45,8 @@ FLAT_SHARE = 0.1
 # The hold's beginning, in which each connection gets to its second heartbeat, is left out: after the ramp to 100,000 with
 # --keepalive 60 asyncli's own memory rose by 0.6 % in 60 s, and by 0.1 % in the next 180. At most this share of the hold.
 _SETTLING_SHARE = 0.25
+# Memory is read once a second, or less often.
+_READ_S = 1.0
 # What else runs on the host keeps its own time: no run that is compressed has made it go faster, so that its growth or
 # shrinking takes as many whole minutes as others take points. In 15 s of a hold of 20,000 connections it rose by 12 MB, which
 # carried on is 3 GB an hour, while neither the server nor the kernel had grown by a byte. And what asyncli itself has settles for
@@ -238,6 +240,12 @@ def _noises(m: int) -> tuple[Any, Any, Any, Any, Any, Any]:
     log_det = 2 * np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
     weight = np.einsum("i,kij,j->k", x, every, x) / (x @ x)
     return contrasts, np.linalg.inv(roots), log_det, np.array(white), np.array(wander), weight
+
+
+def least_hold_s(keepalive_s: float) -> float:
+    """The shortest hold (s) of which a rate can be known: so many readings of memory, one a second, after it has settled."""
+    points_s = FEWEST_POINTS * _READ_S
+    return min(points_s + keepalive_s, points_s / (1 - _SETTLING_SHARE))
 
 
 def drifts(

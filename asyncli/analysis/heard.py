@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from asyncli.analysis.mortality import began_s
 from asyncli.analysis.series import Ticks, phase
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import bounds
@@ -34,8 +35,7 @@ def unheard(totals: Totals, ticks: Ticks, phases: Sequence[Phase], plan: Plan) -
     hold, drain = phase(phases, "hold"), phase(phases, "drain")
     if hold is None or drain is None:
         return None
-    # A tick closes its second, and its heartbeats that were given up went out a timeout before.
-    faults = [t_s - 1.0 - plan.timeout_s for t_s, tick in ticks if "heartbeat_timeout" in tick.deaths]
+    faults = [began_s(t_s, plan.timeout_s) for t_s, tick in ticks if "heartbeat_timeout" in tick.deaths]
     # Of a silence of all to the end, however long after the first fault, its beginning counts.
     answered_s = max((t_s for t_s, tick in ticks if tick.answered), default=hold.start_s)
     silent = any(one >= answered_s - 1.0 for one in faults) and answered_s < drain.start_s

@@ -54,14 +54,23 @@ BEFELL = {
 
 
 class Cell:
-    """The dead of one cause in one second; ``left`` of them no mechanism has explained yet."""
+    """The dead of one cause in one second; ``left`` of them no mechanism has explained yet.
 
-    __slots__ = ("cause", "dead", "from_s", "left", "tick", "to_s")
+    ``since_s``: when what ended them began, by :func:`began_s`.
+    """
 
-    def __init__(self, cause: str, dead: Deaths, tick: Tick, t_s: float) -> None:
+    __slots__ = ("cause", "dead", "from_s", "left", "since_s", "tick", "to_s")
+
+    def __init__(self, cause: str, dead: Deaths, tick: Tick, t_s: float, timeout_s: float) -> None:
         self.cause, self.dead, self.tick = cause, dead, tick
         self.left = dead.count
         self.from_s, self.to_s = t_s - 1.0, t_s
+        self.since_s = began_s(t_s, timeout_s if cause == "heartbeat_timeout" else 0.0)
+
+
+def began_s(t_s: float, timeout_s: float) -> float:
+    """When that began which a tick at ``t_s`` tells of: its second, and of what was given up a timeout before."""
+    return max(0.0, t_s - 1.0 - timeout_s)
 
 
 class Share:
@@ -69,7 +78,7 @@ class Share:
 
     def __init__(self) -> None:
         self.count = 0
-        self.from_s, self.to_s = math.inf, -math.inf
+        self.from_s, self.to_s, self.since_s = math.inf, -math.inf, math.inf
         #: All of it as one, where it is the whole of what is left of a cause.
         self.whole: Deaths | None = None
         self._parts: list[tuple[Cell, Field | None, float, float]] = []
@@ -78,6 +87,7 @@ class Share:
         self.count += count
         self._parts.append((cell, by, low, high))
         self.from_s, self.to_s = min(self.from_s, cell.from_s), max(self.to_s, cell.to_s)
+        self.since_s = min(self.since_s, cell.since_s)
 
     def span(self, field: Field) -> tuple[float, float]:
         """Least and greatest age, idle time or request number among them; of a cell that was parted by another, all of it."""
@@ -96,10 +106,10 @@ class Share:
         return in_seconds(*self.span("idle_s"))
 
     def when(self) -> str:
-        """``, at 0:01:05`` on the run's clock, or from when to when."""
-        if self.to_s - self.from_s <= 3.0:
-            return f", at {format_clock(self.from_s)}"
-        return f", from {format_clock(self.from_s)} to {format_clock(self.to_s)}"
+        """``, at 0:01:05`` on the run's clock, or from when to when: a silence from when its first heartbeat was sent."""
+        if self.to_s - self.since_s <= 3.0:
+            return f", at {format_clock(self.since_s)}"
+        return f", from {format_clock(self.since_s)} to {format_clock(self.to_s)}"
 
     def medians(self) -> str:
         whole = self.whole if self.whole is not None else pool(cell for cell, *_ in self._parts)
@@ -118,7 +128,12 @@ class Case:
 
     def __init__(self, totals: Totals, ticks: Ticks, plan: Plan, witness: Witness, findings: Sequence[Finding] = ()) -> None:
         self.witness, self.plan, self.ticks, self.findings = witness, plan, ticks, findings
-        self.cells = [Cell(cause, dead, tick, t_s) for t_s, tick in ticks for cause, dead in tick.deaths.items() if dead.count]
+        self.cells = [
+            Cell(cause, dead, tick, t_s, plan.timeout_s)
+            for t_s, tick in ticks
+            for cause, dead in tick.deaths.items()
+            if dead.count
+        ]
         #: The longest gap between two heartbeats (s), and how long one waits for its answer.
         self.gap_s, self.timeout_s = plan.keepalive_s / 2, plan.timeout_s
         #: The number of the mechanism that is asked: what two of them explain stays apart, and so does what is certain.

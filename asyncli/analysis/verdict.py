@@ -11,7 +11,7 @@ from asyncli.analysis.heard import Unheard
 from asyncli.analysis.ourloss import lost_with
 from asyncli.analysis.totals import Totals, errors
 from asyncli.plan import Plan
-from asyncli.records import CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
+from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
 from asyncli.units import format_duration, format_many
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
@@ -47,14 +47,16 @@ def judge(
 ) -> Judgement:
     """The verdict, first match wins; ``findings``: those of the run file, where the user who stopped the run is named.
 
-    ``limited``: the keys that the user set limits to, and of these limits ``crossed``, in words. ``asleep``: how many were lost
-    because this machine was suspended. ``unheard``: of the held, what was not heard; a verdict that passes names it.
+    ``limited``: the keys that the user set limits to, and of these limits ``crossed``, in words, the gravest first. ``asleep``:
+    how many were lost because this machine was suspended. ``unheard``: of the held, what was not heard; a verdict that passes
+    names it.
 
     1. untested: nothing ever connected, or no heartbeat was ever answered.
     2. invalid: the generator was the limit. It passed a stated bound (``saturated``), lost connections with a process or host
        of its own, though no limit says how many may be, lost connections only because its machine was suspended, or could not
        open what was asked for want of its own ports or descriptors.
-    3. failed: a limit of the user's was crossed; an established connection was lost, and no limit says how many may be.
+    3. failed: an established connection was lost, and no limit says how many may be; a limit of the user's was crossed. Both are
+       said, the loss first; and where none was lost, that fewer are held than were asked for.
     4. invalid: the run was killed (not ``complete``), so its hold has no end to be judged at.
     5. failed: fewer are held at the hold's end than were asked for, and no limit says how few may be.
     6. passed.
@@ -83,17 +85,19 @@ def judge(
     if held < asked and starved:
         names = " and ".join(cause.removeprefix("no_") for cause in starved)
         return Judgement("invalid", f"the generator ran out of {names}: it opened {held:,} of {asked:,}")
-    if crossed:
-        return Judgement("failed", "; ".join(crossed))
     theirs = whole.lost - (gone.count if gone is not None else 0)
+    cut, aborted = CUT in ended_by_user(findings), any(one.code == ABORTED for one in findings)
+    reasons = []
     if theirs and LOST not in limited:
-        return Judgement("failed", f"{theirs:,} of {whole.opened:,} established connections were lost")
-    if ended_by_user(findings).get(CUT):
+        reasons.append(f"{theirs:,} of {whole.opened:,} established connections were lost")
+    elif held < asked and HELD not in limited and complete and not cut and not (crossed and aborted):
+        reasons.append(f"{held:,} of {asked:,} connections were held at the end{by_hand}")
+    if reasons or crossed:
+        return Judgement("failed", "; ".join((*reasons, *crossed)))
+    if cut:
         return Judgement("invalid", stop)
     if not complete:
         return Judgement("invalid", f"the run has no end: it goes on, or it was killed{by_hand}")
-    if held < asked and HELD not in limited:
-        return Judgement("failed", f"{held:,} of {asked:,} connections were held at the end{by_hand}")
     lost = f"{whole.lost:,} were lost, as many as --fail-if allows" if whole.lost else "none was lost"
     # It had its replacement, so all are held; but who reads this line alone should know.
     failed = sum(whole.failures.values())

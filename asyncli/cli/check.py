@@ -26,6 +26,7 @@ def command(urls: tuple[str, ...], **values: Any) -> int:
     from asyncli.cli.places import printing
     from asyncli.preflight import refusals
     from asyncli.report.checks import print_checks
+    from asyncli.report.livelimits import too_short
     from asyncli.session import look_at
 
     def waits(words: str) -> None:
@@ -33,5 +34,5 @@ def command(urls: tuple[str, ...], **values: Any) -> int:
 
     spread, checks, findings = asyncio.run(look_at(plan, cluster_of(values), waits))
     with printing():
-        print_checks(plan, spread, checks, findings, Console(highlight=False))
+        print_checks(plan, spread, checks, [*findings, *too_short(plan)], Console(highlight=False))
     return 2 if refusals(checks) else 0

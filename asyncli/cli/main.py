@@ -19,6 +19,7 @@ from asyncli.cli.outlet import Outlet, UnwrittenError, await_readers, outlet_of,
 from asyncli.cli.places import hush, reader_left, unprinted
 from asyncli.cli.signals import Heard
 from asyncli.errors import AsyncliError
+from asyncli.secret_variables import keep_secrets
 from asyncli.text import printable
 
 #: name -> (module with a click command ``command``, one line for --help).
@@ -129,6 +130,7 @@ def _complain(text: str, status: int) -> int:
 def main() -> NoReturn:
     """What the ``asyncli`` script and ``python -m asyncli`` call."""
     Heard.to_the_end = True
+    keep_secrets()
     with outlets() as made:
         status = _read_by_all(made, run(sys.argv[1:]))
     sys.exit(status)

@@ -11,7 +11,8 @@ import click
 import msgspec
 
 from asyncli.errors import HostError, PlanError
-from asyncli.plan import HEADER_FILE, HEADERS_VARIABLE, KEYS, Layer, Plan, build_plan, headers_in, read_plan_file, with_one_host
+from asyncli.plan import HEADER_FILE, KEYS, Layer, Plan, build_plan, headers_in, read_plan_file, with_one_host
+from asyncli.secret_variables import HEADERS_VARIABLE, secret
 from asyncli.units import parse_duration
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def header_file_option() -> Callable[[Any], Any]:
 def with_headers_of_environment(plan: P) -> P:
     """``plan`` with the headers of $ASYNCLI_HEADERS beside its own. Raises :class:`PlanError`."""
     try:
-        headers = with_one_host((*plan.headers, *headers_in(os.environ.get(HEADERS_VARIABLE, ""))))
+        headers = with_one_host((*plan.headers, *headers_in(secret(HEADERS_VARIABLE))))
     except ValueError as error:
         raise PlanError(f"${HEADERS_VARIABLE}: {error}") from None
     return msgspec.structs.replace(plan, headers=headers)

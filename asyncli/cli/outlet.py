@@ -2,7 +2,8 @@
 
 What is printed is written by a thread. So nothing that is measured ever waits for a reader: inside a running loop a write takes
 no time, and where a reader is far behind, what it would read is dropped and counted. Outside of a loop, where a report is
-printed, the end of the process waits for the reader, until a signal ends the waiting.
+printed, the end of the process waits for the reader, until a signal ends the waiting; of a run that a signal ended, only for one
+that takes something.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ _MOST_IN_A_LOOP = 1 << 20
 _MOST = 16 << 20
 # What was interrupted ends at once; but a reader that is there shall have what was said.
 _PARTING_S = 1.0
-_LONGEST_WRITE = 1 << 16
+# A reader behind ssh takes something again after two lost packets in a row (1 s and 2 s, RFC 6298). Who sends SIGTERM may kill
+# 10 s later (docker stop), and the drain comes first.
+_SIGNALLED_S = 3.0
+# A write returns only when all of it is taken: a page (what a pipe frees at once) shows that a slow reader is there.
+_LONGEST_WRITE = 4096
 _LOOK_S = 0.2
 
 
@@ -50,6 +55,7 @@ class Outlet(io.BufferedIOBase):
         self.dropped = 0
         self._waiting: collections.deque[tuple[str | None, bytes]] = collections.deque()
         self._bytes = 0
+        self._taken_s = 0.0
         self._failed: UnwrittenError | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -93,10 +99,11 @@ class Outlet(io.BufferedIOBase):
         with self._changed:
             self._raise()
 
-    def wait(self, until_s: float) -> None:
-        """Until all is written, at most until that instant (monotonic, s). Raises :class:`UnwrittenError`."""
+    def wait(self, patience_s: float) -> None:
+        """Until all is written, or nothing was taken for ``patience_s``. Raises :class:`UnwrittenError`."""
+        begun_s = time.monotonic()
         with self._changed:
-            while self._bytes and (left_s := until_s - time.monotonic()) > 0:
+            while self._bytes and (left_s := max(begun_s, self._taken_s) + patience_s - time.monotonic()) > 0:
                 self._changed.wait(min(left_s, _LOOK_S))
             self._raise()
 
@@ -129,6 +136,7 @@ class Outlet(io.BufferedIOBase):
         while left:
             try:
                 left = left[os.write(self._fd, left[:_LONGEST_WRITE]) :]
+                self._taken_s = time.monotonic()
             except BlockingIOError:
                 # Another process has made this terminal non-blocking.
                 select.select([], [self._fd], [])
@@ -184,17 +192,18 @@ class _EndedBySignal(BaseException):
 
 
 def await_readers(made: list[Outlet], status: int, interrupted: int) -> int:
-    """The exit status once all that was said is read, or a signal ended the waiting: ``interrupted`` for the second of a run, and
-    for any where nothing ran. Raises :class:`UnwrittenError`."""
+    """The exit status once all that was said is read, or a signal ended the run and the reader takes nothing, or a signal ended
+    the waiting: ``interrupted`` for the second of a run, and for any where nothing ran. Raises :class:`UnwrittenError`."""
 
     def signalled(_number: int, _frame: FrameType | None) -> None:
         raise _EndedBySignal
 
     before = {number: signal.signal(number, signalled) for number in caught()}
-    until_s = time.monotonic() + _PARTING_S if status == interrupted or Heard.late else float("inf")
+    at_once = status == interrupted or Heard.late
+    patience_s = _PARTING_S if at_once else _SIGNALLED_S if Heard.count else float("inf")
     try:
         for outlet in made:
-            outlet.wait(until_s)
+            outlet.wait(patience_s)
         return status
     except _EndedBySignal:
         return status if Heard.ran and Heard.count == 0 else interrupted

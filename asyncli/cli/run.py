@@ -22,7 +22,7 @@ from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
 from asyncli.report.live import JsonView, LiveView, NullView, PlainView, end_line, plain_line
-from asyncli.report.livelimits import unwatched
+from asyncli.report.livelimits import too_short, unwatched
 from asyncli.report.livestate import Onlooker
 from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
@@ -184,7 +184,14 @@ async def _soak(
             with Screen(plan, log, quiet, log_json) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.say_now)
                 soak = Soak(
-                    plan, path, watcher=screen, target=target, resume=resume, cluster=cluster, wait_for_server_s=wait_for_server_s
+                    plan,
+                    path,
+                    watcher=screen,
+                    target=target,
+                    resume=resume,
+                    cluster=cluster,
+                    wait_for_server_s=wait_for_server_s,
+                    findings=too_short(plan) if resume is None else (),
                 )
                 screen.stop, screen.failed = soak.stop, soak.watcher_failed
                 await soak.run()

@@ -13,12 +13,13 @@ from typing import Any
 
 from asyncli import __version__
 from asyncli.agent.server import Agent, doubt, tls_context
-from asyncli.agent.wire import TOKEN_VARIABLE, read_token
+from asyncli.agent.wire import read_token
 from asyncli.cli.places import UNSEEN
 from asyncli.cli.signals import Heard, caught
 from asyncli.errors import HostError, PlanError
 from asyncli.plan import KEYS, Plan
 from asyncli.preflight.limits import raise_nofile
+from asyncli.secret_variables import TOKEN_VARIABLE
 
 
 def run_agent(

@@ -117,6 +117,7 @@ class Collector:
         self._lock = asyncio.Lock()
         self._job: _Job | None = None
         self._poll: asyncio.Task[tuple[dict[str, float], float]] | None = None
+        self._polled_s = 0.0
 
     @property
     def status_connects(self) -> int:
@@ -209,7 +210,7 @@ class Collector:
 
     def _launch(self, now_s: float, everything: bool) -> None:
         if self._status is not None and self._poll is None:
-            self._poll = asyncio.ensure_future(_timed(self._status))
+            self._poll, self._polled_s = asyncio.ensure_future(_timed(self._status)), self._clock()
         if self._job is None:
             due = [(name, read) for name, read in self._probes or () if everything or self._schedule(name).due(now_s)]
             if due:
@@ -240,7 +241,7 @@ class Collector:
         if done:
             self._job = None
         elif now_s - job.begun_s >= _STALL_S:
-            self._say(self._outage(job.current).failed(now_s, f"no answer in {now_s - job.begun_s:.0f} s"))
+            self._say(self._outage(job.current).failed(job.begun_s, f"no answer in {now_s - job.begun_s:.0f} s"))
 
     def _take(self, now_s: float, outcome: _Outcome, values: dict[str, float]) -> None:
         name = outcome.name
@@ -262,7 +263,8 @@ class Collector:
     def _take_poll(self, now_s: float, poll: asyncio.Task[tuple[dict[str, float], float]], values: dict[str, float]) -> None:
         error = poll.exception()
         if error is not None:
-            self._say(self._outage("status").failed(now_s, _words(error)))
+            # It has been silent since it was asked.
+            self._say(self._outage("status").failed(self._polled_s, _words(error)))
             return
         page, took_s = poll.result()
         self._say(self._outage("status").answered(now_s))

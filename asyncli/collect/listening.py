@@ -11,9 +11,11 @@ import socket
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import NamedTuple
 
 from asyncli.collect.procfs import PROC, read_listeners
 from asyncli.errors import PlanError
+from asyncli.records import NOTHING_LISTENS, SEE_SERVER, Finding
 from asyncli.units import format_duration
 
 # Whoever waits for a server that is starting up wants it as soon as it listens; the tables take less than a millisecond.
@@ -28,21 +30,43 @@ _REFUSED = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EA
 Place = tuple[str, int]
 
 
-def unheard(places: Collection[Place], proc: Path = PROC) -> str:
-    """That nothing listens at any of these places of this host, in words; "" where something does, or it cannot be known."""
+class Missing(NamedTuple):
+    """That nothing listens where the plan aims, and what mends it, in words."""
+
+    what: str
+    remedy: str
+
+
+def unheard(places: Collection[Place], proc: Path = PROC) -> Missing | None:
+    """That nothing listens at any of these places of this host; None where something does, or it cannot be known."""
     if not any((proc / "net" / name).exists() for name in ("tcp", "tcp6")):
-        return ""
+        return None
     try:
         for address, port in places:
             # One at any address counts, of whichever family: where it does not answer here, a connect will say so.
             if any(one.address in (None, address.partition("%")[0]) for one in read_listeners(port, proc)):
-                return ""
+                return None
+        elsewhere = heard_elsewhere(places, proc)
     except OSError:
-        return ""
+        return None
     if not all(_refuses(*one) for one in places):
-        return ""
-    shown = ", ".join(f"{f'[{address}]' if ':' in address else address}:{port}" for address, port in sorted(places))
-    return f"nothing listens on {shown}"
+        return None
+    shown = ", ".join(f"{_in_url(address)}:{port}" for address, port in sorted(places))
+    return elsewhere or Missing(f"nothing listens on {shown} of this host", SEE_SERVER)
+
+
+def heard_elsewhere(places: Collection[Place], proc: Path = PROC) -> Missing | None:
+    """That a port of ``places``, where nothing listens, is listened on at other addresses of this host; None where none is."""
+    for address, port in sorted(places):
+        if others := sorted({one.address for one in read_listeners(port, proc) if one.address is not None}):
+            listed = ", ".join(map(_in_url, others))
+            what = f"port {port} listens on {listed} only, not on the URL's {_in_url(address)}"
+            return Missing(what, f"use http://{_in_url(others[0])}:{port}/")
+    return None
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 def _refuses(address: str, port: int) -> bool:
@@ -58,19 +82,38 @@ def _refuses(address: str, port: int) -> bool:
 
 async def wait_for_listener(
     places: Collection[Place], local: bool, wait_s: float, says: Callable[[str], None], stopped: asyncio.Event
-) -> None:
-    """Until something listens at one of these places, or it is ``stopped``, at most ``wait_s`` seconds.
+) -> float:
+    """Until something listens at one of these places, or it is ``stopped``, at most ``wait_s`` seconds: those waited in vain.
 
     ``says`` hears once what is waited for. Raises :class:`PlanError` where they are not ``local``, of this host: only a connect
     could tell.
     """
     if not wait_s:
-        return
+        return 0.0
     if not local:
         raise PlanError("--wait-for-server: the server is on another host, whose sockets cannot be seen from here; leave it out")
-    until_s, said = time.monotonic() + wait_s, False
-    while (what := unheard(places)) and time.monotonic() < until_s and not stopped.is_set():
+    begun_s, said = time.monotonic(), False
+    while missing := unheard(places):
+        waited_s = time.monotonic() - begun_s
+        if waited_s >= wait_s or stopped.is_set():
+            return min(waited_s, wait_s)
         if not said:
-            says(f"waits, for {format_duration(wait_s)} at most, for the server: {what}")
+            says(f"waits, for {format_duration(wait_s)} at most, for the server: {missing.what}")
         said = True
         await asyncio.sleep(_LOOK_EVERY_S)
+    return 0.0
+
+
+def nothing_listens(places: Collection[Place], waited_s: float, so: str) -> Finding | None:
+    """The finding that ends a run before its first connect; None where something listens.
+
+    ``waited_s``: of :func:`wait_for_listener`. ``so``: what came of it, in words.
+    """
+    if (missing := unheard(places)) is None:
+        return None
+    what, remedy = missing
+    if waited_s:
+        what += f", and --wait-for-server waited {format_duration(waited_s)} in vain"
+    elif remedy == SEE_SERVER:
+        remedy += "; --wait-for-server 30s waits for it"
+    return Finding(NOTHING_LISTENS, "error", f"{what}: {so}", f"{remedy}; --force tries all the same")

@@ -141,7 +141,7 @@ class ProcessGroup:
                 f"/proc/{pid}/smaps_rollup: {error.strerror} for user {os.geteuid()}; PSS and USS of the {self._prefix}"
                 " are not known, and RSS counts shared pages once a process"
             ),
-            remedy="run asyncli as root, or with CAP_SYS_PTRACE",
+            remedy=f"run asyncli {'as root, or ' if os.geteuid() else ''}with CAP_SYS_PTRACE",
         )
         rss = float(sum(stat.rss_bytes for stat in self._living))
         return Reading(self._named({"rss_bytes": rss}), [finding])

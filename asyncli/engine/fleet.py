@@ -192,4 +192,4 @@ class Merging:
 
 
 def _unknown(last: Tick) -> Tick:
-    return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0)
+    return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0, longest_wait_s=0.0)

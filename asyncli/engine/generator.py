@@ -28,6 +28,7 @@ from asyncli.engine.shard import (
     WorkerReplaced,
 )  # fmt: skip
 from asyncli.errors import EngineError
+from asyncli.secret_variables import for_child
 
 _encode = msgspec.msgpack.Encoder().encode
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
@@ -62,7 +63,7 @@ class Generator:
         self._process = await asyncio.create_subprocess_exec(
             # -P and our own path: a file of the user's folder must not stand in for a module, and what this process
             # could import (a notebook's path) the host can.
-            sys.executable, "-P", "-m", "asyncli.engine.host", env={**os.environ, "PYTHONPATH": path},
+            sys.executable, "-P", "-m", "asyncli.engine.host", env={**for_child(), "PYTHONPATH": path},
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         self._errors = asyncio.create_task(self._read_errors())

@@ -347,7 +347,7 @@ class Host:
 
 def _unknown(last: Tick) -> Tick:
     """The gauges of a worker that has fallen silent: its connections may live or not, and nobody vouches for them."""
-    return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0)
+    return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0, longest_wait_s=0.0)
 
 
 def main() -> NoReturn:

@@ -196,6 +196,8 @@ class Table:
         tick.held = self.held
         tick.connecting = len(self._connecting)
         tick.awaiting = len(self._awaiting)
+        if self._awaiting:
+            tick.longest_wait_s = self._net.clock() - next(iter(self._awaiting.values()))
         tick.ramped = int(self.ramped)
         tick.drained = int(self.drained)
         tick.held_at_drain = self.held_at_drain

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 import asyncli
+from asyncli.secret_variables import for_child
 
 # How the child is tied to us: this interpreter asks the kernel for SIGTERM at our death (PR_SET_PDEATHSIG = 1), checks
 # that we did not die before it asked, and becomes the server. Why not otherwise: `setpriv --pdeathsig` is missing on
@@ -68,7 +69,7 @@ def spawn(
         stdout=stdout,
         stderr=stderr,
         cwd=cwd,
-        env=env,
+        env=for_child() if env is None else env,
         pass_fds=keep,
         start_new_session=True,
     )
@@ -78,7 +79,7 @@ def finds_us() -> dict[str, str]:
     """Our environment, for a child that is Python and must find this very package, installed or not."""
     home = str(Path(asyncli.__file__).resolve().parent.parent)
     path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
-    return {**os.environ, "PYTHONPATH": path}
+    return {**for_child(), "PYTHONPATH": path}
 
 
 def group_alive(group: int) -> bool:

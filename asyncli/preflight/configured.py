@@ -35,7 +35,7 @@ def read_configured(pid: int | None, exe: str | None, config_path: str | None, r
     if not is_nginx:
         if pid is None and exe is None:
             what, detail = "the server's own limits", "its process is not known, so they were not read"
-            return Configured(unknown=Check("server", what, "unknown", detail=detail, remedy="name it with --server-pid"))
+            return Configured(unknown=Check("server", what, "unknown", detail=detail))
         return Configured()
     ours, theirs = _link(root / "proc/self/ns/mnt"), _link(root / f"proc/{pid}/ns/mnt") if pid is not None else None
     if ours and theirs and ours != theirs and config_path is None:

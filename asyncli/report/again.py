@@ -19,7 +19,7 @@ _LEFT_OUT = ("urls", "connections", "keepalive", "header", "server_pid", "server
 def command_for_the_server(plan: Mapping[str, Any], environment: Environment) -> tuple[str, str]:
     """(why the server's memory could not be read, in words that begin with "it", the command that reads it).
 
-    ``plan``: of the summary. Headers are left to the reader, as "..." (they may be secrets).
+    ``plan``: of the summary. Headers, which may be secrets, are left to a file of the reader's.
     """
     server = environment.get("server")
     program = str(environment.get("program") or "asyncli")
@@ -54,7 +54,7 @@ def _flags(plan: Mapping[str, Any]) -> str:
         else:
             for one in value if isinstance(value, list | tuple) else [value]:
                 words += [flag, _word(one)]
-    headers = " --header ..." if plan.get("headers") else ""
+    headers = " --header-file FILE" if plan.get("headers") else ""
     return f"{shlex.join(words)}{headers} {shlex.join(plan['urls'])}"
 
 

@@ -16,7 +16,7 @@ from asyncli.analysis.saturation import saturation
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report.analyses import Analyses
 from asyncli.report.jsonout import finite_json
-from asyncli.report.summary import Summary, limits_of
+from asyncli.report.summary import Summary, limits_of, not_kept
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
 from asyncli.report.thresholds import Outcome as OfLimit
 from asyncli.report.words import about, about_to, ceiling, milliseconds, or_dash
@@ -106,7 +106,7 @@ class Capacity(msgspec.Struct):
 
 def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> Step:
     """What one step's run says. Pure."""
-    crossed = list(dict.fromkeys(one for one in limits_of(run.plan, summary)[0] if one.crossed))
+    crossed = list(dict.fromkeys(one for one in not_kept(limits_of(run.plan, summary)[0]) if one.crossed))
     limits = [one.threshold.key for one in crossed]
     slow = _slow(summary) if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
     saturated = saturation(run.plan, analyses.totals, run.phases, run.ticks, run.environment)

@@ -200,6 +200,8 @@ def plain_line(state: LiveState) -> str:
     parts.append(f"lost {format_count(state.lost)}" + _causes(state.deaths))
     if state.failed:
         parts.append(f"failed {format_count(state.failed)}" + _causes(state.failures))
+    if state.unanswered:
+        parts.append(f"unanswered {unanswered(state)}")
     if state.heartbeats_per_s and state.latency_p50_ms is not None:
         parts.append(
             f"{state.heartbeats_per_s:,.0f} beats/s p50 {milliseconds(state.latency_p50_ms)} "
@@ -215,6 +217,11 @@ def plain_line(state: LiveState) -> str:
         each = plus_minus(state.host_per_connection, state.host_per_connection_half).replace("±", "+-")
         parts.append(f"{each} a connection on {state.host}, first use included")
     return f"{format_clock(state.elapsed_s)}  {state.phase or 'start':<8}  " + "; ".join(parts)
+
+
+def unanswered(state: LiveState) -> str:
+    """``100, longest 6 s``: how many connections wait for an answer, and the longest wait."""
+    return f"{format_count(state.unanswered)}, longest {format_duration(round(state.longest_wait_s))}"
 
 
 def _causes(counts: dict[str, int]) -> str:
@@ -367,6 +374,8 @@ def _heartbeats(state: LiveState) -> _Rows:
     yield "latency p50", milliseconds(state.latency_p50_ms), ""
     yield "latency p99", milliseconds(state.latency_p99_ms), ""
     yield "lateness p99", milliseconds(state.lateness_p99_ms), ""
+    if state.unanswered:
+        yield "unanswered", unanswered(state), "bold yellow"
 
 
 def _server(state: LiveState) -> _Rows:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from asyncli.plan import Plan
 from asyncli.records import PHASES
-from asyncli.report.live import plain_line
+from asyncli.report.live import plain_line, unanswered
 from asyncli.report.livestate import LiveState
 from asyncli.report.words import cores, milliseconds, or_dash, plus_minus
 from asyncli.text import oneline
@@ -101,6 +101,8 @@ def _heartbeats(state: LiveState) -> _Rows:
     yield "latency p50", milliseconds(state.latency_p50_ms)
     yield "latency p99", milliseconds(state.latency_p99_ms)
     yield "lateness p99", milliseconds(state.lateness_p99_ms)
+    if state.unanswered:
+        yield "unanswered", _red(unanswered(state))
 
 
 def _server(state: LiveState) -> _Rows:
@@ -118,7 +120,11 @@ def _generator(state: LiveState) -> _Rows:
 
 
 def _alarm(count: int) -> str:
-    return f'<b style="color: {_RED};">{format_count(count)}</b>' if count else "0"
+    return _red(format_count(count)) if count else "0"
+
+
+def _red(words: str) -> str:
+    return f'<b style="color: {_RED};">{words}</b>'
 
 
 def _text(words: str) -> str:

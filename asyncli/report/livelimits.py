@@ -1,15 +1,18 @@
-"""Limits of ``--fail-if`` that can be judged while a soak runs (``--abort``): those on what can only grow. Pure."""
+"""Limits of ``--fail-if`` before the end: which a soak can be ended by (``--abort``), and which need a longer hold. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
+from asyncli.analysis.drift import least_hold_s
 from asyncli.core.histogram import Histogram
 from asyncli.errors import PlanError
 from asyncli.plan import Plan
-from asyncli.records import Tick
+from asyncli.records import Finding, Tick
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import Outcome, Threshold, judge, parse, require
+from asyncli.units import format_duration
 
 _GROWING = (
     "connections.opened", "connections.reopened", "connections.lost", "connections.failed", "heartbeats.sent",
@@ -34,6 +37,19 @@ def require_limits(plan: Plan) -> None:
 def unwatched(plan: Plan) -> list[str]:
     """The limits of ``plan`` that no soak ends at early: only its end tells of them."""
     return [text for text in plan.fail_if if not can_be_judged(parse(text, Summary))] if plan.abort else []
+
+
+def too_short(plan: Plan) -> list[Finding]:
+    """A warning where the hold of ``plan`` is too short for its limits on drift: else only its end would tell."""
+    least_s = math.ceil(least_hold_s(plan.keepalive_s))
+    if plan.hold_s is None or plan.hold_s >= least_s:
+        return []
+    limits = [text for text in plan.fail_if if parse(text, Summary).key.startswith("drift.")]
+    if not limits:
+        return []
+    least = format_duration(least_s)
+    evidence = f"{' and '.join(limits)}: drift needs a hold of at least {least}; this one is {format_duration(plan.hold_s)}"
+    return [Finding("drift_hold", "warning", evidence, f"hold for {least} or longer (--hold), or leave the limit out")]
 
 
 class LiveLimits:

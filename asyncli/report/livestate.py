@@ -23,6 +23,8 @@ from asyncli.report.thresholds import parse
 RECENT_S = 10
 # Student's t for 95 %, by degrees of freedom from 1 on; beyond the last as it.
 _STUDENT = (12.7, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
+# A tick closes a second: what waits for longer was unanswered at the one before too. asyncli capacity calls as much late.
+_WAITS_LONG_S = 1.0
 _FINDINGS_KEPT = 8
 # With fewer readings in the last seconds nothing is known of how it wanders.
 _FEWEST_READINGS = 3
@@ -63,6 +65,9 @@ class LiveState(msgspec.Struct):
     lost: int = 0
     failed: int = 0
     connecting: int = 0
+    #: Connections that wait for an answer, and the longest wait; 0 while none has waited for more than a second.
+    unanswered: int = 0
+    longest_wait_s: float = 0.0
     asked_per_s: float = 0.0
     achieved_per_s: float | None = None
     heartbeats_per_s: float | None = None
@@ -209,6 +214,8 @@ class LiveFold:
         while self._recent and self._recent[0][0] <= t_s - RECENT_S:
             self._recent.popleft()
         state.held, state.connecting, state.workers = tick.held, tick.connecting, tick.workers
+        waits_long = tick.longest_wait_s > _WAITS_LONG_S
+        state.unanswered, state.longest_wait_s = (tick.awaiting, tick.longest_wait_s) if waits_long else (0, 0.0)
         self._count(tick)
         self._rates()
 

@@ -5,6 +5,7 @@ Bytes and seconds unless a name says otherwise; what is unknown is null, and a f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -261,7 +262,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         environment=_whole_environment(environment),
     )
     outcomes, unreadable = limits_of(plan, summary)
-    crossed = [one.words for one in outcomes if one.crossed is not False] + [one.evidence for one in unreadable]
+    crossed = [one.words for one in not_kept(outcomes)] + [one.evidence for one in unreadable]
     judgement = judge(
         plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings,
         limited=[one.threshold.key for one in outcomes], crossed=crossed,
@@ -318,6 +319,12 @@ def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding
         except ValueError as error:
             unreadable.append(Finding("limit_unknown", "error", f"--fail-if: {error}"))
     return judge_limits(limits, msgspec.to_builtins(summary, str_keys=True) if limits else {}), unreadable
+
+
+def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Those of the ``outcomes`` that were not kept, the gravest first: connections before all else, crossed before unknown."""
+    broken = (one for one in outcomes if one.crossed is not False)
+    return sorted(broken, key=lambda one: (one.crossed is None, not one.threshold.key.startswith("connections.")))
 
 
 def _of_limits(outcomes: list[Outcome]) -> list[Finding]:

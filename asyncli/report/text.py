@@ -153,7 +153,7 @@ def _server_not_seen(summary: Summary) -> str:
     total, kernel, known = summary.cost.host_total, summary.cost.kernel, ""
     if total is not None and total.ci95[0] > 0:
         known = f" (on {host} it costs {with_error(total)} in all)"
-    elif kernel is not None:
+    elif kernel is not None and kernel.ci95[0] > 0:
         known = f" (an end of it costs {with_error(kernel)} in the kernel of {host})"
     told = f"What one more connection costs {server_name(summary)} is not known, as {why_not}{known}. This tells:"
     return f"{told} {oneline(command)}"

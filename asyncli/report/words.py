@@ -145,8 +145,8 @@ def plus_minus(value: float, half: float) -> str:
 
 def with_error(cost: Cost) -> str:
     """What one more costs, never without its error: ``"528 B ± 1"``; of what is not known to half of it only where it lies:
-    ``"between 552 and 21,957 B"``; what may be nothing: ``"at most 564 B"``, of two levels ``"not known (± 2,621 B)"``, for no
-    difference shows what came out of memory freed before; what is less than a byte is known, and none: ``"0 B ± 0.1"``.
+    ``"between 552 and 21,957 B"``; what may be nothing: ``"at most 564 B"``, of two levels ``"an unknown amount (± 2,621 B)"``,
+    for no difference shows what came out of memory freed before; what is less than a byte is known, and none: ``"0 B ± 0.1"``.
     """
     (low, high), each = cost.ci95, cost.bytes_per_connection
     if low > 0 and cost.half_width <= SURE * each:
@@ -159,8 +159,8 @@ def with_error(cost: Cost) -> str:
             return f"between {bytes_each(low)} and {bytes_each(high)}"
         return f"between {interval(low, high).replace(' to ', ' and ')} B"
     if high < 0:
-        return "not known (memory fell)"
-    return f"not known (± {bytes_each(cost.half_width)})" if cost.of_levels else f"at most {bytes_each(high)}"
+        return "an unknown amount (memory fell)"
+    return f"an unknown amount (± {bytes_each(cost.half_width)})" if cost.of_levels else f"at most {bytes_each(high)}"
 
 
 def interval(low: float, high: float) -> str:

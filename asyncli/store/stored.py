@@ -107,7 +107,8 @@ def open_tick(payload: bytes) -> Tick:
         packed = bytes(values[place])
         values[place] = Histogram() if packed == _NONE else cast(Histogram, StoredHistogram(packed))
     tick = Tick(*values)
-    if not (0 <= tick.cpu_user_s <= MOST and 0 <= tick.cpu_system_s <= MOST and 0 <= tick.longest_turn_s <= MOST):
+    times = (tick.cpu_user_s, tick.cpu_system_s, tick.longest_turn_s, tick.longest_wait_s)
+    if not all(0 <= time_s <= MOST for time_s in times):
         raise msgspec.ValidationError(f"a time below 0 or beyond {MOST:g} in a tick")
     # Causes, which somebody else may have written.
     if tick.failures:

@@ -646,6 +646,12 @@ def test_a_server_that_stands_still() -> None:
     assert (only(scene).code, only(scene).certain) == ("server_stalled", False)
 
 
+def test_a_silence_is_dated_by_its_first_heartbeat() -> None:
+    # Those that died first, at 0:01:00, had waited for the 10 s of --timeout.
+    assert only(unanswered(silent(HELD, range(60, 80), between(1, 30)))).evidence.endswith(", from 0:00:50 to 0:01:20")
+    assert only(unanswered(silent(500, range(60, 61), between(1, 30)))).evidence.endswith(", from 0:00:50 to 0:01:01")
+
+
 def test_a_server_that_wakes_stood_still_before() -> None:
     scene = silent(500, range(60, 63), between(1, 30))
     for second in range(50, 62):

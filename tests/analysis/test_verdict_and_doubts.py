@@ -18,7 +18,7 @@ from asyncli.analysis.verdict import exit_status, judge
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.plan import Plan
-from asyncli.records import CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
+from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
 from asyncli.store.reader import Run
 from asyncli.units import format_clock
 
@@ -65,6 +65,21 @@ def test_who_passed_with_answers_that_were_errors_says_so_in_the_one_line() -> N
     judgement = judge(PLAN, of, saturated=False, complete=True)
     assert judgement.verdict == "passed"
     assert judgement.why.endswith("none was lost; but 90 of 97 heartbeats were answered with errors (404, 503)")
+
+
+def test_what_was_lost_comes_before_the_limits_that_were_crossed() -> None:
+    crossed = ["p99 > 1s: it is 10 s", "drift > 1: it is unknown"]
+    gone, few = totals(0, 100, {"heartbeat_timeout": 100}), totals(60, 60, None, {"refused": 40})
+
+    def why(of: Totals, **more: Any) -> str:
+        return judge(PLAN, of, saturated=False, complete=True, crossed=crossed, **more).why
+
+    assert why(gone) == "100 of 100 established connections were lost; p99 > 1s: it is 10 s; drift > 1: it is unknown"
+    assert why(few).startswith("60 of 100 connections were held at the end; p99 > 1s")
+    assert why(totals(100, 100)).startswith("p99 > 1s")
+    # What the user set a limit to is said by that limit; and a ramp that a crossed limit ended is why so few are held.
+    assert why(gone, limited=["connections.lost", "connections.held"]).startswith("p99 > 1s")
+    assert why(few, findings=[Finding(ABORTED, "error", "stopped")]).startswith("p99 > 1s")
 
 
 def test_who_passed_after_failed_attempts_says_so_in_the_one_line() -> None:
@@ -286,7 +301,7 @@ def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_th
     back = [Sample(20.4, {"silent.vm at 10.0.0.9": 12.0})]
     (finding,) = deaths.failures(fold(ticks, phases), ticks, back, 3.0)
     assert finding.evidence == (
-        "9 connects got no answer in time (connect_timeout), from 0:00:20 to 0:00:23; all of them were told when vm at 10.0.0.9 had "
+        "9 connects got no answer in time (connect_timeout), from 0:00:17 to 0:00:23; all of them were told when vm at 10.0.0.9 had "
         "itself been silent for 12.0 s, until 0:00:20: looks like that client host was cut off or stood still"
     )
     assert finding.remedy.startswith("see that host's cable")

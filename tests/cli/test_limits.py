@@ -61,3 +61,16 @@ def test_abort_stops_at_the_first_limit_that_can_only_get_worse(tmp_path: Path) 
     assert "stopped_by_user" not in [one["code"] for one in found["findings"]]
     assert found["run"]["duration_s"] < 60
     assert (found["connections"]["lost"], found["run"]["complete"]) == (0, True)
+
+
+@pytest.mark.nginx
+def test_a_hold_too_short_for_a_limit_on_drift_is_told_at_the_start(tmp_path: Path) -> None:
+    limit = [*SHORT, "--hold", "1s", "--fail-if", "drift.server_user > 10MB/h"]
+    said = "drift.server_user > 10MB/h: drift needs a hold of at least 12 s; this one is 1 s"
+    looked = run(tmp_path, "check", "http://127.0.0.1:9/", *limit)
+    assert said in looked.out.splitlines()[-3]
+    done = run(tmp_path, "demo", "-c", "100", *limit, "--log-json", "--out", "run.db")
+    assert done.status == 99
+    events = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
+    told = [one["event"] for one in events].index("phase"), [one.get("evidence") for one in events].index(said)
+    assert told[1] < told[0]

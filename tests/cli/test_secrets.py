@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
 import pytest
 from programs import SHORT, Program, contents, held, run, serving
 
+from asyncli.engine.generator import Generator
+from asyncli.engine.shard import build_shard
+from asyncli.environment import look_around
+from asyncli.lab.builtin import LabBuiltin
+from asyncli.plan import Plan
 from asyncli.store.reader import read_run
 
 SECRET = "tiger-4711"
@@ -40,6 +46,41 @@ def test_a_headers_value_is_in_the_run_file_alone(tmp_path: Path) -> None:
     run(tmp_path, "runs", name="runs")
     told = [one for one in tmp_path.rglob("*") if one.is_file() and SECRET.encode() in one.read_bytes()]
     assert told == [tmp_path / "run.db"]
+
+
+def test_no_process_that_asyncli_starts_inherits_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASYNCLI_HEADERS", HEADER)
+    monkeypatch.setenv("ASYNCLI_AGENT_TOKEN", f"token-{SECRET}")
+    soak = ("-c", "20", "--workers", "2", *SHORT, "--hold", "1h", "--out", "run.db", "--on-finish", "env > env.txt")
+    with serving() as server, Program(tmp_path, "soak", server.url, *soak) as program:
+        program.until(lambda: held(tmp_path) == 20, "all are held")
+        started = {pid: contents(f"/proc/{pid}/environ") for pid in program.processes() if pid != program.pid}
+        assert started.keys() == {*program.hosts(), *program.workers()}
+        assert len(started) == 3
+        assert not [contents(f"/proc/{pid}/cmdline") for pid, one in started.items() if SECRET.encode() in one]
+        program.signal()
+        assert program.wait().status == 0
+    assert HEADER.encode() in server.heard
+    environment = (tmp_path / "env.txt").read_text()
+    assert "ASYNCLI_VERDICT=" in environment
+    assert SECRET not in environment
+
+
+@pytest.mark.parametrize("variable", ["ASYNCLI_HEADERS", "ASYNCLI_AGENT_TOKEN"])
+async def test_nor_does_one_that_a_notebook_starts(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, SECRET)
+    async with LabBuiltin(20) as server:
+        assert SECRET.encode() not in contents(f"/proc/{server.pid}/environ")
+        plan = Plan(urls=(server.url,), connections=1)
+        _, spread = await look_around(plan)
+        generator = Generator(build_shard(plan, spread))
+        await generator.start()
+        try:
+            assert generator.pids
+            assert not any(SECRET.encode() in contents(f"/proc/{pid}/environ") for pid in generator.pids)
+        finally:
+            await generator.close()
+    assert os.environ[variable] == SECRET
 
 
 def test_two_runs_that_differ_in_a_secret_differ_and_do_not_tell_it(tmp_path: Path) -> None:

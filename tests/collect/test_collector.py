@@ -183,6 +183,26 @@ async def test_a_failing_page_is_a_gap_and_two_findings(bench: Callable[..., Ben
     assert "gap of 4 s" in one.findings[-1].evidence
 
 
+async def test_a_page_that_falls_silent_is_lost_since_it_was_asked(
+    bench: Callable[..., Bench], status: StatusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.02)
+    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), Clock(12), probes=[("kernel", lambda: Reading({"tcp.x": 1}))])
+    await one.collector.open()
+
+    def seen(sample: Sample) -> None:
+        if sample.t_s == 2:
+            status.gate.clear()
+        elif sample.t_s == 6:
+            status.broken = True
+            status.gate.set()
+
+    one.collector._on_sample = seen
+    await one.run()
+    lost = next(finding for finding in one.findings if finding.code == "status_lost")
+    assert lost.evidence.startswith("status could not be read from 0:00:03 on")
+
+
 async def test_a_page_that_comes_late_joins_the_next_sample(
     bench: Callable[..., Bench], status: StatusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +267,7 @@ async def test_a_stuck_probe_never_blocks_the_loop(
     assert "server.pss_bytes" not in one.samples[3].values
     assert "server.pss_bytes" in one.samples[-1].values
     assert one.codes() == ["server_memory_lost", "server_memory_back"]
-    assert "no answer in 2 s" in one.findings[0].evidence
+    assert "from 0:00:01 on: no answer in 2 s" in one.findings[0].evidence
 
 
 async def test_a_dear_probe_runs_seldom_and_a_border_reads_it_anyway(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import run
 
 from asyncli.collect import locate
 from asyncli.collect.listening import unheard
@@ -17,6 +18,7 @@ from asyncli.collect.procfs import Listener
 from asyncli.errors import HostError
 from asyncli.lab.network import Network
 from asyncli.plan import Plan
+from asyncli.records import SEE_SERVER
 
 # Two processes of one listening socket, as a server that forks: the parent listens, the child inherits.
 SERVER_SOURCE = """
@@ -91,7 +93,7 @@ def test_a_port_that_nobody_listens_on_is_said() -> None:
         port = bound.getsockname()[1]
         found = find_server(plan(f"http://127.0.0.1:{port}/"), local=True)
     assert (found.pids, found.why_not) == ((), f"nothing listens on port {port} in this network namespace")
-    assert "--server-pid" in found.remedy
+    assert found.remedy.startswith("start the server; where it is in a container, name it with --server-pid, ")
 
 
 def test_we_are_not_the_server() -> None:
@@ -148,14 +150,35 @@ def test_a_name_means_the_top_of_one_tree(tmp_path: Path) -> None:
 def test_a_forwarder_and_a_hidden_holder_are_not_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_process(tmp_path, 10, "docker-proxy", 1)
     monkeypatch.setattr(locate, "read_listeners", lambda port, proc: [Listener(None, port, 7)])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     hidden = find_server(plan(), local=True, proc=tmp_path)
     assert "another user" in hidden.why_not
     assert (hidden.hidden, locate.describe(hidden).document()["hidden"]) == (True, True)
     assert "run as root" in hidden.remedy
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (tmp_path / "self").mkdir()
+    for mask, why_not in (
+        (~(1 << 19), "asyncli is root without CAP_SYS_PTRACE, so the descriptors of the process that listens on port 1 are hidden"),
+        (1 << 1 | 1 << 2, "asyncli is root without CAP_SYS_PTRACE, so the"),
+        (1 << 1 | 1 << 19, "the process that listens on port 1 is in another PID or user namespace, so its descriptors are hidden"),
+        (0, "asyncli is root without CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, so the"),
+    ):
+        (tmp_path / "self/status").write_text(f"Name:\tx\nCapEff:\t{mask & (1 << 40) - 1:016x}\n")
+        root = find_server(plan(), local=True, proc=tmp_path)
+        assert root.why_not.startswith(why_not)
+        assert not root.hidden
+        assert "--server-pid" in root.remedy
     (tmp_path / "10/fd").mkdir()
     (tmp_path / "10/fd/6").symlink_to("socket:[7]")
     forwarder = find_server(plan(), local=True, proc=tmp_path)
     assert (forwarder.pids, forwarder.why_not[:12]) == ((), "docker-proxy")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="takes root, and setpriv of util-linux")
+def test_root_that_lacks_a_capability_is_told_which(server: Forked, tmp_path: Path) -> None:
+    done = run(tmp_path, "check", server.url, "-c", "10", before=("setpriv", "--bounding-set=-sys_ptrace"))
+    assert f"asyncli is root without CAP_SYS_PTRACE, so the descriptors of the process that listens on port {server.port}" in done.out
+    assert "another user" not in done.out
 
 
 def test_init_does_not_own_the_sockets_that_it_keeps_for_others(tmp_path: Path) -> None:
@@ -222,18 +245,35 @@ def test_what_makes_it_another_server(exe: str | None, version: str | None, conf
 
 
 def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_path: Path) -> None:
-    assert unheard([("127.0.0.1", server.port)]) == ""
+    assert unheard([("127.0.0.1", server.port)]) is None
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        assert unheard([("127.0.0.1", port), ("::1", port)]) == f"nothing listens on 127.0.0.1:{port}, [::1]:{port}"
+        nobody = unheard([("127.0.0.1", port), ("::1", port)])
+        assert nobody == (f"nothing listens on 127.0.0.1:{port}, [::1]:{port} of this host", SEE_SERVER)
         # One of two is enough; and another address of the same port is none.
-        assert unheard([("127.0.0.1", port), ("127.0.0.1", server.port)]) == ""
-        assert unheard([("127.0.0.2", server.port)]) != ""
+        assert unheard([("127.0.0.1", port), ("127.0.0.1", server.port)]) is None
+        assert unheard([("127.0.0.2", server.port)]) is not None
     with socket.create_server(("0.0.0.0", 0)) as anywhere:
-        assert unheard([("127.0.0.3", anywhere.getsockname()[1])]) == ""
+        assert unheard([("127.0.0.3", anywhere.getsockname()[1])]) is None
     # Where there are no tables, nothing is known.
-    assert unheard([("127.0.0.1", 1)], tmp_path) == ""
+    assert unheard([("127.0.0.1", 1)], tmp_path) is None
+
+
+@pytest.mark.parametrize(("host", "named"), [("::1", "127.0.0.1"), ("127.0.0.1", "::1"), ("127.0.0.2", "127.0.0.1")])
+def test_a_port_that_listens_at_another_address_is_said_with_that_address(host: str, named: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip(f"no {host} on this host")
+    with listener:
+        port = listener.getsockname()[1]
+        there, url = (f"[{one}]" if ":" in one else one for one in (host, named))
+        said = (f"port {port} listens on {there} only, not on the URL's {url}", f"use http://{there}:{port}/")
+        assert unheard([(named, port)]) == said
+        found = find_server(plan(f"http://{url}:{port}/"), local=True)
+        assert (found.why_not, found.remedy) == said
 
 
 def test_a_port_that_a_rule_leads_elsewhere_is_heard() -> None:
@@ -244,8 +284,8 @@ def test_a_port_that_a_rule_leads_elsewhere_is_heard() -> None:
             rule += " add rule ip nat output tcp dport 8080 redirect to :8081"
             if shutil.which("nft") is None or subprocess.run(["nft", rule], capture_output=True, check=False).returncode:
                 pytest.skip("no nft, or no NAT in this kernel")
-            assert unheard([("10.77.0.8", 8080)]) == "nothing listens on 10.77.0.8:8080"
+            assert unheard([("10.77.0.8", 8080)]) == ("nothing listens on 10.77.0.8:8080 of this host", SEE_SERVER)
             with socket.create_server(("", 8081)):
-                assert unheard([("10.77.0.8", 8080)]) == ""
+                assert unheard([("10.77.0.8", 8080)]) is None
     except HostError as error:
         pytest.skip(str(error))

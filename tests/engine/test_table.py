@@ -104,6 +104,19 @@ def test_what_was_asked_before_the_drain_and_is_not_answered_in_it_is_lost(timeo
     assert (total.latency_us.quantile(1 - 190 / total.sent) or 0) >= waits_s * 1e6
 
 
+def test_a_tick_knows_how_long_the_longest_wait_is() -> None:
+    # Nobody is answered from second 3 to 7; each beats within two seconds.
+    ticks = list(simulate(shard(connections=200, keepalive=4), SimServer(stalls_s=(3.0, 7.0)), 9.0))
+    seen = {tick.second: (tick.awaiting, tick.longest_wait_s) for tick in ticks}
+    for second in (4, 5, 6):
+        assert seen[second] == (pytest.approx(200, abs=140), pytest.approx(second - 3.0, abs=0.3))
+    assert max(waits for second, (_, waits) in seen.items() if not 3 < second < 8) < 0.1
+    of_all = Tick()
+    for one in (ticks[4], ticks[5], ticks[0]):
+        of_all.merge_gauges(one)
+    assert of_all.longest_wait_s == ticks[5].longest_wait_s
+
+
 def test_an_answer_in_the_drain_is_an_answer() -> None:
     total, last, _ = soak(SimServer(stalls_s=(7.0, 12.0)), 8.0, connections=200, keepalive=4)
     assert (last.held_at_drain, total.unanswered, total.lost, total.sent) == (200, 0, 0, total.answered)

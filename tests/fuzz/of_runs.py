@@ -223,7 +223,7 @@ def _sound(run: Run) -> None:
     numbers = [number for one in run.phases for number in (one.start_s, one.end_s) if number is not None]
     numbers += [t_s for t_s, _ in run.ticks]
     for _, tick in run.ticks:
-        numbers += [tick.cpu_user_s, tick.cpu_system_s, tick.longest_turn_s, float(tick.held)]
+        numbers += [tick.cpu_user_s, tick.cpu_system_s, tick.longest_turn_s, tick.longest_wait_s, float(tick.held)]
         histograms: list[Histogram] = [getattr(tick, name) for name in HISTOGRAMS]
         histograms += [one for dead in tick.deaths.values() for one in (dead.age_s, dead.idle_s, dead.requests)]
         histograms += [tick.asked.waiting_us] if tick.asked else []

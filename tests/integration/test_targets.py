@@ -135,7 +135,12 @@ def test_the_waiting_for_a_server_ends_with_a_signal_or_its_time(tmp_path: Path)
             program.signal(signal.SIGINT)
             assert program.wait().status == 130
         assert not (tmp_path / "run.db").exists()
-        assert run(tmp_path, "soak", url, "--wait-for-server", "0.3", "--out", "run.db").status == 3
+        for what, so in ((("soak", "--out", "run.db"), "the run did not begin"), (("bench",), "nothing was asked")):
+            done = run(tmp_path, *what, url, "--wait-for-server", "0.3s")
+            assert done.status == 3
+            why = f"nothing listens on 127.0.0.1:{port} of this host, and --wait-for-server waited 300 ms in vain: {so}"
+            assert why in " ".join(done.out.split())
+            assert "waits for it" not in done.out
     done = run(tmp_path, "soak", "http://192.0.2.1/", "--wait-for-server", "3", "--out", "other.db")
     assert done.status == 2
     assert done.err.startswith("asyncli: --wait-for-server: the server is on another host")

@@ -453,7 +453,7 @@ def test_another_server_has_no_nginx_checks_and_an_unknown_one_says_so(tmp_path:
     codes = {one.code for one in examine(plan, lay(), server_pid=60, root=tmp_path)}
     assert not any(code.startswith("nginx") or code == "server" for code in codes)
     unknown = next(one for one in examine(plan, lay(), root=tmp_path) if one.code == "server")
-    assert (unknown.verdict, unknown.remedy) == ("unknown", "name it with --server-pid")
+    assert (unknown.verdict, unknown.remedy) == ("unknown", "")
 
 
 def test_an_nginx_in_a_container_is_unknown(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.report.live import JsonView, LiveFold, LiveState, LiveView, NullView, PlainView, plain_line, screen
+from asyncli.report.livehtml import Look
 from asyncli.report.livestate import Told
 from asyncli.store.reader import Run
 
@@ -170,6 +171,28 @@ def test_a_screen_of_ten_million_connections() -> None:
 @pytest.mark.parametrize("width", [20, 30, 50])
 def test_a_narrow_terminal_is_no_error(width: int) -> None:
     drawn(a_run(1000).plan, state_at(a_run(1000), 20.0), width)
+
+
+def test_a_server_that_falls_silent_is_seen_before_its_connections_are_given_up() -> None:
+    run = a_run(100_000)
+    fold = LiveFold(run.plan)
+    for t_s, kind, what in events(run):
+        if t_s <= 150.0:
+            feed(fold, t_s, kind, what)
+    shown: dict[float, list[str]] = {}
+    # A heartbeat that has waited for less than a second is no news.
+    for waits_s, awaiting in ((0.9, 120), (6.2, 100_000)):
+        fold.tick(150.0 + waits_s, Tick(held=100_000, awaiting=awaiting, longest_wait_s=waits_s))
+        state, log = fold.state(), io.StringIO()
+        JsonView(run.plan, Console(file=log)).say_now(state)
+        page, status = Look(run.plan, state)._repr_html_(), json.loads(log.getvalue())
+        shown[waits_s] = [plain_line(state), drawn(run.plan, state, 80), re.sub("<[^>]*>", " ", page)]
+        assert (status["unanswered"], status["longest_wait_s"]) == ((0, 0.0) if waits_s < 1 else (awaiting, waits_s))
+    assert all("unanswered" not in words for words in shown[0.9])
+    assert all(re.search(r"unanswered +100,000, longest 6 s", words) for words in shown[6.2])
+    # They are answered: all is said again as before.
+    fold.tick(158.0, Tick(held=100_000, awaiting=90, longest_wait_s=0.1))
+    assert (fold.state().unanswered, fold.state().longest_wait_s) == (0, 0.0)
 
 
 def test_the_live_view_draws_and_leaves_no_trace() -> None:

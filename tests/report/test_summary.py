@@ -222,6 +222,14 @@ def test_limits_of_the_users_own_decide(limits: tuple[str, ...], lost: int, verd
         assert f"{lost} were lost, as many as --fail-if allows" in said
 
 
+def test_of_several_limits_the_gravest_is_named_first() -> None:
+    found = limited("heartbeats.latency_ms.p99 > 1us", "server.pss_bytes.hold_end > 1GB", "lost > 1")
+    said = next(one["evidence"] for one in found["findings"] if one["code"] == "verdict_failed")
+    assert [one.partition(":")[0] for one in said.split("; ")] == [
+        "lost > 1", "heartbeats.latency_ms.p99 > 1us", "server.pss_bytes.hold_end > 1GB",
+    ]  # fmt: skip
+
+
 def test_a_limit_of_another_asyncli_is_not_kept_in_silence() -> None:
     found = limited("connections.wishes > 1", lost=0)
     assert found["run"]["verdict"] == "failed"

@@ -143,7 +143,8 @@ def test_where_the_server_was_not_seen_the_answer_says_so_and_how_to_see_it(
     assert "in asyncli" not in said
     summary.cost.host_total = None
     assert f"{why_not} (an end of it costs 4,0" in answer(summary)
-    summary.cost.kernel = None
+    assert summary.cost.kernel is not None
+    summary.cost.kernel.ci95 = (-1.0, 5000.0)
     assert f"{why_not}. This tells: " in answer(summary)
 
 
@@ -155,7 +156,7 @@ def test_the_command_that_tells_has_the_plan_and_no_secret() -> None:
     _, command = command_for_the_server(plan_document(plan), {"local": True})
     assert command == (
         "asyncli soak --server-pid PID -c 5 -k 2.5 --interval 0.00001 --hold 'until 07:00' --no-reopen --fail-if 'lost > 0.1%' "
-        "--fail-if 'held < 5' --force --header ... 'http://[::1]:80/a?b=1&c=2' 'http://[::1]:81/'"
+        "--fail-if 'held < 5' --force --header-file FILE 'http://[::1]:80/a?b=1&c=2' 'http://[::1]:81/'"
     )
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncli.plan import Plan
 from asyncli.records import Deaths, Tick
-from asyncli.report.livelimits import LiveLimits
+from asyncli.report.livelimits import LiveLimits, too_short
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import Outcome, judge, keys, parse
 
@@ -202,3 +203,23 @@ def test_a_percentage_is_told_as_one() -> None:
     document = {"connections": {"requested": 1500, "lost": 2288}}
     (outcome,) = judge([parse("lost > 0.1%", Summary)], document)
     assert outcome.words == "lost > 0.1%: connections.lost is 2,288, 153 % of the 1,500 asked for"
+
+
+@pytest.mark.parametrize(
+    ("limit", "keepalive_s", "hold_s", "least"),
+    [
+        ("drift.server_user > 10MB/h", 60.0, 2.0, "14 s"),  # ten seconds, after a quarter in which memory settles
+        ("drift.server_user > 10MB/h", 60.0, 14.0, None),
+        ("host_total.bytes_per_hour > 10MB/h", 2.0, 11.0, "12 s"),
+        ("host_total.bytes_per_hour > 10MB/h", 2.0, 12.0, None),
+        ("drift.kernel > 1MB", 60.0, None, None),
+        ("lost > 0", 60.0, 2.0, None),
+    ],
+)
+def test_a_hold_too_short_for_a_limit_on_drift_is_told_beforehand(
+    limit: str, keepalive_s: float, hold_s: float | None, least: str | None
+) -> None:
+    found = too_short(Plan(urls=("http://a/",), keepalive_s=keepalive_s, hold_s=hold_s, fail_if=("held < 1", limit)))
+    assert [one.evidence for one in found] == (
+        [] if least is None else [f"{limit}: drift needs a hold of at least {least}; this one is {hold_s:.0f} s"]
+    )

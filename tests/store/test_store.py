@@ -272,7 +272,8 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
         assert str(tmp_path / name) in str(caught.value)
 
 
-@pytest.mark.parametrize("keep", [0.1, 0.3, 0.6, 0.9])
+# Within the tables: what of a file no report reads, as the index of its metrics, may be anything.
+@pytest.mark.parametrize("keep", [0.08, 0.3, 0.6, 0.9])
 def test_a_file_cut_short_or_overwritten(tmp_path: Path, keep: float) -> None:
     path = tmp_path / "run.db"
     writer = create(path)
