@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 import msgspec
 
 from asyncli.core.histogram import Histogram
-from asyncli.text import tidy
+from asyncli.text import plain, tidy
 
 #: The run file's and the JSON summary's schema number. Raised when a reader of the old one would be wrong.
 SCHEMA = 1
@@ -27,15 +27,21 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something the user should know. ``evidence`` says what was seen, in numbers; ``remedy`` what to do ("" for nothing)."""
+    """Something the user should know. ``evidence`` says what was seen, in numbers; ``remedy`` what to do ("" for nothing).
+
+    ``fields``: what was seen as plain data; empty in a file of an asyncli that did not write it. See :mod:`asyncli.findings`.
+    """
 
     code: str
     severity: Severity
     evidence: str
     remedy: str = ""
+    fields: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
         tidy(self)
+        if self.fields:
+            msgspec.structs.force_setattr(self, "fields", plain(self.fields))
 
 
 #: Codes of the findings of a run that its user ended before its plan did: drained after the first signal, or cut off at once.

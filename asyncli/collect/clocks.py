@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from asyncli.findings.clocks import clock_stepped, session_stalled, suspended
 from asyncli.records import Finding, Sample
-from asyncli.units import format_clock, format_duration
 
 #: Looks are so far apart (s); what is longer than ``STILL_S`` was no busy second, but a process that did not run.
 EVERY_S, STILL_S = 1.0, 5.0
@@ -80,34 +80,11 @@ class ClockWatch:
         stepped_s = now.wall_s - before.wall_s - awake_s - slept_s
         if slept_s >= _LEAST_S:
             self._on_sample(Sample(t_s, {"clock.suspended_s": slept_s}))
-            self._on_finding(_suspended(t_s, slept_s, now.wall_s))
+            self._on_finding(suspended(t_s, slept_s, _wall(now.wall_s - slept_s), _wall(now.wall_s)))
         elif awake_s >= STILL_S:
-            self._on_finding(_stood_still(t_s, awake_s))
+            self._on_finding(session_stalled(t_s, awake_s))
         if abs(stepped_s) >= _LEAST_S + _SLEWED * awake_s:
-            self._on_finding(_stepped(t_s, stepped_s, now.wall_s))
-
-
-def _suspended(t_s: float, slept_s: float, wall_s: float) -> Finding:
-    evidence = (
-        f"this machine was suspended for {format_duration(round(slept_s, 1))}, from {_wall(wall_s - slept_s)} to "
-        f"{_wall(wall_s)} ({format_clock(t_s)} by the run's clock, which stood still): no heartbeat was sent meanwhile, and the "
-        "server or a box on the way may have ended what was silent for so long"
-    )
-    return Finding("suspended", "warning", evidence, "keep it awake: systemd-inhibit asyncli ...")
-
-
-def _stood_still(t_s: float, awake_s: float) -> Finding:
-    evidence = (
-        f"asyncli's own process stood still for {format_duration(round(awake_s, 1))}, until {format_clock(t_s)}: there are no "
-        "samples of that time; the workers went on, and what they counted waited in them, so the counts are whole"
-    )
-    return Finding("session_stalled", "warning", evidence, "see who stopped it (SIGSTOP), or leave it CPU and memory")
-
-
-def _stepped(t_s: float, stepped_s: float, wall_s: float) -> Finding:
-    by = f"{'forward' if stepped_s > 0 else 'back'} by {format_duration(abs(round(stepped_s, 1)))}, to {_wall(wall_s)}"
-    evidence = f"this machine's wall clock was stepped {by}, at {format_clock(t_s)}: nothing that asyncli times goes by it"
-    return Finding("clock_stepped", "info", evidence)
+            self._on_finding(clock_stepped(t_s, stepped_s, _wall(now.wall_s)))
 
 
 def _wall(wall_s: float) -> str:

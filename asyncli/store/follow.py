@@ -21,7 +21,7 @@ from asyncli.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
 from asyncli.store import reader
 from asyncli.store.claim import is_claimed
 from asyncli.store.schema import beside
-from asyncli.store.stored import open_tick
+from asyncli.store.stored import open_finding, open_tick
 
 # What a look shows as rates is of the last ten seconds; a tick may come late.
 _RECENT_S = 15.0
@@ -100,11 +100,7 @@ class Follower:
         ticks += [(t_s, open_tick(payload)) for t_s, payload in self._new(connection, "ticks", "t_s, payload")]
         samples += _samples(connection, self._new(connection, "samples", "t_s, metric, value"))
         reader.measurable([t_s for t_s, _ in ticks])
-        names = Finding.__struct_fields__
-        findings = [
-            (t_s, msgspec.convert(dict(zip(names, row, strict=True)), Finding))
-            for t_s, *row in self._new(connection, "findings", "t_s, code, severity, evidence, remedy")
-        ]
+        findings = [open_finding(row) for row in self._new(connection, "findings", "*")]
         reader.measurable([t_s for t_s, _ in findings])
         began_s = datetime.fromisoformat(frame.started).timestamp()
         return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete, began_s)

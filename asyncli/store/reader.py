@@ -23,7 +23,7 @@ from asyncli.plan import Plan, load_plan
 from asyncli.records import MOST, Check, Environment, Finding, Gap, Phase, Sample, Tick
 from asyncli.samples import Samples
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
-from asyncli.store.stored import open_tick
+from asyncli.store.stored import open_finding, open_tick
 from asyncli.text import plain, printable
 
 T = TypeVar("T")
@@ -302,8 +302,7 @@ def read_ticks(connection: sqlite3.Connection, opened: Callable[[bytes], Tick]) 
 
 def read_findings(connection: sqlite3.Connection) -> list[Finding]:
     """What was found while the run lasted, in order."""
-    rows = connection.execute("SELECT code, severity, evidence, remedy FROM findings ORDER BY rowid")
-    return [msgspec.convert(dict(zip(Finding.__struct_fields__, row, strict=True)), Finding) for row in rows]
+    return [finding for _, finding in map(open_finding, connection.execute("SELECT * FROM findings ORDER BY rowid"))]
 
 
 def _load(connection: sqlite3.Connection) -> Run:

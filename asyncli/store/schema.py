@@ -8,7 +8,8 @@ from asyncli.records import SCHEMA
 
 #: The schema of a run file that was resumed: who does not know of its gaps would fit lines across them.
 RESUMED_SCHEMA = SCHEMA + 1
-#: What is added to a file when it is resumed.
+#: What is added to a file when it is resumed: its gaps, and where an older asyncli wrote it the findings' fields.
+FIELDS = "ALTER TABLE findings ADD COLUMN fields TEXT NOT NULL DEFAULT '{}';"
 GAPS = "CREATE TABLE IF NOT EXISTS gaps (start_s REAL PRIMARY KEY, end_s REAL);"
 #: How much was recorded: a run that goes on adds to both, and takes nothing from them.
 RECORDED = "SELECT (SELECT coalesce(max(rowid), 0) FROM ticks) + (SELECT coalesce(max(rowid), 0) FROM findings)"
@@ -28,7 +29,8 @@ CREATE TABLE ticks (
 CREATE TABLE metrics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE samples (t_s REAL NOT NULL, metric INTEGER NOT NULL REFERENCES metrics (id), value REAL NOT NULL);
 CREATE TABLE findings (
-  t_s REAL NOT NULL, code TEXT NOT NULL, severity TEXT NOT NULL, evidence TEXT NOT NULL, remedy TEXT NOT NULL);
+  t_s REAL NOT NULL, code TEXT NOT NULL, severity TEXT NOT NULL, evidence TEXT NOT NULL, remedy TEXT NOT NULL,
+  fields TEXT NOT NULL);
 CREATE TABLE checks (place INTEGER PRIMARY KEY, payload TEXT NOT NULL);
 CREATE VIEW named_samples AS
   SELECT samples.t_s AS t_s, metrics.name AS metric, samples.value AS value

@@ -1,4 +1,4 @@
-"""Ticks as they lie in a run file: a tick is opened at once, its histograms when they are asked for.
+"""Ticks and findings as they lie in a run file: a tick is opened at once, its histograms when they are asked for.
 
 In a night at 6,450 heartbeats a second histograms are nine tenths of the file. Opened all at once they would take some
 gigabytes, and most readers want a count or a gauge.
@@ -13,7 +13,7 @@ import msgspec
 
 from asyncli.core.histogram import Histogram
 from asyncli.errors import StoreError
-from asyncli.records import HISTOGRAMS, MOST, Tick
+from asyncli.records import HISTOGRAMS, MOST, Finding, Tick
 from asyncli.text import printable
 
 _open = msgspec.msgpack.Decoder(Histogram).decode
@@ -116,3 +116,18 @@ def open_tick(payload: bytes) -> Tick:
     if tick.deaths:
         tick.deaths = {printable(cause): deaths for cause, deaths in tick.deaths.items()}
     return tick
+
+
+_decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def open_finding(row: Sequence[Any]) -> tuple[float, Finding]:
+    """A row of the table of findings: its instant (s), and the finding; an older file's has no fields.
+
+    Raises :class:`msgspec.MsgspecError` where it is none.
+    """
+    t_s, *texts = row
+    found = dict(zip(Finding.__struct_fields__, texts, strict=False))
+    if "fields" in found:
+        found["fields"] = _decode_fields(found["fields"])
+    return t_s, msgspec.convert(found, Finding)

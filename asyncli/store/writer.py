@@ -23,7 +23,7 @@ from asyncli.errors import StoreError
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store import moving
 from asyncli.store.claim import claim
-from asyncli.store.schema import APPLICATION_ID, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
+from asyncli.store.schema import APPLICATION_ID, FIELDS, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
 from asyncli.text import plain
 from asyncli.units import format_duration
 
@@ -47,7 +47,7 @@ _METRIC = "INSERT OR IGNORE INTO metrics VALUES (?, ?)"
 _PHASE = "INSERT INTO phases VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET start_s = ?2, end_s = ?3"
 _TICK = "INSERT INTO ticks VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _SAMPLE = "INSERT INTO samples VALUES (?, ?, ?)"
-_FINDING = "INSERT INTO findings VALUES (?, ?, ?, ?, ?)"
+_FINDING = "INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?)"
 _GAP = "INSERT INTO gaps VALUES (?, ?) ON CONFLICT (start_s) DO UPDATE SET end_s = ?2"
 _CHECK = "INSERT OR REPLACE INTO checks VALUES (?, ?)"
 
@@ -155,7 +155,8 @@ class RunWriter:
                 _unclaim(claimed)
                 raise StoreError(f"{path}: another process has gone on with its run just now; see 'asyncli report {path}'")
             forget = "DELETE FROM phases;" if anew else ""
-            connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {forget}")
+            fields = "" if any(row[1] == "fields" for row in connection.execute("PRAGMA table_info(findings)")) else FIELDS
+            connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {fields} {forget}")
             connection.execute("COMMIT")
             metrics = dict(connection.execute("SELECT name, id FROM metrics"))
         except sqlite3.Error as error:
@@ -200,7 +201,8 @@ class RunWriter:
 
     def finding(self, t_s: float, finding: Finding) -> None:
         """Record a finding, made at ``t_s`` on the run's clock."""
-        self._put(_FINDING, [(t_s, finding.code, finding.severity, finding.evidence, finding.remedy)], most=2 * MOST_WAITING)
+        row = (t_s, finding.code, finding.severity, finding.evidence, finding.remedy, _json(finding.fields))
+        self._put(_FINDING, [row], most=2 * MOST_WAITING)
 
     def checks(self, checks: Iterable[Check]) -> None:
         """Record the preflight's limits; a second call replaces the first row by row."""

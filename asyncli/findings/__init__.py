@@ -1,0 +1,53 @@
+"""The catalogue of findings: each with its code, severity and fields, and the only place where its words are written.
+
+Whoever finds something calls its entry with what was seen, as ``suspended(asleep_s=7200.0)``. The entry's parameters are the
+finding's fields, plain data for those who read JSON; its docstring says what the finding means. Nothing reads the words back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, ParamSpec
+
+from asyncli.records import Finding, Severity
+
+P = ParamSpec("P")
+
+
+class Words(NamedTuple):
+    """What was seen, and what to do about it ("" for nothing); the severity, where that is not the entry's."""
+
+    evidence: str
+    remedy: str = ""
+    severity: Severity | None = None
+
+
+class Entry(Generic[P]):
+    """What can be found. ``code`` may name fields: ``"{probe}_lost"``. ``about``: what it means."""
+
+    def __init__(self, code: str, severity: Severity, words: Callable[P, Words]) -> None:
+        self.code, self.severity, self.about = code, severity, (words.__doc__ or "").strip()
+        self._words = words
+        self._names = words.__code__.co_varnames[: words.__code__.co_argcount + words.__code__.co_kwonlyargcount]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Finding:
+        words = self._words(*args, **kwargs)
+        fields: dict[str, Any] = {**dict(zip(self._names, args, strict=False)), **kwargs}
+        code = self.code.format_map(fields)
+        return Finding(code, words.severity or self.severity, words.evidence, words.remedy, fields)
+
+
+#: Every entry of the modules of this package that were imported, by its code.
+CATALOGUE: dict[str, Entry[...]] = {}
+
+
+def finding(code: str, severity: Severity) -> Callable[[Callable[P, Words]], Entry[P]]:
+    """Make a function from fields to :class:`Words` an entry of the catalogue."""
+
+    def entry(words: Callable[P, Words]) -> Entry[P]:
+        assert code not in CATALOGUE, code
+        made = Entry(code, severity, words)
+        CATALOGUE[code] = made
+        return made
+
+    return entry
