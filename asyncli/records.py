@@ -43,6 +43,9 @@ class Finding(msgspec.Struct, frozen=True):
         if self.fields:
             msgspec.structs.force_setattr(self, "fields", plain(self.fields))
 
+    def __hash__(self) -> int:
+        return hash((self.code, self.evidence))
+
 
 #: Codes of the findings of a run that its user ended before its plan did: drained after the first signal, or cut off at once.
 STOPPED, CUT = "stopped_by_user", "cut_off"

@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import msgspec
 
 from asyncli.agent.link import BORDER_S, AgentError, AgentHeldError, Link
 from asyncli.agent.wire import KEEPS_S, Batch, Granted, Hello
@@ -25,10 +26,12 @@ from asyncli.collect.probes import Reading
 from asyncli.collect.processes import ProcessGroup, listed, read_session_cpu, read_session_memory
 from asyncli.engine.spread import Spread
 from asyncli.environment import boot_id, host_name, network
+from asyncli.findings import INSTANTS, rewritten
+from asyncli.findings.agents import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
 from asyncli.plan import Plan
 from asyncli.preflight import examine_far
 from asyncli.records import METRICS, Check, Finding, Sample
-from asyncli.units import format_clock, format_duration
+from asyncli.units import format_duration
 
 _EVERY_S = 1.0
 # An agent that is silent for less than this (s) is not worth a word: nothing is lost, as it keeps what it read.
@@ -42,8 +45,6 @@ _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
 _FUTURE_S = 10.0
 # A sample may come so far (s) behind the one before it: as the clock is known a little better, beside that of a border.
 _BEHIND_S = 0.1
-# Instants by the agent's clock in what its collector says (units.format_clock); an IPv6 address may have as many digits.
-_INSTANT = re.compile(r"(?<![\w:.])(\d+):(\d\d):(\d\d)(?!\w|[:.]\S)")
 #: What the agent counts from its own start: where it is started anew in a run, it goes on from where it was.
 _ITS_OWN = ("status.polls", "status.connects", "status.unanswered", "server.ended", "agent.cpu_s")
 _FAMILIES = tuple(name for name in METRICS if name.endswith("."))
@@ -145,16 +146,9 @@ class AgentCollector:
         assert offset is not None
         server = hello.server.version or hello.server.name or "the server"
         where = "this host, whose memory is not read a second time" if self.local else hello.host
-        self._tell(
-            Finding(
-                "agent", "info",
-                f"the agent at {self._link.url} samples {server} on {where}; its clock is known to "
-                f"± {format_duration(offset.error_s)}",
-            )
-        )  # fmt: skip
+        self._tell(agent(self._link.url, server, where, offset.error_s))
         if self._link.in_the_clear:
-            evidence = f"the token of the agent at {self._link.url} crosses the network in the clear"
-            self._tell(Finding("agent_in_the_clear", "warning", evidence, "start the agent with --tls-cert, and write https://"))
+            self._tell(agent_in_the_clear(self._link.url))
         for finding in hello.standing:
             self._tell(self._of_the_agent(finding))
 
@@ -242,10 +236,7 @@ class AgentCollector:
             # Counted among those of which the server may have seen none or all.
             for name in ("status.polls", "status.unanswered"):
                 self._before[name] += max(0.0, math.ceil(begun_s - self._last_s) + 1.0)
-        evidence = (
-            f"the agent at {self._link.url} was started anew, at {format_clock(begun_s)}; its counters go on from where they were"
-        )
-        self._tell(Finding("agent_restarted", "warning", evidence, "see its log for why it ended"))
+        self._tell(agent_restarted(self._link.url, begun_s))
 
     def _take(self, batch: Batch) -> None:
         overrun = batch.first > self._after + 1
@@ -276,10 +267,7 @@ class AgentCollector:
         if self._lost_s is None or self._clock() - self._last_s > _HOLE_S:
             return
         if self._told and not self._gaping:
-            lasted = format_duration(round(self._clock() - self._lost_s))
-            at = format_clock(self._clock())
-            evidence = f"the agent answers again, at {at}, after {lasted}: nothing is missing, as it had kept it"
-            self._on_finding(Finding("agent_back", "info", evidence))
+            self._on_finding(agent_back(self._clock(), round(self._clock() - self._lost_s)))
         self._lost_s, self._told, self._gaping = None, False, False
 
     def _missed(self, error: AgentError) -> None:
@@ -290,21 +278,11 @@ class AgentCollector:
         if self._told or (error.lost and now_s - self._lost_s < _SILENT_S):
             return
         self._told = True
-        evidence = f"nothing was heard of the server's host from {format_clock(self._lost_s)} on: {error}"
-        remedy = (
-            f"the agent keeps what it reads for {format_duration(KEEPS_S)}; what is missing in the end has a finding of its own"
-        )
-        self._on_finding(Finding("agent_lost", "warning", evidence, remedy))
+        self._on_finding(agent_lost(self._lost_s, str(error), KEEPS_S))
 
     def _gap(self, from_s: float, to_s: float, why: str) -> None:
-        evidence = (
-            f"nothing is known of the server's host from {format_clock(from_s)} to {format_clock(to_s)} "
-            f"({format_duration(to_s - from_s)}): {why}"
-        )
         self._gaping = True
-        self._on_finding(
-            Finding("agent_gap", "warning", evidence, "its numbers have a gap, which no figure of the report bridges")
-        )
+        self._on_finding(agent_gap(from_s, to_s, why))
 
     def _tell(self, finding: Finding) -> None:
         """Once: an agent that is met again says what it has said."""
@@ -315,13 +293,15 @@ class AgentCollector:
     def _of_the_agent(self, finding: Finding) -> Finding:
         """Its instants on the run's clock, and on which host it was."""
 
-        def ours(match: re.Match[str]) -> str:
-            hours, minutes, seconds = map(int, match.groups())
-            return format_clock(self._on_our_clock(float(hours * 3600 + minutes * 60 + seconds)))
+        def ours(name: str, value: object) -> object:
+            return self._on_our_clock(float(value)) if name in INSTANTS and isinstance(value, int | float) else value
 
+        found = rewritten(finding, ours)
         where = "" if self.local else " (on the server's host)"
-        evidence = _INSTANT.sub(ours, finding.evidence[:_LONGEST_TEXT])
-        return Finding(finding.code[:_LONGEST_CODE], finding.severity, f"{evidence}{where}", finding.remedy[:_LONGEST_TEXT])
+        return msgspec.structs.replace(
+            found, code=found.code[:_LONGEST_CODE], evidence=f"{found.evidence[:_LONGEST_TEXT]}{where}",
+            remedy=found.remedy[:_LONGEST_TEXT], fields=found.fields if found is not finding else {},
+        )  # fmt: skip
 
     def _on_our_clock(self, theirs_s: float) -> float:
         now_s = time.monotonic()

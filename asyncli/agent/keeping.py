@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 
 from asyncli.agent.wire import KEEPS_S, LEASE_S, MOST_ROWS, Row, Said, numbers
+from asyncli.findings import rewritten
 from asyncli.records import Finding, Sample
 
 # Beside the ring's ten minutes, whatever the clock does: one a second, and the borders of phases.
@@ -47,9 +48,7 @@ class Ring:
 
     def finding(self, t_s: float, finding: Finding) -> None:
         """Keep one; what holds on is told to whoever comes, until it is over."""
-        if finding.code.startswith("session_"):
-            code, evidence = (text.replace("session_", "agent_") for text in (finding.code, finding.evidence))
-            finding = Finding(code, finding.severity, evidence, finding.remedy)
+        finding = rewritten(finding, _of_the_agent)
         self._said.append(Said(self.newest, t_s, finding))
         what, _, end = finding.code.rpartition("_")
         if end == "back":
@@ -73,6 +72,11 @@ class Ring:
         gone = tuple(f"{code.rpartition('_')[0]}." for code in self._standing if code.endswith(("_lost", "_ended")))
         there = ((name, value) for name, (t_s, value) in self._latest.items() if t_s >= now_s - within_s)
         return {name: value for name, value in there if not name.startswith(gone)}
+
+
+def _of_the_agent(_: str, value: object) -> object:
+    """What is a session's elsewhere is the agent's own here."""
+    return f"agent{value[7:]}" if isinstance(value, str) and (value == "session" or value.startswith("session_")) else value
 
 
 class Lease:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from asyncli.findings.clocks import clock_stepped, session_stalled, suspended
+from asyncli.findings.clocks import clock_stepped, stalled, suspended
 from asyncli.records import Finding, Sample
 
 #: Looks are so far apart (s); what is longer than ``STILL_S`` was no busy second, but a process that did not run.
@@ -82,7 +82,7 @@ class ClockWatch:
             self._on_sample(Sample(t_s, {"clock.suspended_s": slept_s}))
             self._on_finding(suspended(t_s, slept_s, _wall(now.wall_s - slept_s), _wall(now.wall_s)))
         elif awake_s >= STILL_S:
-            self._on_finding(session_stalled(t_s, awake_s))
+            self._on_finding(stalled("session", t_s, awake_s))
         if abs(stepped_s) >= _LEAST_S + _SLEWED * awake_s:
             self._on_finding(clock_stepped(t_s, stepped_s, _wall(now.wall_s)))
 

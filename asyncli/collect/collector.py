@@ -28,9 +28,9 @@ from asyncli.collect.processes import (
 from asyncli.collect.room import Room
 from asyncli.collect.status import StatusReader
 from asyncli.errors import HostError
+from asyncli.findings.probes import server_ended, server_master_ended, server_processes_unknown, server_restarted
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
-from asyncli.units import format_clock
 
 # A sample waits this long for what was asked in its second; what comes later joins the next one, so a slow status page
 # costs neither the second nor the kernel's numbers.
@@ -138,7 +138,7 @@ class Collector:
         in_thread = asyncio.get_running_loop().run_in_executor
         found = await in_thread(self._thread, self._find)
         self.server = await in_thread(self._thread, describe, found, header)
-        self._say(_not_found(found) if not found.pids else self.server.not_asked)
+        self._say(server_processes_unknown(found.why_not, found.remedy) if not found.pids else self.server.not_asked)
         if self._probes is None:
             self._probes = self._standard_probes(found)
         self.begin()
@@ -250,7 +250,7 @@ class Collector:
             lost = self._outage(name).failed(now_s, _words(outcome.error))
             # That the server itself is gone explains every loss after it, and must not hide among the probes' gaps.
             ended = lost is not None and isinstance(outcome.error, ProcessesGoneError)
-            self._say(_ended(now_s, outcome.error, self._plan.server_pid) if ended else lost)
+            self._say(server_ended(now_s, _words(outcome.error), self._plan.server_pid) if ended else lost)
             return
         self._say(self._outage(name).answered(now_s))
         values.update(outcome.reading.values)
@@ -322,37 +322,12 @@ async def _timed(status: StatusReader) -> tuple[dict[str, float], float]:
     return page, time.perf_counter() - begun
 
 
-def _ended(now_s: float, error: Exception | None, pid: int | None) -> Finding:
-    evidence = f"{_words(error)} at {format_clock(now_s)}: what was lost or refused from then on is due to that"
-    remedy = "see its error log and the kernel's for who ended it"
-    if pid is not None:
-        evidence += f"; as --server-pid {pid} named it, one that took its place is not known as its successor"
-        remedy += "; --server-pidfile and --server-name follow a restart"
-    return Finding("server_ended", "error", evidence, remedy)
-
-
-def _not_found(found: Found) -> Finding:
-    return Finding(
-        code="server_processes_unknown",
-        severity="warning" if found.remedy else "info",
-        evidence=f"{found.why_not}; the server's memory and CPU are not known",
-        remedy=found.remedy,
-    )
-
-
 def _with_restarts(reading: Reading, tree: ServerTree) -> Reading:
     reading.values["server.ended"] = float(tree.ended)
     if tree.restarts:
-        evidence = f"all processes of the server ended and others took their place (root now {tree.roots[0]})"
-        remedy = "see the server's log; memory before and after is of different processes"
-        reading.findings.append(Finding("server_restarted", "warning", evidence, remedy))
+        reading.findings.append(server_restarted(tree.roots[0]))
     if tree.orphaned:
-        evidence = (
-            f"the server's first process (pid {tree.orphaned}) ended, and its children live on: if it was their master, as of "
-            "nginx, they serve, but nobody replaces one that ends, and a reload does nothing"
-        )
-        remedy = "see its error log and the kernel's for who ended it; restart the server when the run is over"
-        reading.findings.append(Finding("server_master_ended", "warning", evidence, remedy))
+        reading.findings.append(server_master_ended(tree.orphaned))
     return reading
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from asyncli.collect.probes import Reading
 from asyncli.collect.procfs import PAGE_BYTES, PROC, TICKS_PER_S, read_text
+from asyncli.findings.probes import slab_caches_missing, slabinfo_unreadable
 from asyncli.records import Finding
 
 SLAB_LINKS = Path("/sys/kernel/slab")
@@ -257,12 +258,7 @@ class SlabReader:
         try:
             text = read_text(self._path)
         except (PermissionError, FileNotFoundError) as error:
-            self._refused = Finding(
-                code="slabinfo_unreadable",
-                severity="warning",
-                evidence=f"/proc/slabinfo: {error.strerror}; the kernel's memory for sockets is not known",
-                remedy="run as root",
-            )
+            self._refused = slabinfo_unreadable(str(error.strerror))
             return Reading(findings=[self._refused])
         findings = []
         slabs = parse_slabinfo(text, self._resolved.values())
@@ -276,16 +272,4 @@ class SlabReader:
         listed, links = cache_names(text), self._links()
         self._resolved = resolve_caches(listed, links)
         missing = missing_caches(listed, links)
-        if not missing:
-            return []
-        return [
-            Finding(
-                code="slab_caches_missing",
-                severity="warning",
-                evidence=(
-                    f"{', '.join(missing)}: not in /proc/slabinfo, nor linked to a name that is in /sys/kernel/slab;"
-                    " kernel.socket_bytes is too low"
-                ),
-                remedy="make /sys/kernel/slab readable, or boot with slab_nomerge",
-            )
-        ]
+        return [slab_caches_missing(missing)] if missing else []

@@ -6,8 +6,8 @@ import math
 
 import msgspec
 
+from asyncli.findings.probes import probe_back, probe_lost, probe_slowed
 from asyncli.records import Finding
-from asyncli.units import format_clock, format_duration
 
 #: The share of one core that a probe may use: on a small host what watches must not be what is measured. Of the ten probes
 #: only three can grow dear (the memory of server, generator and session: smaps_rollup of each process), and the others cost
@@ -78,14 +78,7 @@ class Schedule:
         if self._over < 2 or self._said:
             return None
         self._said = True
-        return Finding(
-            code=f"{self.name}_slowed",
-            severity="info",
-            evidence=(
-                f"one reading of {self.name} takes {format_duration(cost_s)} of CPU, so it is read every"
-                f" {format_duration(period_s)}: {self._budget:.1%} of a core is what it may use"
-            ),
-        )
+        return probe_slowed(self.name, cost_s, period_s, self._budget)
 
 
 class Outage:
@@ -102,20 +95,11 @@ class Outage:
             return None
         # The gap begins with the last reading there is.
         self._since_s = now_s if self._last_s is None else self._last_s
-        return Finding(
-            code=f"{self.name}_lost",
-            severity="warning",
-            evidence=f"{self.name} could not be read from {format_clock(now_s)} on: {why}",
-            remedy="its numbers have a gap, which no figure of the report bridges",
-        )
+        return probe_lost(self.name, now_s, why)
 
     def answered(self, now_s: float) -> Finding | None:
         """The probe answered at ``now_s``; a finding when it had failed."""
         since_s, self._since_s, self._last_s = self._since_s, None, now_s
         if since_s is None:
             return None
-        return Finding(
-            code=f"{self.name}_back",
-            severity="info",
-            evidence=f"{self.name} is read again at {format_clock(now_s)}, after a gap of {format_duration(now_s - since_s)}",
-        )
+        return probe_back(self.name, now_s, now_s - since_s)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from asyncli.collect.probes import Reading
 from asyncli.collect.procfs import PROC, TICKS_PER_S, Memory, Stat, children, parents, read_memory, read_stat
-from asyncli.records import METRICS, Finding
+from asyncli.findings.probes import memory_unprivileged
+from asyncli.records import METRICS
 
 
 class ProcessesGoneError(Exception):
@@ -134,15 +135,7 @@ class ProcessGroup:
         return Reading(self._named({name: float(value) for name, value in sums.items()}))
 
     def _unprivileged(self, pid: int, error: PermissionError) -> Reading:
-        finding = Finding(
-            code=f"{self._prefix}_memory_unprivileged",
-            severity="warning",
-            evidence=(
-                f"/proc/{pid}/smaps_rollup: {error.strerror} for user {os.geteuid()}; PSS and USS of the {self._prefix}"
-                " are not known, and RSS counts shared pages once a process"
-            ),
-            remedy=f"run asyncli {'as root, or ' if os.geteuid() else ''}with CAP_SYS_PTRACE",
-        )
+        finding = memory_unprivileged(self._prefix, pid, str(error.strerror), os.geteuid())
         rss = float(sum(stat.rss_bytes for stat in self._living))
         return Reading(self._named({"rss_bytes": rss}), [finding])
 

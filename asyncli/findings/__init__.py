@@ -1,17 +1,22 @@
 """The catalogue of findings: each with its code, severity and fields, and the only place where its words are written.
 
-Whoever finds something calls its entry with what was seen, as ``suspended(asleep_s=7200.0)``. The entry's parameters are the
-finding's fields, plain data for those who read JSON; its docstring says what the finding means. Nothing reads the words back.
+Whoever finds something calls its entry with what was seen, as ``probe_lost("status", 12.0, "no answer in 2 s")``. The entry's
+parameters are the finding's fields, plain data for those who read JSON; its docstring says what the finding means. A field called
+one of :data:`INSTANTS` is an instant on the run's clock. Nothing reads the words back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, ParamSpec
+from typing import Any, Generic, NamedTuple, ParamSpec, get_type_hints
+
+import msgspec
 
 from asyncli.records import Finding, Severity
 
 P = ParamSpec("P")
+#: Fields (s) that are instants on the clock of who found it; other names that end in ``_s`` are durations.
+INSTANTS = frozenset({"at_s", "from_s", "to_s", "until_s"})
 
 
 class Words(NamedTuple):
@@ -36,6 +41,13 @@ class Entry(Generic[P]):
         code = self.code.format_map(fields)
         return Finding(code, words.severity or self.severity, words.evidence, words.remedy, fields)
 
+    def read(self, fields: dict[str, Any]) -> Finding:
+        """The finding of fields that came from outside. Raises :class:`msgspec.ValidationError` where they are not this one's."""
+        hints = get_type_hints(self._words)
+        types = msgspec.defstruct("Fields", [(name, hints[name]) for name in self._names], forbid_unknown_fields=True)
+        known: Callable[..., Finding] = self
+        return known(**msgspec.structs.asdict(msgspec.convert(fields, types)))
+
 
 #: Every entry of the modules of this package that were imported, by its code.
 CATALOGUE: dict[str, Entry[...]] = {}
@@ -51,3 +63,19 @@ def finding(code: str, severity: Severity) -> Callable[[Callable[P, Words]], Ent
         return made
 
     return entry
+
+
+def rewritten(found: Finding, change: Callable[[str, Any], Any]) -> Finding:
+    """``found`` with each field as ``change`` makes it of its name and value, in words to match; as it is where it is no entry's.
+
+    It may come from outside.
+    """
+    fields = {name: change(name, value) for name, value in found.fields.items()}
+    for code, entry in CATALOGUE.items():
+        if code == found.code or "{" in code:
+            try:
+                if code.format_map(found.fields) == found.code:
+                    return entry.read(fields)
+            except (KeyError, ValueError, OverflowError, msgspec.ValidationError):
+                continue
+    return found

@@ -17,9 +17,11 @@ def suspended(at_s: float, for_s: float, from_local: str, to_local: str) -> Word
     )
 
 
-@finding("session_stalled", "warning")
-def session_stalled(until_s: float, for_s: float) -> Words:
-    """asyncli's session was stopped, or got no CPU. The workers went on and their counts are whole; samples are missing."""
+@finding("{whose}_stalled", "warning")
+def stalled(whose: str, until_s: float, for_s: float) -> Words:
+    """asyncli's session, or its agent, was stopped or got no CPU. The workers went on, and their counts are whole; samples are
+    missing.
+    """
     return Words(
         f"asyncli's own process stood still for {format_duration(round(for_s, 1))}, until {format_clock(until_s)}: there are no "
         "samples of that time; the workers went on, and what they counted waited in them, so the counts are whole",

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from asyncli.errors import NotBegunError, PlanError, StoreError
+from asyncli.findings.runfile import samples_skipped
 from asyncli.plan import Plan, load_plan
 from asyncli.records import MOST, Check, Environment, Finding, Gap, Phase, Sample, Tick
 from asyncli.samples import Samples
@@ -354,10 +355,7 @@ def as_samples(t_s: list[float], columns: Columns, names: Mapping[int, str]) -> 
     unknown = sum(len(columns.pop(number)[0]) for number in [*columns] if number not in names)
     known = {names[number]: column for number, column in columns.items() if column[0]}
     t_s, known, odd = (t_s, known, 0) if _fit([t_s, *(values for _, values in known.values())]) else _usable(t_s, known)
-    what = "no number that a host could have, or of no metric"
-    evidence = f"{unknown + odd:,} of the samples in the run file are {what}: they were skipped"
-    skipped = [Finding("samples_skipped", "warning", evidence, "the report is of the rest")] if unknown + odd else []
-    return _in_order(t_s, known), skipped
+    return _in_order(t_s, known), [samples_skipped(unknown + odd)] if unknown + odd else []
 
 
 def _fit(columns: Iterable[Sequence[float]]) -> bool:

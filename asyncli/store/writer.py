@@ -20,12 +20,12 @@ from typing import Any, Self
 import msgspec
 
 from asyncli.errors import StoreError
+from asyncli.findings.runfile import run_file_back, run_file_moved, run_file_trouble
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store import moving
 from asyncli.store.claim import claim
 from asyncli.store.schema import APPLICATION_ID, FIELDS, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
 from asyncli.text import plain
-from asyncli.units import format_duration
 
 COMMIT_EVERY_S = 1.0
 # While the disk refuses, records wait in memory: two a second, some 5 kB each with all their numbers, so this is more
@@ -303,9 +303,7 @@ class RunWriter:
         self.trouble = lost
         if lost is None and self._troubled_s is not None:
             waited_s, self._troubled_s = time.monotonic() - self._troubled_s, None
-            all_of_it = f"but for {self.dropped:,} records that were dropped" if self.dropped else "and nothing is missing"
-            what = f"{self.path} is written again after {format_duration(waited_s)}, {all_of_it}"
-            self._tell(Finding("run_file_back", "info", what))
+            self._tell(run_file_back(str(self.path), waited_s, self.dropped))
         if lost is None and self.dropped:
             self.trouble = f"{self.path}: {self.dropped:,} records were dropped while it could not be written"
         return True
@@ -339,7 +337,7 @@ class RunWriter:
             self._next_try_s = time.monotonic() + _AGAIN_S
             self._tell_trouble(lost, "make room there, or in the folder for temporary files")
             return lost
-        self._tell(Finding("run_file_moved", "warning", what, "leave the run file where it is until the run is over"))
+        self._tell(run_file_moved(what, "leave the run file where it is until the run is over"))
         return None
 
     def _flee(self) -> None:
@@ -347,7 +345,7 @@ class RunWriter:
         old = self.path
         if self._write_anew():
             what = f"{old} could not be written to the end, and lacks the last of the run: all of it is in {self.path.absolute()}"
-            self._tell(Finding("run_file_moved", "warning", what, f"delete {old}"))
+            self._tell(run_file_moved(what, f"delete {old}"))
             self._write_out()
 
     def _write_anew(self) -> bool:
@@ -391,7 +389,7 @@ class RunWriter:
     def _tell_trouble(self, trouble: str, remedy: str) -> None:
         if self._troubled_s is None:
             self._troubled_s = time.monotonic()
-            self._tell(Finding("run_file_trouble", "warning", trouble, remedy))
+            self._tell(run_file_trouble(trouble, remedy))
 
     def _tell(self, finding: Finding) -> None:
         """Record it, and tell whoever asks for news."""

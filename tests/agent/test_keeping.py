@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from asyncli.agent.keeping import Lease, Rates, Refusals, Ring, same
 from asyncli.agent.wire import KEEPS_S, LEASE_S, MOST_ROWS
+from asyncli.findings.probes import probe_slowed
 from asyncli.records import Finding, Sample
 
 
@@ -66,8 +67,10 @@ def test_every_finding_is_told_once_to_whoever_follows(events: list[bool], start
 
 def test_what_holds_on_stands_until_it_is_over() -> None:
     ring = Ring()
-    for code in ("slabinfo_unreadable", "status_lost", "server_restarted", "session_memory_slowed"):
+    for code in ("slabinfo_unreadable", "status_lost", "server_restarted"):
         ring.finding(0.0, Finding(code, "info", code))
+    ring.finding(0.0, probe_slowed("session_memory", 0.02, 2.0, 0.01))
+    assert ring.standing[-1].evidence.startswith("one reading of agent_memory takes 20 ms of CPU")
     assert [one.code for one in ring.standing] == ["slabinfo_unreadable", "status_lost", "agent_memory_slowed"]
     ring.finding(1.0, Finding("status_back", "info", ""))
     ring.finding(1.0, Finding("server_ended", "error", ""))

@@ -1,0 +1,34 @@
+"""Findings of the run file: a disk that refuses, a file that is moved or deleted, records that are none."""
+
+from __future__ import annotations
+
+from asyncli.findings import Words, finding
+from asyncli.units import format_duration
+
+
+@finding("run_file_trouble", "warning")
+def run_file_trouble(why: str, remedy: str) -> Words:
+    """The run file cannot be written; records wait in memory, and are written when it can."""
+    return Words(why, remedy)
+
+
+@finding("run_file_back", "info")
+def run_file_back(path: str, after_s: float, dropped: int) -> Words:
+    """The run file is written again. ``dropped``: records for which there was no room in memory meanwhile."""
+    all_of_it = f"but for {dropped:,} records that were dropped" if dropped else "and nothing is missing"
+    return Words(f"{path} is written again after {format_duration(after_s)}, {all_of_it}")
+
+
+@finding("run_file_moved", "warning")
+def run_file_moved(what: str, remedy: str) -> Words:
+    """The run file was moved or deleted while it was written; all of the run is in the file that the finding names."""
+    return Words(what, remedy)
+
+
+@finding("samples_skipped", "warning")
+def samples_skipped(count: int) -> Words:
+    """Rows of the run file that are no number of a host's, or of no metric: left out."""
+    return Words(
+        f"{count:,} of the samples in the run file are no number that a host could have, or of no metric: they were skipped",
+        "the report is of the rest",
+    )
