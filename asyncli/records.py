@@ -49,11 +49,11 @@ class Finding(msgspec.Struct, frozen=True):
 
 #: Codes of the findings of a run that its user ended before its plan did: drained after the first signal, or cut off at once.
 STOPPED, CUT = "stopped_by_user", "cut_off"
-#: ... of one that was cut off, and gone on with; and what it says of connections that it held then.
-RESUMED, WITH_US = "resumed", "were lost with asyncli's own processes"
+#: ... of one that was cut off, and gone on with.
+RESUMED = "resumed"
 #: In the environment of one that another server answered when it was gone on with: the last instant of the former (s).
 SERVER_CHANGED = "server_changed_s"
-#: ... of one of whose client hosts one is gone, with what it held; its name stands first, before " has ".
+#: ... of one of whose client hosts one is gone, with what it held.
 HOST_LOST = "host_lost"
 #: ... and of one that a limit of its user's ended.
 ABORTED = "aborted_by_limit"

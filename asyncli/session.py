@@ -40,6 +40,7 @@ from asyncli.engine.shard import (
 from asyncli.engine.spread import Destination, Spread
 from asyncli.environment import clock_at, given_up, look_around, read_environment
 from asyncli.errors import HeldError
+from asyncli.findings.generator import resumed, worker_back, worker_lost, worker_replaced, worker_silent
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
 from asyncli.records import (
@@ -47,11 +48,9 @@ from asyncli.records import (
     CUT,
     GAVE_UP,
     MOST,
-    RESUMED,
     SEE_SERVER,
     SERVER_CHANGED,
     STOPPED,
-    WITH_US,
     Check,
     Deaths,
     Finding,
@@ -63,7 +62,7 @@ from asyncli.records import (
 )
 from asyncli.store.resume import HOLD_ENDS, Interrupted
 from asyncli.store.writer import RunWriter
-from asyncli.units import format_clock, format_duration, format_instant, instant_of
+from asyncli.units import format_duration, format_instant, instant_of
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
@@ -675,34 +674,15 @@ class Soak:
                 self._ticked.set()
             case WorkerSilent(pid=pid, held=held):
                 self._silent_workers.heard(message)
-                self._found(
-                    Finding(
-                        "worker_silent", "error",
-                        f"{_who(message)} has said nothing for {message.silent_s:.0f} s: the "
-                        f"{held:,} connections that it held are counted as not held until it speaks again",
-                        f"if something stopped it, kill -CONT {pid}; else leave more CPU to asyncli",
-                    )
-                )  # fmt: skip
+                self._found(worker_silent(message.worker, pid, message.host, held, message.silent_s))
             case WorkerBack():
                 self._silent_workers.heard(message)
-                evidence = f"{_who(message)} speaks again, after {message.silent_s:.1f} s"
-                self._found(Finding("worker_back", "info", evidence))
+                self._found(worker_back(message.worker, message.pid, message.host, message.silent_s))
             case WorkerLost():
                 self._silent_workers.heard(message)
-                self._found(
-                    Finding(
-                        "worker_lost", "error",
-                        f"{_who(message)} {message.how} while it held "
-                        f"{message.held:,} connections: they are the generator's loss, not the server's",
-                        "find out who ended it (the kernel's log names an out-of-memory kill), then run again",
-                    )
-                )  # fmt: skip
+                self._found(worker_lost(message.worker, message.pid, message.host, message.held, message.how))
             case WorkerReplaced(worker=worker, pid=pid, host=host):
-                where, then = f" on {host}" if host else "", ""
-                if self._t0:
-                    again = "its connections again as fast as the ramp" if self.plan.reopen else "none of its connections again"
-                    then = f", which opens {again}"
-                self._found(Finding("worker_replaced", "info", f"worker {worker}{where} has another process (pid {pid}){then}"))
+                self._found(worker_replaced(worker, pid, host, self.plan.reopen if self._t0 else None))
             case Measured(values=values):
                 self._sample(Sample(self._clock(), values))
             case Told(finding=finding):
@@ -806,11 +786,6 @@ async def _for_at_most(seconds: float, event: asyncio.Event) -> None:
             await event.wait()
 
 
-def _who(message: WorkerSilent | WorkerBack | WorkerLost) -> str:
-    where = f" on {message.host}" if message.host else ""
-    return f"worker {message.worker} (pid {message.pid}) of the generator{where}"
-
-
 def _lost_with_us(held: int, awaiting: int, second: int = 0) -> Tick:
     """What was held by the last tick of processes of ours that ended: their loss, not the server's."""
     return Tick(second=second, beats_failed=awaiting, deaths={"generator_lost": Deaths(count=held)})
@@ -818,17 +793,9 @@ def _lost_with_us(held: int, awaiting: int, second: int = 0) -> Tick:
 
 def _resumed(before: Interrupted, now_s: float) -> Finding:
     """What a run that goes on says of its interruption."""
-    where = f"in its {before.phases[-1].name}" if before.phases else "before its baseline"
-    lost = f"; the {before.held:,} connections that it held {WITH_US}" if before.held else ""
-    then = "it holds on" if before.hold is not None else "it begins again with the baseline"
-    after = format_duration(round(now_s - before.last_s))
-    evidence = (
-        f"the run was cut off {where}, at {format_clock(before.last_s)}, and resumed {after} later{lost}; {then}, and nothing is "
-        "fitted across the gap, nor are the server's counters compared over it"
-    )
-    if before.ended_by:
-        return Finding(RESUMED, "warning", evidence, f"see what it said then, and before that: {before.ended_by}")
-    return Finding(RESUMED, "warning", evidence, "see what ended it then: the kernel's log, the journal, a reboot")
+    phase = before.phases[-1].name if before.phases else None
+    after_s = round(now_s - before.last_s)
+    return resumed(before.last_s, after_s, phase, before.held, before.hold is not None, before.ended_by)
 
 
 def free_name(what: str = "asyncli", suffix: str = ".db") -> Path:

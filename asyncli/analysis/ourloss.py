@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from asyncli.records import HOST_LOST, RESUMED, WITH_US, Finding
+from asyncli.records import HOST_LOST, RESUMED, Finding
 
 # So many hosts are named.
 _NAMED = 3
@@ -20,14 +20,14 @@ class With(NamedTuple):
 
 def lost_with(findings: Sequence[Finding], whose: str) -> With:
     """By the findings of the run file. ``whose`` own processes are, in that sentence: "its"."""
-    # Whatever ends a host, it "has" done or been: its name stands before that.
-    hosts = list(dict.fromkeys(one.evidence.partition(" has ")[0] for one in findings if one.code == HOST_LOST))
+    # The file of an older asyncli has no fields.
+    hosts = list(dict.fromkeys(str(one.fields.get("host", "its name is not known")) for one in findings if one.code == HOST_LOST))
     of_process = "see the finding about that process, or about the interruption of a run that was resumed"
     if not hosts:
         return With(f"a process of {whose} own", of_process)
     more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
     hosts_named = f"{'a client host' if len(hosts) == 1 else 'client hosts'} ({', '.join(hosts[:_NAMED])}{more})"
     of_host = f"see the finding {HOST_LOST} about {'that host' if len(hosts) == 1 else 'each of them'}"
-    if not any(one.code == "worker_lost" or (one.code == RESUMED and WITH_US in one.evidence) for one in findings):
+    if not any(one.code == "worker_lost" or (one.code == RESUMED and one.fields.get("held")) for one in findings):
         return With(hosts_named, of_host)
     return With(f"{hosts_named}, and processes of {whose} own", f"{of_host}; and {of_process}")

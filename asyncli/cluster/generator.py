@@ -37,7 +37,8 @@ from asyncli.engine.shard import (
     WorkerSilent,
 )  # fmt: skip
 from asyncli.errors import ClusterError, EngineError
-from asyncli.records import HOST_LOST, SILENT, Finding
+from asyncli.findings.generator import cluster_clock, host_back, host_joined, host_lost, host_silent, hosts_all_lost, share_taken
+from asyncli.records import SILENT, Finding
 from asyncli.units import format_duration
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -259,12 +260,7 @@ class ClusterGenerator:
             if abs(drift_s) - now.uncertainty_s - link.clock.uncertainty_s > link.drift_bound_s:
                 # What is milliseconds after minutes is seconds after days.
                 link.drift_bound_s = 10 * abs(drift_s)
-                self._tell(
-                    "cluster_clock", "warning",
-                    f"the clock of {link.name} has drifted by {1000 * drift_s:+.0f} ms since the beginning: its seconds and "
-                    "batches are so much off the others'",
-                    "see that NTP disciplines the clocks of all hosts",
-                )  # fmt: skip
+                self._tell(cluster_clock(link.name, drift_s))
 
     async def _order(self, link: _Link) -> None:
         number = 0
@@ -295,7 +291,7 @@ class ClusterGenerator:
                 if link.silent:
                     link.silent = False
                     self._merging.silence(link.name, False)
-                    self._tell("host_back", "info", f"{link.name} speaks again, after {now - link.heard:.1f} s")
+                    self._tell(host_back(link.name, now - link.heard))
                     # For whoever explains what it lost meanwhile, of which it tells from now on.
                     self._heard.put_nowait(Measured({f"{SILENT}{link.name}": now - link.heard}))
                 link.heard = now
@@ -362,12 +358,7 @@ class ClusterGenerator:
                 elif quiet_s > SILENCE_S and not link.silent:
                     link.silent = True
                     self._merging.silence(link.name, True)
-                    self._tell(
-                        "host_silent", "error",
-                        f"{link.name} has said nothing for {quiet_s:.0f} s: the {self._merging.held(link.name):,} connections "
-                        "that it held are counted as not held until it speaks again",
-                        "see its network, its Dask worker, and asyncli's processes on it",
-                    )  # fmt: skip
+                    self._tell(host_silent(link.name, self._merging.held(link.name), quiet_s))
             self._forward(now)
             if self._living() or self._draining:
                 self._alone = math.inf
@@ -396,12 +387,7 @@ class ClusterGenerator:
         if self._idle and not self._draining:
             self._merging.unopened()
         then = f"; its share of {self._share(link.workers):,} is {self._again}: {who}" if who else ""
-        lost = f"{held:,} connections: they are the generator's loss, not the server's" if held else "none"
-        self._tell(
-            HOST_LOST, "error" if held or then else "warning",
-            f"{link.name} {why} while it held {lost}{then}",
-            "find out what ended it or cut it off (its Dask worker's log, the kernel's log, its network), then run again",
-        )  # fmt: skip
+        self._tell(host_lost(link.name, why, held, then))
         if not self._living():
             self._all_lost(f"the last one, {link.name}, {why}", for_good)
 
@@ -414,12 +400,7 @@ class ClusterGenerator:
         heard = [link.heard for link in self._links.values() if self._alone - link.lost < LOST_S]
         apart_s = max(heard) - min(heard)
         at_once = len(heard) > 1 and apart_s < SILENCE_S
-        ours = f", and all were last heard within {apart_s:.1f} s: looks like this session's own network, or the scheduler's"
-        self._tell(
-            "hosts_all_lost", "error",
-            f"every host is lost; {why}{ours if at_once else ''}; whoever comes within {format_duration(ALONE_S)} is taken in",
-            "see that the scheduler runs, and start a Dask worker on each host again",
-        )  # fmt: skip
+        self._tell(hosts_all_lost(why, apart_s if at_once else None, ALONE_S))
 
     def _give_up(self, why: str) -> None:
         if self._t0 is not None:
@@ -463,7 +444,7 @@ class ClusterGenerator:
             idle = self._idle
             now = self._reopen()
             if self._idle != idle:
-                self._tell("share_taken", "info", f"{self._share(idle):,} connections that nobody held are {self._again}: {now}")
+                self._tell(share_taken(self._share(idle), self._again, now))
                 continue
             try:
                 found = await self._look({link.member.seen.place for link in self._living()})
@@ -499,8 +480,7 @@ class ClusterGenerator:
         self._hand(link, numbers)
         if self._draining:
             link.orders.put_nowait(Drain())
-        does = "opens" if fleet.plan.reopen else "goes on with"
-        self._tell("host_joined", "info", f"{name} is there, and {does} {self._share(numbers):,} connections that nobody held")
+        self._tell(host_joined(name, self._share(numbers), fleet.plan.reopen))
 
     def _leave(self, link: _Link) -> None:
         """In case it hears: nothing may be held there that nobody counts."""
@@ -537,8 +517,8 @@ class ClusterGenerator:
         key = "generator.cpu_s"
         self._spent[key] = self._spent.get(key, 0.0) + self._measured.pop(name, {}).get(key, 0.0)
 
-    def _tell(self, code: str, severity: Any, evidence: str, remedy: str = "") -> None:
-        self._heard.put_nowait(Told(Finding(code, severity, evidence, remedy)))
+    def _tell(self, finding: Finding) -> None:
+        self._heard.put_nowait(Told(finding))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task of ours that fails is a bug, which must not hide behind a fleet that looks silent."""

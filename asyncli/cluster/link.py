@@ -25,6 +25,7 @@ from asyncli.engine.shard import Shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import host_name, look_around
 from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
+from asyncli.findings.generator import cluster_memory
 from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import read_limits
 from asyncli.preflight.limits import Limits
@@ -159,7 +160,7 @@ class Cluster:
     def findings(self) -> list[Finding]:
         """What is to be said of the hosts."""
         assert self._fleet is not None
-        left_out = None if self._ends else _not_measured(self._ends, self._agent)
+        left_out = None if self._ends else cluster_memory(self._ends, self._agent)
         return [one for one in (said_of(self._fleet), open_cluster(self.address), left_out) if one is not None]
 
     @property
@@ -377,19 +378,6 @@ def _reason(error: BaseException) -> str:
         words = " ".join(str(seen).split()) or words
         seen = seen.__cause__ or seen.__context__
     return (words or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__))[:200]
-
-
-def _not_measured(ends: int | None, agent: bool) -> Finding:
-    where = "the server's host" if agent else "this host"
-    why = "neither the server nor a client is on" if ends == 0 else "some of the clients, but not all, are on"
-    remedy = (
-        "leave the Dask worker on the server's host out"
-        if agent
-        else "start asyncli on the server's host, or on a host of its own with an agent on the server's"
-    )
-    return Finding(
-        "cluster_memory", "info", f"{why} {where}, so its kernel's and whole memory are not of this run and are left out", remedy
-    )
 
 
 def _user() -> str:

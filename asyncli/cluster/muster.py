@@ -15,11 +15,12 @@ from asyncli.engine.fleet import Room, deal, held_by
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, share, workers_needed
 from asyncli.errors import ClusterError, HeldError, PlanError, PreflightError
+from asyncli.findings.generator import cluster, cluster_open
 from asyncli.plan import Plan
 from asyncli.preflight import checks_to_findings, refusals
 from asyncli.preflight.checks import host_checks
 from asyncli.records import Check, Finding
-from asyncli.units import format_count, format_many
+from asyncli.units import format_many
 
 # What stands before a check's code where it is one host's of several: such a one is no limit of the host that reports.
 _OF_A_HOST = "host_"
@@ -216,19 +217,10 @@ def open_cluster(address: str) -> Finding | None:
             return None
     except ValueError:
         pass
-    return Finding(
-        "cluster_open", "warning",
-        f"the scheduler at {address} speaks without TLS: whoever reaches it can run programs on every host of it",
-        "use tls:// with certificates, or a network that only these hosts are on (docs/cluster.md)",
-    )  # fmt: skip
+    return cluster_open(address)
 
 
 def said_of(fleet: Fleet) -> Finding:
     """The fleet in a sentence."""
-    each = ", ".join(f"{member.name} {format_count(fleet.share(member))}" for member in fleet.members)
-    hosts = format_many(len(fleet.members), "host")
-    said = f"the connections are opened by {hosts}, in {format_many(fleet.workers, 'process')}: {each}"
-    if fleet.left_out:
-        little = ", ".join(f"{member.name} {format_count(member.room.connections)}" for member in fleet.left_out)
-        said += f"; left out, with room for less than the share of a process: {little}"
-    return Finding("cluster", "info", said)
+    shares = {member.name: fleet.share(member) for member in fleet.members}
+    return cluster(shares, fleet.workers, {member.name: member.room.connections for member in fleet.left_out})

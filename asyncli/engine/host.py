@@ -46,7 +46,7 @@ from asyncli.engine.shard import (
     WorkerSilent,
 )  # fmt: skip
 from asyncli.engine.worker import MOST_MESSAGE, run_worker
-from asyncli.records import Deaths, Finding, Tick
+from asyncli.records import Deaths, Tick
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A turn of the host takes half a second at most, unless the host itself is stopped or starved; while a second's ticks are
@@ -270,8 +270,9 @@ class Host:
             link = self._stand_in(number)
         except OSError as error:
             self._lost += 1
-            evidence = f"worker {number} of a lost host cannot be started: {error.strerror}; nobody opens its connections"
-            self._say(Told(Finding("worker_not_started", "error", evidence, "asyncli check says what limits processes")))
+            from asyncli.findings.generator import worker_not_started
+
+            self._say(Told(worker_not_started(number, str(error.strerror))))
         else:
             self._say(WorkerReplaced(worker=number, pid=link.pid))
 

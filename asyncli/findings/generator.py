@@ -1,0 +1,163 @@
+"""Findings of whoever opens the connections: worker processes, and the client hosts of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from asyncli.findings import Words, finding
+from asyncli.units import format_clock, format_count, format_duration, format_many
+
+
+def _worker(number: int, pid: int, host: str | None) -> str:
+    return f"worker {number} (pid {pid}) of the generator{f' on {host}' if host else ''}"
+
+
+@finding("worker_silent", "error")
+def worker_silent(worker: int, pid: int, host: str | None, held: int, for_s: float) -> Words:
+    """A process of the generator says nothing. What it held may live or not, and is counted as not held until it speaks again."""
+    return Words(
+        f"{_worker(worker, pid, host)} has said nothing for {for_s:.0f} s: the {held:,} connections that it held are counted as "
+        "not held until it speaks again",
+        f"if something stopped it, kill -CONT {pid}; else leave more CPU to asyncli",
+    )
+
+
+@finding("worker_back", "info")
+def worker_back(worker: int, pid: int, host: str | None, after_s: float) -> Words:
+    """A process of the generator that was silent speaks again."""
+    return Words(f"{_worker(worker, pid, host)} speaks again, after {after_s:.1f} s")
+
+
+@finding("worker_lost", "error")
+def worker_lost(worker: int, pid: int, host: str | None, held: int, how: str) -> Words:
+    """A process of the generator ended. Its connections are asyncli's own loss, which makes a run invalid."""
+    return Words(
+        f"{_worker(worker, pid, host)} {how} while it held {held:,} connections: they are the generator's loss, not the server's",
+        "find out who ended it (the kernel's log names an out-of-memory kill), then run again",
+    )
+
+
+@finding("worker_replaced", "info")
+def worker_replaced(worker: int, pid: int, host: str | None, opens_again: bool | None) -> Words:
+    """Another process is in the place of one that ended. ``opens_again``: whether with its connections; None before the ramp."""
+    again = {True: "its connections again as fast as the ramp", False: "none of its connections again"}
+    then = f", which opens {again[opens_again]}" if opens_again is not None else ""
+    return Words(f"worker {worker}{f' on {host}' if host else ''} has another process (pid {pid}){then}")
+
+
+@finding("worker_not_started", "error")
+def worker_not_started(worker: int, why: str) -> Words:
+    """The share of a lost host finds no process here to open it."""
+    return Words(
+        f"worker {worker} of a lost host cannot be started: {why}; nobody opens its connections",
+        "asyncli check says what limits processes",
+    )
+
+
+@finding("resumed", "warning")
+def resumed(from_s: float, after_s: float, phase: str | None, held: int, holds: bool, ended_by: str) -> Words:
+    """The run was cut off and goes on in its file. What it ``held`` ended with its own processes; the gap is in no fit."""
+    where = f"in its {phase}" if phase else "before its baseline"
+    lost = f"; the {held:,} connections that it held were lost with asyncli's own processes" if held else ""
+    then = "it holds on" if holds else "it begins again with the baseline"
+    return Words(
+        f"the run was cut off {where}, at {format_clock(from_s)}, and resumed {format_duration(after_s)} later{lost}; {then}, "
+        "and nothing is fitted across the gap, nor are the server's counters compared over it",
+        f"see what it said then, and before that: {ended_by}"
+        if ended_by
+        else "see what ended it then: the kernel's log, the journal, a reboot",
+    )
+
+
+@finding("cluster", "info")
+def cluster(hosts: Mapping[str, int], processes: int, left_out: Mapping[str, int]) -> Words:
+    """Who opens the connections. ``hosts``: the share of each; ``left_out``: how many each of those has room for."""
+    each = ", ".join(f"{name} {format_count(count)}" for name, count in hosts.items())
+    said = f"the connections are opened by {format_many(len(hosts), 'host')}, in {format_many(processes, 'process')}: {each}"
+    if left_out:
+        little = ", ".join(f"{name} {format_count(count)}" for name, count in left_out.items())
+        said += f"; left out, with room for less than the share of a process: {little}"
+    return Words(said)
+
+
+@finding("cluster_open", "warning")
+def cluster_open(scheduler: str) -> Words:
+    """A Dask scheduler without TLS runs what anybody sends it, on every host."""
+    return Words(
+        f"the scheduler at {scheduler} speaks without TLS: whoever reaches it can run programs on every host of it",
+        "use tls:// with certificates, or a network that only these hosts are on (docs/cluster.md)",
+    )
+
+
+@finding("cluster_memory", "info")
+def cluster_memory(ends: int | None, agent: bool) -> Words:
+    """The host that is sampled has neither all nor none of the run's ends on it, so its memory is not the run's."""
+    where = "the server's host" if agent else "this host"
+    why = "neither the server nor a client is on" if ends == 0 else "some of the clients, but not all, are on"
+    return Words(
+        f"{why} {where}, so its kernel's and whole memory are not of this run and are left out",
+        "leave the Dask worker on the server's host out"
+        if agent
+        else "start asyncli on the server's host, or on a host of its own with an agent on the server's",
+    )
+
+
+@finding("cluster_clock", "warning")
+def cluster_clock(host: str, drift_s: float) -> Words:
+    """A client host's clock drifts from the session's, which moves its seconds against the others'."""
+    return Words(
+        f"the clock of {host} has drifted by {1000 * drift_s:+.0f} ms since the beginning: its seconds and batches are so much "
+        "off the others'",
+        "see that NTP disciplines the clocks of all hosts",
+    )
+
+
+@finding("host_silent", "error")
+def host_silent(host: str, held: int, for_s: float) -> Words:
+    """A client host says nothing. What it held may live or not, and is counted as not held until it speaks again."""
+    return Words(
+        f"{host} has said nothing for {for_s:.0f} s: the {held:,} connections that it held are counted as not held until it "
+        "speaks again",
+        "see its network, its Dask worker, and asyncli's processes on it",
+    )
+
+
+@finding("host_back", "info")
+def host_back(host: str, after_s: float) -> Words:
+    """A client host that was silent speaks again."""
+    return Words(f"{host} speaks again, after {after_s:.1f} s")
+
+
+@finding("host_lost", "error")
+def host_lost(host: str, why: str, held: int, share: str) -> Words:
+    """A client host is gone. What it ``held`` is asyncli's own loss; ``share``: what becomes of its connections ("" nothing)."""
+    lost = f"{held:,} connections: they are the generator's loss, not the server's" if held else "none"
+    return Words(
+        f"{host} {why} while it held {lost}{share}",
+        "find out what ended it or cut it off (its Dask worker's log, the kernel's log, its network), then run again",
+        "error" if held or share else "warning",
+    )
+
+
+@finding("hosts_all_lost", "error")
+def hosts_all_lost(why: str, within_s: float | None, for_s: float) -> Words:
+    """No client host is left; the run waits ``for_s`` for one. ``within_s``: all were last heard within so long of each other."""
+    at_once = ""
+    if within_s is not None:
+        at_once = f", and all were last heard within {within_s:.1f} s: looks like this session's own network, or the scheduler's"
+    return Words(
+        f"every host is lost; {why}{at_once}; whoever comes within {format_duration(for_s)} is taken in",
+        "see that the scheduler runs, and start a Dask worker on each host again",
+    )
+
+
+@finding("share_taken", "info")
+def share_taken(count: int, how: str, by: str) -> Words:
+    """Connections of a lost host are opened by other hosts."""
+    return Words(f"{count:,} connections that nobody held are {how}: {by}")
+
+
+@finding("host_joined", "info")
+def host_joined(host: str, count: int, reopens: bool) -> Words:
+    """A client host came while the run lasted."""
+    return Words(f"{host} is there, and {'opens' if reopens else 'goes on with'} {count:,} connections that nobody held")
