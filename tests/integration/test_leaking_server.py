@@ -20,6 +20,8 @@ from programs import Program, recorded
 
 from asyncli.analysis.drift import Drift, drifts
 from asyncli.records import Finding
+from asyncli.report.summary import summarise
+from asyncli.report.text import answer
 
 # Of each request. In half a minute that is more than its connections take, as no settling is.
 LEAK = 1000
@@ -123,6 +125,10 @@ def _judge(path: Path, said: str) -> tuple[Drift, list[Finding], int]:
     assert said.startswith(judged), said
     run = recorded(path)
     assert run is not None
+    summary = summarise(run)
+    # What the server grew by in the hold is between two levels too.
+    assert (summary.cost.server_user is None) == (path.stem != "0"), answer(summary)
+    assert ("grows by" in answer(summary)) == (path.stem != "0")
     found, findings = drifts(run.plan, run.phases, run.ticks, run.samples, run.environment)
     answered = sum(tick.answered for t_s, tick in run.ticks if run.phases[2].start_s < t_s <= run.phases[3].start_s)
     return found["server_user"], [one for one in findings if "the server's" in one.evidence], answered
