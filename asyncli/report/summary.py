@@ -396,7 +396,7 @@ def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generato
     generator = Generator(
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
-        user_bytes_per_connection=used / totals.open if used is not None and totals.open else None,
+        user_bytes_per_connection=used / totals.open if used is not None and totals.open and totals.whole.answered else None,
         cpu_s=spent,
         cpu_us_per_heartbeat=per_beat,
         saturated=saturated,

@@ -119,6 +119,9 @@ def answer(summary: Summary) -> str:
         # The table has a remainder that is less than nothing.
         if one is not None and (one is not cost.residual or one.ci95[1] >= 0)
     ]
+    grew = next((one for one in summary.findings if one.code == "cost_grew"), None)
+    if grew is not None and cost.server_user is None:
+        return oneline(f"{grew.evidence[:1].upper()}{grew.evidence[1:]}.")
     total = cost.host_total
     each = "One more connection costs"
     first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
