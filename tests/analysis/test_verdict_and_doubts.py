@@ -87,6 +87,19 @@ def test_who_passed_after_failed_attempts_says_so_in_the_one_line() -> None:
     assert why == "100 of 100 connections were held to the end, and none was lost; 40 attempts to connect failed on the way"
 
 
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (totals(1, 1), "1 of 1 connection was held to the end"),
+        (totals(0, 1, {"reset": 1}), "1 of 1 established connection was lost"),
+        (totals(2, 3, {"reset": 1}), "1 of 3 established connections was lost"),
+    ],
+)
+def test_one_connection_is_told_in_the_singular(of: Totals, words: str) -> None:
+    plan = msgspec.structs.replace(PLAN, connections=of.whole.opened)
+    assert judge(plan, of, saturated=False, complete=True).why.startswith(words)
+
+
 def test_exit_statuses() -> None:
     assert {one: exit_status(one) for one in ("passed", "untested", "invalid", "failed")} == {
         "passed": 0, "untested": 3, "invalid": 4, "failed": 99,
