@@ -292,7 +292,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *_of_numbers(plan, totals, rate),
             *cost.findings,
             *known.findings,
-            *_of_residue(cost.residue),
+            *_of_residue(plan, cost.residue),
             *server_findings,
             *generator_findings,
         ]
@@ -373,8 +373,9 @@ def _server(run: Run, marks: _Marks) -> tuple[Server, list[Finding]]:
     unknown = [name for name in Server.__struct_fields__ if getattr(server, name).hold_end is None]
     if not unknown or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
-    # They can be named only on this host, and what was read before the ramp had been found.
-    found = any(getattr(server, name).baseline is not None for name in unknown)
+    # They can be named only on this host, and what was named, or read before the ramp, had been found.
+    named = (run.plan.server_pid, run.plan.server_pidfile, run.plan.server_name) != (None, None, None)
+    found = named or any(getattr(server, name).baseline is not None for name in unknown)
     remedy = "" if found or run.environment.get("local") is False else _NAME_THEM
     evidence = f"of the server's processes these are not known: {', '.join(unknown)}"
     return server, [Finding("server_numbers_unknown", "info", evidence, remedy)]
@@ -454,7 +455,7 @@ def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]
     return found
 
 
-def _of_residue(residue: Residue) -> list[Finding]:
+def _of_residue(plan: Plan, residue: Residue) -> list[Finding]:
     """Why what stays after the drain is not known."""
     if residue.after_s is None:
         return [Finding("residue_unknown", "info", "what stays after the drain is not known: the run never came so far")]
@@ -463,7 +464,9 @@ def _of_residue(residue: Residue) -> list[Finding]:
         return []
     of = ", ".join(CALLED[name] for name in missing)
     evidence = f"what stays after the drain is not known of {of}: it was not read both before and after"
-    return [Finding("residue_unknown", "info", evidence, "keep a --baseline and a --residue of some seconds")]
+    kept = plan.baseline_s > 0 and plan.residue_s > 0
+    remedy = "see the other findings for why" if kept else "keep a --baseline and a --residue of some seconds"
+    return [Finding("residue_unknown", "info", evidence, remedy)]
 
 
 def _whole_environment(environment: Environment) -> Environment:
