@@ -17,6 +17,7 @@ from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import of_one_server, outside, without_counters
+from asyncli.analysis.gaveway import GAVE_WAY, laid_to_limit
 from asyncli.analysis.heard import not_heard, unheard
 from asyncli.analysis.joint import ramps_of
 from asyncli.analysis.moments import SUSPENDED
@@ -297,6 +298,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *generator_findings,
         ]
     )
+    summary.findings = laid_to_limit(summary.findings, known.diagnoses)
     return summary
 
 
@@ -487,7 +489,11 @@ def _lateness(histogram: Histogram) -> Lateness:
     return Lateness(*(_ms(histogram, q) for q in (0.5, 0.99, 1.0)))
 
 
+# A server that ended, or a limit of it that was reached.
+_EXPLAINS = ("server_ended", GAVE_WAY)
+
+
 def _once(findings: list[Finding]) -> list[Finding]:
-    """Errors first, then warnings, then what is only worth knowing; each once. A server that ended explains the rest."""
+    """Errors first, then warnings, then what is only worth knowing; each once. What explains the rest stands before it."""
     rank = {"error": 0, "warning": 1, "info": 2}
-    return sorted(dict.fromkeys(findings), key=lambda finding: (rank[finding.severity], finding.code != "server_ended"))
+    return sorted(dict.fromkeys(findings), key=lambda finding: (rank[finding.severity], finding.code not in _EXPLAINS))
