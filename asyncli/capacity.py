@@ -22,6 +22,7 @@ from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaveway import GaveWay, memory_floor
 from asyncli.analysis.sides import of_ours
 from asyncli.collect.kernel import read_counters
+from asyncli.collect.listening import nothing_listens
 from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status import StatusReader
 from asyncli.environment import look_around
@@ -114,6 +115,8 @@ class CapacitySearch:
         self._server = "the server"
         self._gone = ""
         self._broken = ""
+        #: Where nothing listens, before the first step.
+        self.unheard: Finding | None = None
         self._memory: int | None = None
         self._own = "host.available_bytes"
         self._began = datetime.datetime.now(datetime.UTC)
@@ -127,7 +130,10 @@ class CapacitySearch:
 
     async def run(self) -> None:
         """Step by step until no more can be known. Raises :class:`AsyncliError` where not even the first step can begin."""
-        rest = await _Rest.now(self.plan, local=await self._examine())
+        local = await self._examine()
+        if self.unheard is not None:
+            return
+        rest = await _Rest.now(self.plan, local=local)
         while (count := next_count(self.search, [one.tried for one in self.steps])) is not None:
             if self.steps and (why := await rest.wait(self.steps[-1].asked, lambda: self._stopping)):
                 if not rest.listens():
@@ -157,6 +163,7 @@ class CapacitySearch:
         # Of few that a timer ends, too few have ended to say which.
         timed = [one for one in self.steps if one.tried.timed] if word == "failed" else []
         decisive = timed or [one for one in self.steps if one.outcome == "failed" and one.asked == known.failed]
+        why = why if self.unheard is None else self.unheard.evidence
         ours = [one for one in self.steps[-1:] if one.outcome == "ours"]
         ways = (ours or decisive)[-1].gave_way if ours or decisive else []
         if word == "invalid" and not ways:
@@ -201,6 +208,10 @@ class CapacitySearch:
         self._own = of_ours("host.available_bytes", watched)
         if not self.plan.force:
             refuse([one for one in checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
+            if spread.local:
+                places = {(one.address, one.port) for one in spread.destinations}
+                self.unheard = nothing_listens(places, None, "no step was begun")
+                self._findings += [] if self.unheard is None else [self.unheard]
         return spread.local
 
     async def _step(self, count: int) -> None:

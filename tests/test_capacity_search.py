@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from asyncli import capacity
-from asyncli.capacity import _Guard, _two_digits, most_here
+from asyncli.analysis.capacity import Search, exit_status
+from asyncli.capacity import CapacitySearch, _Guard, _two_digits, most_here
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
 from asyncli.plan import MOST_CONNECTIONS, Plan
 from asyncli.preflight.limits import Limits
-from asyncli.records import Phase, Sample
+from asyncli.records import NOTHING_LISTENS, Phase, Sample
 from asyncli.report.livestate import Onlooker
 
 PLAN = Plan(urls=("http://127.0.0.1:1/",), workers=1)
@@ -50,6 +54,20 @@ async def test_a_host_that_can_carry_none_is_refused(monkeypatch: pytest.MonkeyP
     on_a_host(monkeypatch, nofile_hard=20)
     with pytest.raises(PreflightError, match="descriptors of one process: 20 there"):
         await most_here(PLAN)
+
+
+async def test_where_nothing_listens_no_step_is_begun(tmp_path: Path) -> None:
+    # Bound, and not listening: nobody else can take it meanwhile.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        plan = msgspec.structs.replace(PLAN, urls=(f"http://127.0.0.1:{port}/",))
+        search = CapacitySearch(plan, Search(100, 400, 0.5), tmp_path)
+        await search.run()
+    found = search.found
+    assert (found.verdict, exit_status(found.verdict), found.steps, list(tmp_path.iterdir())) == ("untested", 3, [], [])
+    assert found.why == f"nothing listens on 127.0.0.1:{port} of this host: no step was begun"
+    assert [(one.code, "--wait-for-server" in one.remedy) for one in found.findings] == [(NOTHING_LISTENS, False)]
 
 
 def test_two_digits_are_rounded_down() -> None:

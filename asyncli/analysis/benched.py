@@ -394,26 +394,32 @@ def _taken(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
     host, before = run.cpus, run.cpus_before
     if host is None or before is None or run.elapsed_s < _SHORTEST_SPAN_S or host.busy < MOST_CPU_SHARE * host.cpus:
         return None
+    if (used := sum(host.others.values())) < MOST_OF_OTHERS * host.cpus:
+        return None
     strange = {name: used if name == STOLEN else min(used, before.others.get(name, 0.0)) for name, used in host.others.items()}
-    rose = {name: used - strange[name] for name, used in host.others.items()}
+    rose = (used - strange[name] for name, used in host.others.items())
     ours = generator.cores or 0.0
-    busy = max(server.cores or 0.0, *rose.values(), 0.0) >= BUSY_SERVER_CORES or ours >= MOST_CPU_SHARE * run.workers
+    busy = max(server.cores or 0.0, *rose, 0.0) >= BUSY_SERVER_CORES or ours >= MOST_CPU_SHARE * run.workers
     shares = f"asyncli used {ours:.2f}" + ("" if server.cores is None else f", the server {server.cores:.2f}")
-    full = f"this host's {_many(host.cpus, 'CPU was', 'CPUs were')} {min(1.0, host.busy / host.cpus):.0%} busy: {shares}"
-    remedy = "stop those programs, or bench from and on quiet hosts, and run again"
-    if (used := sum(strange.values())) >= MOST_OF_OTHERS * host.cpus:
-        evidence = f"{full}, and other programs {used:.2f} ({_named(strange, host)}): without them the figures may be higher"
-        return Finding("host_busy", "warning" if busy else "error", evidence, remedy)
-    if (used := sum(rose.values())) >= MOST_OF_OTHERS * host.cpus:
-        evidence = f"{full}, and programs that used less before the first connect {used:.2f} ({_named(rose, host)})"
-        remedy = "if they do not work for the server, the figures are too low: stop them, and run again"
-        return Finding("host_busy", "warning", evidence, remedy)
-    return None
+    evidence = (
+        f"this host's {_many(host.cpus, 'CPU was', 'CPUs were')} {min(1.0, host.busy / host.cpus):.0%} busy: {shares}, and other "
+        f"programs {used:.2f} ({_named(host)})"
+    )
+    reached = run.plan.rate is not None and not _misses_rate(run, run.total.asked or Asked())
+    if sum(strange.values()) >= MOST_OF_OTHERS * host.cpus:
+        effect = "without them the rate may be higher, and the latencies lower"
+        if reached:
+            effect = "the rate was reached, but their CPU use is in the latencies, which may be lower without them"
+        remedy = "stop those programs, or bench from and on quiet hosts, and run again"
+        return Finding("host_busy", "warning" if busy else "error", f"{evidence}: {effect}", remedy)
+    wrong = "the latencies are too high" if reached else "the rate is too low, and the latencies are too high"
+    remedy = f"if they do not work for the server, {wrong}: stop them, and run again"
+    return Finding("host_busy", "warning", f"{evidence}, which used less before the first connect", remedy)
 
 
-def _named(used: dict[str, float], host: CpuShares) -> str:
-    """Who used the most."""
-    most = sorted(used.items(), key=lambda pair: -pair[1])[:_NAMED]
+def _named(host: CpuShares) -> str:
+    """Which others used the most."""
+    most = sorted(host.others.items(), key=lambda pair: -pair[1])[:_NAMED]
     named = []
     for name, cores in (pair for pair in most if pair[1] >= most[0][1] / 10):
         pids = host.pids.get(name, ())
@@ -435,16 +441,21 @@ def _of_open_loop(run: BenchRun, asked: Asked) -> Iterable[Finding]:
             "late_tail", "warning", evidence, "leave more CPU to asyncli; waiting counts from the write, and is the server's"
         )
     sent = run.total.sent - asked.resent
-    due = run.plan.rate * run.elapsed_s
-    if run.plan.requests is not None:
-        due = min(due, float(run.plan.requests))
-    if sent < LEAST_RATE_SHARE * due - 1:
+    if _misses_rate(run, asked):
         achieved = f"{sent / run.elapsed_s:,.0f} requests a second were asked in place of {run.plan.rate:,.0f}"
         evidence = f"{achieved}: no connection was free"
         yield Finding("rate_missed", "error", evidence, "use more connections (-c), or a lower --rate: the server cannot keep up")
     elif asked.queued > 0.01 * sent:
         evidence = f"{format_count(asked.queued)} of {format_count(sent)} requests had to wait for a connection to be free"
         yield Finding("requests_queued", "warning", evidence, "use more connections (-c); the wait is part of their latency")
+
+
+def _misses_rate(run: BenchRun, asked: Asked) -> bool:
+    """Whether an open loop asked less often than it was to."""
+    due = (run.plan.rate or 0.0) * run.elapsed_s
+    if run.plan.requests is not None:
+        due = min(due, float(run.plan.requests))
+    return run.total.sent - asked.resent < LEAST_RATE_SHARE * due - 1
 
 
 def _limit(run: BenchRun, asked: Asked) -> Finding | None:

@@ -17,8 +17,8 @@ from asyncli.records import Environment, Finding, Phase, Sample
 _FEW, _SHARE = 50, 0.05
 #: Of all CPUs, where none was idle: what others use beyond this is missing from what the server and asyncli could do.
 MOST_OF_OTHERS = 0.10
-# Readings of CPU time are off by a part of a second: over less than this, shares are too rough.
-_SHORTEST_SPAN_S = 2.0
+# CPU time is read in hundredths of a second: over less than this, shares are too rough.
+_SHORTEST_SPAN_S = 0.5
 # The count of sockets at the hold's end may be this old (s).
 _STALE_S = 10.0
 
@@ -45,23 +45,24 @@ def _cores(samples: Sequence[Sample], name: str, start_s: float, stop_s: float) 
 
 
 def cpus_taken(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
-    """A finding where all CPUs of asyncli's host were busy, a good part of them with what used as much before the first connect.
+    """A finding where all CPUs of asyncli's host were busy, a good part of them with other programs.
 
-    What rose with the connections may be the server's backend.
+    What used less before the first connect, or was not seen then, may be the server's backend.
     """
     start, stop, cpus = first_connect(phases, ticks), end_of_hold(phases, ticks, samples), environment.get("cpus")
     busy = _cores(samples, of_ours("host.cpu_busy_s", environment), start, stop)
     before, then = (others_cores(samples, environment, *span) for span in ((-math.inf, start), (start, stop)))
-    if not isinstance(cpus, int | float) or busy is None or before is None or then is None or busy < MOST_CPU_SHARE * cpus:
+    if not isinstance(cpus, int | float) or busy is None or then is None or busy < MOST_CPU_SHARE * cpus:
         return []
-    taken = min(before, then)
-    if taken < MOST_OF_OTHERS * cpus:
+    if then < MOST_OF_OTHERS * cpus:
         return []
-    evidence = (
-        f"this host's {cpus:.0f} CPUs were {min(1.0, busy / cpus):.0%} busy, {taken:.1f} of them with other programs: latencies "
-        "are longer than the server's own"
-    )
-    return [Finding("host_busy", "warning", evidence, "stop those programs, or run asyncli and the server on quiet hosts")]
+    evidence = f"this host's {cpus:.0f} CPUs were {min(1.0, busy / cpus):.0%} busy, {then:.1f} of them with other programs"
+    if before is not None and before >= MOST_OF_OTHERS * cpus:
+        evidence += ": latencies are longer than the server's own"
+        return [Finding("host_busy", "warning", evidence, "stop those programs, or run asyncli and the server on quiet hosts")]
+    evidence += ", which " + ("were not seen" if before is None else "used less") + " before the first connect"
+    remedy = "if they do not work for the server, latencies are longer than its own: stop them, and run again"
+    return [Finding("host_busy", "warning", evidence, remedy)]
 
 
 def company(

@@ -73,10 +73,13 @@ _WIDER = ("server.pss_bytes", "server.rss_bytes")
 
 RULE = (
     "the slope through the medians of each minute of the hold (Theil-Sen), less its first --keepalive seconds, in which "
-    "memory settles (at most a quarter of the hold); of 20 shorter stretches where there are fewer minutes. It grows or "
+    "memory settles (at most a quarter of the hold); of 20 shorter stretches where there are fewer minutes; of the later half "
+    "alone where that surely moves by less. It grows or "
     "shrinks where Kendall's test, corrected for correlated neighbours, is sure to 95 % and the rate is 0.1 % of the metric "
     "or more (over an hour, or a hold shorter than that); it is flat within X an hour where the 95 % interval lies within X "
     "and X is 10 % of what the connections took or less, or 0.1 % of the metric; else the hold was too short to say. "
+    f"In less than {FEWEST_POINTS} minutes, growth by no more than the connections had taken is not told from settling: a heap "
+    "fills before garbage is first collected. "
     "The whole host's memory, which all that runs there moves, "
     f"and asyncli's own, which settles for minutes, grow or shrink only over {FEWEST_POINTS} minutes or more. What fits in "
     "memory that a process already has in reserve does not show"
@@ -87,7 +90,8 @@ class Drift(msgspec.Struct):
     """One metric over the hold: its rate in bytes per hour with the 95 % interval, Kendall's two-sided p, and the verdict.
 
     ``minutes``: whole minutes of the hold that were looked at. ``within_bytes_per_hour``: the growth, of either sign, that
-    the interval does not exclude. Rate, interval and p are None where there are too few points.
+    the interval does not exclude. Rate, interval and p are None where there are too few points. Where growth is not told from
+    settling the interval holds 0, however sure p is that memory grew.
     """
 
     bytes_per_hour: float | None
@@ -276,10 +280,9 @@ def drifts(
         if metric.between(start, end).t_s:
             of_server = name == "server_user"
             wider = [series(samples, one) for one in _WIDER] if of_server and source not in _WIDER else []
-            found[name] = look.at(metric, follows=name == "kernel", cuts=starts_anew if of_server else (), wider=wider)
+            cuts = starts_anew if of_server else ()
+            found[name] = look.at(metric, follows=name == "kernel", cuts=cuts, wider=wider, slow=name in _SLOW_TO_TELL)
             found[name].metric = found[name].metric or source
-            if name in _SLOW_TO_TELL and found[name].minutes < FEWEST_POINTS and found[name].verdict in ("grows", "shrinks"):
-                found[name].verdict = "too_short"
     available = series(samples, "host.available_bytes").last(until_s=end)
     grown = [_grows(name, found[name], available) for name in found if _worth_saying(name, found)]
     return found, [*grown, *_unknown({name: one for name, one in found.items() if one.bytes_per_hour is None})]
@@ -319,17 +322,34 @@ class _Look:
         self._start, self._end, self._held, self._before = start_s, end_s, held, first_connect_s
         self._answered = Series([t_s for t_s, _ in ticks], [float(tick.answered) for _, tick in ticks])
 
-    def at(self, metric: Series, *, follows: bool, cuts: Sequence[float], wider: Sequence[Series] = ()) -> Drift:
+    def at(
+        self, metric: Series, *, follows: bool, cuts: Sequence[float], wider: Sequence[Series] = (), slow: bool = False
+    ) -> Drift:
         """The drift of ``metric``, which surely ``follows`` the number of connections or perhaps does.
 
         ``cuts``: where it begins anew; the longest stretch between two of them counts. ``wider``: what ``metric`` leaves out is
-        in each of these: where all of them grow by more, that is the drift, and what all may grow by is not excluded.
+        in each of these: where all of them grow by more, that is the drift, and what all may grow by is not excluded. ``slow``:
+        minutes alone tell. Growth goes on and settling does not: where the later half surely moves by less than the whole, it
+        alone counts.
         """
         edges = [self._start, *(cut for cut in cuts if self._start < cut < self._end), self._end]
         start, end = max(pairwise(edges), key=lambda stretch: stretch[1] - stretch[0])
         if start > self._start:
             # A server that is started anew settles anew, as it does at the hold's beginning.
             start += min(self._settling_s, _SETTLING_SHARE * (end - start))
+        found = self._over(metric, start, end, wider, follows=follows, slow=slow)
+        while found.bytes_per_hour and found.p_value is not None and found.p_value < 1 - CONFIDENCE:
+            start = (start + end) / 2
+            later = self._over(metric, start, end, wider, follows=follows, slow=slow)
+            if later.ci95 is None or later.ci95[0] <= found.bytes_per_hour <= later.ci95[1]:
+                break
+            if abs(later.bytes_per_hour or 0.0) > abs(found.bytes_per_hour):
+                break
+            found = later
+        return found
+
+    def _over(self, metric: Series, start: float, end: float, wider: Sequence[Series], *, follows: bool, slow: bool) -> Drift:
+        """The drift of ``metric`` between two instants (see :meth:`at`)."""
         bin_s = _bin_s(metric.between(start, end).t_s, end - start)
         times, values, held = self.medians(metric, start, end, bin_s)
         result = Drift(
@@ -345,9 +365,13 @@ class _Look:
                 found, result.metric = more, _WIDER[0]
             else:
                 found = msgspec.structs.replace(found, high=max(found.high, more.high))
-        baseline, level = metric.between(-math.inf, self._before).values, statistics.median(values)
-        taken = level - statistics.median(baseline) if baseline else 0.0
-        self._conclude(result, found, level, taken, start, end)
+        baseline, level = metric.between(-math.inf, self._before), statistics.median(values)
+        had, taken = math.inf if slow else values[0], 0.0
+        if baseline.t_s:
+            before, grown_h = statistics.median(baseline.values), (times[0] - statistics.median(baseline.t_s)) / 3600
+            # Less what it would have grown by since.
+            had, taken = had - before - found.slope * grown_h, level - before
+        self._conclude(result, found, level, taken, had, start, end)
         return result
 
     def _of_all(self, wider: Sequence[Series], start: float, end: float, bin_s: float, *, follows: bool) -> Trend | None:
@@ -371,8 +395,11 @@ class _Look:
         low, high = min(one.low for one in trends), max(one.high for one in trends)
         return Trend(min((one.slope for one in trends), key=abs), low, high, max(one.p_value for one in trends))
 
-    def _conclude(self, result: Drift, found: Trend, level: float, taken: float, start: float, end: float) -> None:
-        """Rate, interval and verdict; ``level``: of the metric, of which ``taken`` bytes are more than in the baseline."""
+    def _conclude(self, result: Drift, found: Trend, level: float, taken: float, had: float, start: float, end: float) -> None:
+        """Rate, interval and verdict; ``level``: of the metric, of which ``taken`` bytes are more than in the baseline.
+
+        In less than ten minutes, growth by no more than the connections ``had`` taken before is not told from settling.
+        """
         rate, low, high = found.slope, found.low, found.high
         result.bytes_per_hour, result.ci95, result.p_value = rate, (low, high), found.p_value
         # Interval and test are of one mind: ranks and ties may leave either the surer, and the less sure one counts.
@@ -383,6 +410,8 @@ class _Look:
             result.ci95 = (low, high)
         hours = (end - start) / 3600
         certain = result.p_value < 1 - CONFIDENCE and (low > 0 or high < 0)
+        if certain and result.minutes < FEWEST_POINTS and abs(rate) * hours <= had:
+            certain, low, high = False, min(low, 0.0), max(high, 0.0)
         # What is granted by pages may have moved by one more or less than it was seen to.
         low, high = min(low, rate - _PAGE / hours), max(high, rate + _PAGE / hours)
         result.ci95, result.within_bytes_per_hour = (low, high), max(abs(low), abs(high))
@@ -491,7 +520,8 @@ def in_words(drift: Drift) -> str:
             flat += f" ({way} by {format_bytes(abs(drift.bytes_per_hour))}: certain, and below {MEANINGLESS_SHARE:.1%} of it)"
         return flat
     if drift.ci95 is not None:
-        seen = f"no growth seen in {_stretch(drift)};" if drift.ci95[0] <= 0 else "too short to say:"
+        settling = drift.p_value is not None and drift.p_value < 1 - CONFIDENCE
+        seen = "too short a hold to tell growth from settling:" if settling else f"no growth seen in {_stretch(drift)};"
         return f"{seen} up to {format_bytes(max(0.0, drift.ci95[1]))} an hour cannot be excluded"
     points = f"{format_count(drift.points)} points of the {FEWEST_POINTS} that it takes"
     return f"{'too little' if drift.minutes >= FEWEST_POINTS else 'too short'} to say: {points}"

@@ -311,15 +311,16 @@ def _descriptors_in_use(samples: Sequence[Sample], phases: Sequence[Phase], tick
     may = limit.last()
     start = first_connect(phases, ticks)
     begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)
-    if may is None or not most or begun is None:
+    if may is None or not most or not ended:
         return None
     how = f"a process of the server may have {format_count(may)} descriptors open (RLIMIT_NOFILE)"
-    if ended - begun >= _OWN_PROCESS * most:
+    if begun is not None and ended - begun >= _OWN_PROCESS * most:
         return Ceiling("descriptors", None, None, f"{how}; no ceiling here: each connection has a process of its own")
     before, then = used.last(until_s=start), max(used.between(start, math.inf).values, default=0.0)
-    if before is None:  # Linux before 6.2 does not count them
+    if before is None:  # by Linux before 6.2, or of a server that is there since the run was resumed
         how += (
-            f"; how many are open is not known, and each connection takes one: at most so many in {format_count(ended)} of them"
+            "; how many were open before the first connect is not known, and each connection takes one: at most so many in "
+            f"{format_count(ended)} of them"
         )
         return Ceiling("descriptors", ended * may, None, how)
     if then <= before:

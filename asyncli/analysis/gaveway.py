@@ -23,7 +23,7 @@ from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, s
 from asyncli.analysis.sides import Sides, of_ours, sides
 from asyncli.analysis.totals import Totals, errors, never_answered
 from asyncli.plan import Plan
-from asyncli.records import Check, Environment, Finding, Phase, Sample
+from asyncli.records import Check, Environment, Finding, Phase, Sample, Severity
 from asyncli.units import format_bytes, format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
@@ -64,6 +64,8 @@ _OF_THE_WAY = frozenset({"path_cut", "silent_drop", "box_reset", "box_idle_timeo
 _ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "reload"})
 _SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
+# Findings that the server counts fewer than are open at our end (analysis/reconcile.py).
+_COUNTS_APART = frozenset({"parted_held", "parted_accepts", "reconcile_held", "reconcile_accepts"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 
 
@@ -163,10 +165,15 @@ def what_gave_way(seen: Seen) -> list[GaveWay]:
 GAVE_WAY = "gave_way"
 
 
+# Limits of the server that were read, and reached.
+_LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
+
+
 def instead_of_forecast(seen: Seen) -> Finding | None:
     """What gave way, and where, in a run that lost connections or could not hold all; None for one that gives a forecast.
 
-    What asyncli lost with processes of its own says nothing of the server.
+    What asyncli lost with processes of its own says nothing of the server. An error where a limit of the server was read and
+    reached: :func:`laid_to_limit`.
     """
     whole = seen.totals.whole
     ours = whole.deaths.get("generator_lost")
@@ -181,7 +188,18 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     where = where if 0 < served < asked else ""
     likely = "" if first.certain or first.side == "unknown" else "it looks as if this gave way: "
     remedy = "see the findings on what was lost, or failed to open" if first.code == _UNKNOWN else first.remedy
-    return Finding(GAVE_WAY, "info", f"no forecast, as {' and '.join(did)}: {where}{likely}{first.evidence}", remedy)
+    severity: Severity = "error" if first.certain and first.side == "server" and first.code in _LIMITS else "info"
+    return Finding(GAVE_WAY, severity, f"no forecast, as {' and '.join(did)}: {where}{likely}{first.evidence}", remedy)
+
+
+def laid_to_limit(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -> list[Finding]:
+    """The ``findings``: where a limit was reached, those that only guess at a cause have its remedy."""
+    reached = next((one for one in findings if one.code == GAVE_WAY and one.severity == "error"), None)
+    if reached is None:
+        return list(findings)
+    known = {f"lost_{one.cause}" for one in diagnoses if one.certain}
+    guess = {f"lost_{one.cause}" for one in diagnoses} - known | _COUNTS_APART
+    return [msgspec.structs.replace(one, remedy=reached.remedy) if one.code in guess else one for one in findings]
 
 
 # This host.

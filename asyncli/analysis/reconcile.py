@@ -165,6 +165,9 @@ def reconcile(
         return result, [unknown, *_parted(result.divergences, context)]
     if active is None:
         unknown = _unknown("the status page was silent at the hold's end", "see the other findings for why")
+        if pages.t_s[-1] < stop:
+            # They speak of another moment than ours.
+            result.accepts_delta = result.handled_delta = result.requests_delta = None
         return result, [unknown, *restarted, *_parted(result.divergences, context)]
     result.server_active = _told(active)
 

@@ -39,6 +39,7 @@ _SLOW_S, _PARTED_S = 3, 3.0
 # The best of times is the tenth part of the seconds with the quickest answers; of a long run so many of them tell.
 _BEST, _ENOUGH = 0.1, 2_000
 
+_ACCEPTS = "see whether it accepts (ss -ltn: Recv-Q), and its limits on connections"
 _WAY = "see routes, firewalls and links between here and the server"
 
 
@@ -95,8 +96,7 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
     said = case.witness.about(max(asked_s, 0.0), to_s, count)
     name = case.witness.called
     if within(case.pool(cells).requests, 0, 0) > _MOST * count:
-        why = f"others were answered, and these never: looks like {name} has not accepted them (its listen queue holds them)"
-        return "never_accepted", why, "see whether it accepts (ss -ltn: Recv-Q), and its limits on connections", False
+        return "never_accepted", f"others were answered, and these never: {_not_accepted(name)}", _ACCEPTS, False
     edge = idle_edge(case, case.pool(cells).idle_s, count, waited_s=case.timeout_s)
     if edge is not None:
         whose = known_idle(edge, edge + 1)
@@ -125,6 +125,10 @@ def _why_silent(case: Case, cells: list[Cell]) -> tuple[str, str, str, bool]:
         why = f"others were answered: looks like a worker of {name}, one of {workers}, stands still with its connections"
         return "worker_stalled", why, "see what its workers do (ps, its error log)", False
     return "", "", "", False
+
+
+def _not_accepted(name: str) -> str:
+    return f"looks like {name} has not accepted them (its listen queue holds them)"
 
 
 def _nobody_answered(
@@ -163,6 +167,8 @@ def _nobody_answered(
     if count >= FEWEST and said.cores is not None and said.cores >= _BUSY_CORES:
         why = f"looks like {name} was busy, and answered nobody: it used {said.cores:.1f} cores meanwhile"
         return "server_stalled", why, "see what its processes did (top, perf, its error log)", False
+    if case.witness.local and within(case.pool(cells).requests, 0, 0) > _MOST * count:
+        return "never_accepted", f"nobody was answered: {_not_accepted(name)}", _ACCEPTS, False
     if count >= FEWEST:
         why = f"nobody was answered meanwhile: looks like {name} stood still, or the way to it was cut"
         return "server_stalled", why, "see whether it runs, and routes and firewalls between", False

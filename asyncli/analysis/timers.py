@@ -469,7 +469,7 @@ def closed_at_once(case: Case) -> None:
             return (
                 f"{befell(cause, share.count)}, at once and without any answer: whoever accepted them does not serve them "
                 f"(nginx: return 444, or no free slot; a box on the way without a server behind it){share.when()}",
-                "see the server's error log, and aim at a path that it answers with 200",
+                "see the server's error log, and its limits on connections and descriptors",
             )
 
         for cell in cells:

@@ -89,9 +89,9 @@ def judge(
     cut, aborted = CUT in ended_by_user(findings), any(one.code == ABORTED for one in findings)
     reasons = []
     if theirs and LOST not in limited:
-        reasons.append(f"{theirs:,} of {whole.opened:,} established connections were lost")
+        reasons.append(f"{_part(theirs, whole.opened, 'established connection')} lost")
     elif held < asked and HELD not in limited and complete and not cut and not (crossed and aborted):
-        reasons.append(f"{held:,} of {asked:,} connections were held at the end{by_hand}")
+        reasons.append(f"{_part(held, asked, 'connection')} held at the end{by_hand}")
     if reasons or crossed:
         return Judgement("failed", "; ".join((*reasons, *crossed)))
     if cut:
@@ -104,8 +104,13 @@ def judge(
     retried = f"; {format_many(failed, 'attempt')} to connect failed on the way" if failed else ""
     # With --first-beat sleep some may never have been heard at all.
     silent = f", {unheard.count:,} of them not heard in the last {format_duration(unheard.ago_s)} of the hold" if unheard else ""
-    said = f"{held:,} of {asked:,} connections were held to the end{silent}, and {lost}{retried}{by_hand}"
+    said = f"{_part(held, asked, 'connection')} held to the end{silent}, and {lost}{retried}{by_hand}"
     return Judgement("passed", said + _answered_with_errors(whole))
+
+
+def _part(count: int, of: int, one: str) -> str:
+    """``1 of 1 connection was``, ``3 of 1,200 connections were``."""
+    return f"{count:,} of {of:,} {one if of == 1 else one + 's'} {'was' if 1 in (count, of) else 'were'}"
 
 
 def _answered_with_errors(whole: Tick) -> str:

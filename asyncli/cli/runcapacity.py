@@ -44,7 +44,7 @@ def run_capacity(
                 console.print(line, soft_wrap=True, markup=False)
 
     finished, search = asyncio.run(_search(plan, start, most, within, folder, console, quiet, say, hint))
-    if search is None or not search.steps:
+    if search is None or not (search.steps or search.unheard):
         print("asyncli: interrupted before the first step was over; there is nothing to report", file=sys.stderr)
         return INTERRUPTED
     found = search.found

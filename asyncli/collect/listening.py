@@ -104,16 +104,16 @@ async def wait_for_listener(
     return 0.0
 
 
-def nothing_listens(places: Collection[Place], waited_s: float, so: str) -> Finding | None:
+def nothing_listens(places: Collection[Place], waited_s: float | None, so: str) -> Finding | None:
     """The finding that ends a run before its first connect; None where something listens.
 
-    ``waited_s``: of :func:`wait_for_listener`. ``so``: what came of it, in words.
+    ``waited_s``: of :func:`wait_for_listener`, None for a command that does not wait. ``so``: what came of it, in words.
     """
     if (missing := unheard(places)) is None:
         return None
     what, remedy = missing
     if waited_s:
         what += f", and --wait-for-server waited {format_duration(waited_s)} in vain"
-    elif remedy == SEE_SERVER:
+    elif waited_s is not None and remedy == SEE_SERVER:
         remedy += "; --wait-for-server 30s waits for it"
     return Finding(NOTHING_LISTENS, "error", f"{what}: {so}", f"{remedy}; --force tries all the same")

@@ -52,14 +52,16 @@ class StatusReader:
                 self.server_header = response.headers.get("Server", "")
                 text = await _beginning(response)
                 if response.status != 200:
-                    raise self._error(f"answered {response.status} {response.reason} {excerpt(text)}", _WRONG_PAGE)
+                    what = f"answered {response.status} {response.reason} {excerpt(text)}"
+                    raise self._error(what, _SEE_LOG if self.pages else _WRONG_PAGE)
                 try:
                     page = parse_page(text)
                     self.pages += 1
                     return self._with_us(page)
                 except NotStatusPage:
                     kind = response.content_type
-                    raise self._error(f"answered {kind} {excerpt(text)}, no status page", _WRONG_PAGE) from None
+                    what = f"answered {kind} {excerpt(text)}, no status page"
+                    raise self._error(what, _SEE_LOG if self.pages else _WRONG_PAGE) from None
         except TimeoutError:
             raise self._error(f"no answer in {self._timeout_s:g} s", _UNREACHED) from None
         except (aiohttp.ClientError, OSError) as error:
@@ -108,6 +110,8 @@ class StatusReader:
 
 
 _WRONG_PAGE = "aim --status-url at nginx's stub_status, Apache's server-status?auto or HAProxy's ;csv, or leave it out"
+# It was the right page before.
+_SEE_LOG = "see the server's error log"
 _UNREACHED = "see that the server runs and --status-url names its host and port, or leave it out"
 
 

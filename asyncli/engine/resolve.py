@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from asyncli.collect.listening import unheard
 from asyncli.engine.spread import (
     Destination,
     Route,
@@ -39,9 +40,11 @@ def lay_out(plan: Plan, *, ports: int, nofile: int, cpus: int) -> Spread:
         for family, address in _addresses(target.host, target.port)
     )
     own = _own_addresses()
-    # An address that this host has no way to (IPv6 where there is none) tells nothing of where the server is.
+    # Where the server is neither an address tells that this host has no way to (IPv6 where there is none), nor one beside which
+    # its name has one of loopback that is listened at: that nobody may answer at.
     there = [one for one in destinations if _way(one) is not None] or destinations
-    local = all(_is_loopback(one.address) or one.address in own for one in there)
+    here = {one.target for one in there if _is_loopback(one.address) and unheard([(one.address, one.port)]) is None}
+    local = all(_is_loopback(one.address) or one.address in own or one.target in here for one in there)
     for source in plan.sources:
         _check_source(source)
     routes = {} if local else _routes(destinations)

@@ -260,11 +260,13 @@ def _backlog(listen: Listen, workers: int, plan: Plan, host: Host) -> Check:
     asked = listen.backlog if listen.backlog is not None and listen.backlog > 0 else _DEFAULT_BACKLOG
     each = asked if host.somaxconn is None else min(asked, host.somaxconn)
     have = each * (workers if listen.reuseport else 1)
-    need = plan.asked_per_s * STALL_S
+    # No more than there are can wait at once.
+    need = min(plan.connections, plan.asked_per_s * STALL_S)
     said = f"backlog={listen.backlog}" if listen.backlog is not None else f"no backlog=, so {_DEFAULT_BACKLOG}"
     detail = f"{said}, cut to {format_count(each)} by somaxconn" if each < asked else said
     detail += f"; {workers} listeners" if listen.reuseport else ""
-    detail += f"; {format_count(plan.asked_per_s)} connects/s x {STALL_S:g} s in which nginx may not accept"
+    detail += f"; at most {format_count(plan.connections)}, at {format_count(plan.asked_per_s)} connects/s"
+    detail += f" x {STALL_S:g} s in which nginx may not accept"
     enough = have >= need
     wanted = 2 ** math.ceil(math.log2(max(512.0, need)))
     remedy = f"listen {listen.place or listen.port} backlog={wanted} in nginx.conf"

@@ -11,6 +11,7 @@ import msgspec
 from asyncli.analysis.sides import sides
 from asyncli.plan import AGENT_PORT, KEYS, Plan, parse_url
 from asyncli.records import Environment
+from asyncli.units import parse_pace
 
 # What it changes, or writes in its own way; a seed was chosen for the run.
 _LEFT_OUT = ("urls", "connections", "keepalive", "header", "server_pid", "server_pidfile", "server_name", "agent", "seed")
@@ -40,9 +41,13 @@ def _flags(plan: Mapping[str, Any]) -> str:
     """The plan as flags: the count, the keepalive, and what is not as usual."""
     words = ["-c", _word(plan["connections"]), "-k", _word(plan["keepalive_s"])]
     usual: Mapping[str, Any] = msgspec.to_builtins(Plan(urls=()))
+    pace = plan["batch"], plan["interval_s"]
+    ramp = f"{max(1, round(pace[0] / pace[1]))}/s"
+    as_rate = pace != (usual["batch"], usual["interval_s"]) and parse_pace(ramp) == pace
+    words += ["--ramp", ramp] if as_rate else []
     for key, (field, _) in KEYS.items():
         value, flag = plan.get(field), f"--{key.replace('_', '-')}"
-        if key in _LEFT_OUT or value == usual[field]:
+        if key in _LEFT_OUT or value == usual[field] or (as_rate and key in ("batch", "interval")):
             continue
         if key == "hold":
             words += [

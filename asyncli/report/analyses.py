@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from asyncli.analysis.cost import Costs, costs
+from asyncli.analysis.cost import CALLED, Costs, costs
 from asyncli.analysis.diagnosis import Diagnosis, diagnose
-from asyncli.analysis.drift import Drift, MetricName, drifts
+from asyncli.analysis.drift import Drift, MetricName, drifts, in_words
 from asyncli.analysis.forecast import Forecast, forecast
 from asyncli.analysis.gaps import for_cost, for_drift
 from asyncli.analysis.gaveway import Seen, instead_of_forecast
@@ -36,9 +36,12 @@ def analyse(run: Run) -> Analyses:
     plan, environment, phases, ticks, samples = run.plan, run.environment, run.phases, run.ticks, run.samples
     totals = fold(ticks, phases, run.gaps)
     of_cost = for_cost(run.gaps, phases, ticks, samples, environment)
-    cost = costs(plan, *of_cost, environment)
-    ceilings, of_forecast = forecast(plan, cost, of_cost[2], run.checks, environment, *of_cost[:2])
     drift, of_drift = drifts(plan, *for_drift(run.gaps, phases, ticks, samples, environment), environment)
+    cost = costs(plan, *of_cost, environment)
+    if totals.whole.opened and not totals.whole.answered:
+        cost = Costs(residue=cost.residue)
+    _leave_out_growth(cost, drift)
+    ceilings, of_forecast = forecast(plan, cost, of_cost[2], run.checks, environment, *of_cost[:2])
     diagnoses = diagnose(totals, ticks, phases, samples, run.checks, environment, plan, run.findings)
     saturated = saturation(plan, totals, phases, ticks, environment)
     gave_way = instead_of_forecast(
@@ -53,3 +56,22 @@ def analyse(run: Run) -> Analyses:
         diagnoses=diagnoses,
         findings=[*(of_forecast if gave_way is None else [gave_way]), *of_drift],
     )
+
+
+def _leave_out_growth(cost: Costs, drift: dict[MetricName, Drift]) -> None:
+    """Leave out of ``cost`` each difference of two levels that holds what memory grew by in the hold, and say so."""
+    grows = [name for name, one in drift.items() if one.verdict == "grows"]
+    for name in ("server_user", "kernel", "generator_user", "host_total"):
+        holds = [one for one in grows if name in (one, "host_total")]
+        found = getattr(cost, name)
+        if found is None or not found.of_levels or not holds:
+            continue
+        grew = ", ".join(f"memory of {CALLED[one]} {in_words(drift[one])}" for one in holds)
+        why = f"what a connection costs {CALLED[name]} is not known: {grew}, and a difference of two levels holds that too"
+        setattr(cost, name, None)
+        cost.fits.pop(name, None)
+        cost.unknown[name] = why
+        cost.residual = None
+        cost.fits.pop("residual", None)
+        cost.unknown["residual"] = why
+        cost.findings.append(Finding("cost_grew", "info", why, "ramp more slowly (--ramp), or see what grows"))

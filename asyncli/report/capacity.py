@@ -351,10 +351,11 @@ def _findings(findings: Sequence[Finding]) -> Iterable[RenderableType]:
 def _epilogue(found: Capacity) -> Iterable[RenderableType]:
     from rich.text import Text
 
+    if not found.steps:
+        return
     many = format_many(len(found.steps), "step")
     within = f"{found.search.within * 100:.3g} %"
     yield Text(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "dim")
     yield Text.assemble("Run files       ", (found.folder, "bold"), overflow="fold")
-    if found.steps:
-        last = Path(found.folder, found.steps[-1].run_file)
-        yield Text.assemble("A step's report ", (f"asyncli report {shlex.quote(str(last))}", "bold"), overflow="fold")
+    last = Path(found.folder, found.steps[-1].run_file)
+    yield Text.assemble("A step's report ", (f"asyncli report {shlex.quote(str(last))}", "bold"), overflow="fold")

@@ -119,6 +119,13 @@ _MEMORY = {
     "listing": ("kernel.listing_bytes",),
 }
 _COSTS = ("server", "kernel", "generator", "host")
+_STATUS = ("active", "waiting", "accepts", "handled")
+_SERVER = ("server_bytes", "server_cpu_share", "server_processes")
+# What is no longer read once a finding says that its source is lost, or has ended: what it said last is not shown as of now.
+_OF_SOURCE = {
+    "status": _STATUS, "server": _SERVER, "server_memory": ("server_bytes",), "agent": _STATUS + _SERVER,
+    "slab": ("kernel_bytes",), "generator": ("generator_cpu_share",), "generator_memory": ("generator_bytes",),
+}  # fmt: skip
 
 
 class _Level:
@@ -239,7 +246,7 @@ class LiveFold:
     def sample(self, sample: Sample) -> None:
         state, values = self._state, sample.values
         self._now(sample.t_s)
-        for field in ("active", "waiting", "accepts", "handled"):
+        for field in _STATUS:
             if (number := values.get(f"status.{field}")) is not None:
                 # Since our start, and without our poller's own connection: only so can they be held against our counts.
                 first = self._first.setdefault(field, {"active": 1.0, "waiting": 0.0}.get(field, number))
@@ -290,6 +297,9 @@ class LiveFold:
         """``t_s``: when it was made; None: now."""
         self._findings.append(Told(self._state.elapsed_s if t_s is None else t_s, self._state.phase, finding))
         self._state.findings_seen += 1
+        source, _, what = finding.code.rpartition("_")
+        for field in _OF_SOURCE.get(source, ()) if what in ("lost", "ended") else ():
+            setattr(self._state, field, None)
 
     def end(self) -> None:
         """Nobody writes the run any more."""

@@ -17,6 +17,7 @@ from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import of_one_server, outside, without_counters
+from asyncli.analysis.gaveway import GAVE_WAY, laid_to_limit
 from asyncli.analysis.heard import not_heard, unheard
 from asyncli.analysis.moments import SUSPENDED
 from asyncli.analysis.packets import sent_again
@@ -291,11 +292,12 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *_of_numbers(plan, totals, rate),
             *cost.findings,
             *known.findings,
-            *_of_residue(cost.residue),
+            *_of_residue(plan, cost.residue),
             *server_findings,
             *generator_findings,
         ]
     )
+    summary.findings = laid_to_limit(summary.findings, known.diagnoses)
     return summary
 
 
@@ -372,8 +374,9 @@ def _server(run: Run, marks: _Marks) -> tuple[Server, list[Finding]]:
     unknown = [name for name in Server.__struct_fields__ if getattr(server, name).hold_end is None]
     if not unknown or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
-    # They can be named only on this host, and what was read before the ramp had been found.
-    found = any(getattr(server, name).baseline is not None for name in unknown)
+    # They can be named only on this host, and what was named, or read before the ramp, had been found.
+    named = (run.plan.server_pid, run.plan.server_pidfile, run.plan.server_name) != (None, None, None)
+    found = named or any(getattr(server, name).baseline is not None for name in unknown)
     remedy = "" if found or run.environment.get("local") is False else _NAME_THEM
     evidence = f"of the server's processes these are not known: {', '.join(unknown)}"
     return server, [Finding("server_numbers_unknown", "info", evidence, remedy)]
@@ -395,7 +398,7 @@ def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generato
     generator = Generator(
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
-        user_bytes_per_connection=used / totals.open if used is not None and totals.open else None,
+        user_bytes_per_connection=used / totals.open if used is not None and totals.open and totals.whole.answered else None,
         cpu_s=spent,
         cpu_us_per_heartbeat=per_beat,
         saturated=saturated,
@@ -453,7 +456,7 @@ def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]
     return found
 
 
-def _of_residue(residue: Residue) -> list[Finding]:
+def _of_residue(plan: Plan, residue: Residue) -> list[Finding]:
     """Why what stays after the drain is not known."""
     if residue.after_s is None:
         return [Finding("residue_unknown", "info", "what stays after the drain is not known: the run never came so far")]
@@ -462,7 +465,9 @@ def _of_residue(residue: Residue) -> list[Finding]:
         return []
     of = ", ".join(CALLED[name] for name in missing)
     evidence = f"what stays after the drain is not known of {of}: it was not read both before and after"
-    return [Finding("residue_unknown", "info", evidence, "keep a --baseline and a --residue of some seconds")]
+    kept = plan.baseline_s > 0 and plan.residue_s > 0
+    remedy = "see the other findings for why" if kept else "keep a --baseline and a --residue of some seconds"
+    return [Finding("residue_unknown", "info", evidence, remedy)]
 
 
 def _whole_environment(environment: Environment) -> Environment:
@@ -483,7 +488,11 @@ def _lateness(histogram: Histogram) -> Lateness:
     return Lateness(*(_ms(histogram, q) for q in (0.5, 0.99, 1.0)))
 
 
+# A server that ended, or a limit of it that was reached.
+_EXPLAINS = ("server_ended", GAVE_WAY)
+
+
 def _once(findings: list[Finding]) -> list[Finding]:
-    """Errors first, then warnings, then what is only worth knowing; each once. A server that ended explains the rest."""
+    """Errors first, then warnings, then what is only worth knowing; each once. What explains the rest stands before it."""
     rank = {"error": 0, "warning": 1, "info": 2}
-    return sorted(dict.fromkeys(findings), key=lambda finding: (rank[finding.severity], finding.code != "server_ended"))
+    return sorted(dict.fromkeys(findings), key=lambda finding: (rank[finding.severity], finding.code not in _EXPLAINS))

@@ -119,6 +119,9 @@ def answer(summary: Summary) -> str:
         # The table has a remainder that is less than nothing.
         if one is not None and (one is not cost.residual or one.ci95[1] >= 0)
     ]
+    grew = next((one for one in summary.findings if one.code == "cost_grew"), None)
+    if grew is not None and cost.server_user is None:
+        return oneline(f"{grew.evidence[:1].upper()}{grew.evidence[1:]}.")
     total = cost.host_total
     each = "One more connection costs"
     first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
@@ -204,7 +207,7 @@ def doubts(summary: Summary) -> list[str]:
         found.append(f"But we were not alone: {oneline(shared.evidence)}.")
     total, few = summary.cost.host_total, next((one for one in summary.findings if one.code == "cost_few_points"), None)
     if few is not None and total is not None and total.of_levels and few.remedy:
-        found.append(f"The ramp was too short for the cost of one more alone; {few.remedy} is slow enough.")
+        found.append(f"The ramp was too short for the cost of one more alone. To know it: {few.remedy}.")
     elif total is not None and total.ci95[0] > 0 and total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection):
         found.append("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.")
     return found
@@ -297,10 +300,10 @@ def _drift(summary: Summary) -> Iterable[RenderableType]:
     for name, one in known.items():
         style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""
         yield _note(Text.assemble(f"{names[name]}: ", (drifting.in_words(one), style)))
-    if known:
-        yield _note(Text(f"Rule: {drifting.RULE}.", "dim"))
     if rest := [names[name] for name in summary.drift if name not in known]:
         yield _note(Text(f"{', '.join(rest)}: too short a hold to say whether memory grows", "dim"))
+    if known:
+        yield _note(Text(f"Rule: {drifting.RULE}.", "dim"))
     yield ""
 
 

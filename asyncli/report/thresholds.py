@@ -67,8 +67,8 @@ class Threshold(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """``value`` of the key (None: unknown), and whether the limit was ``crossed`` (None: it cannot be said).
 
-    ``ci95``: the value's interval, where it has one: what keeps the limit while a part of that crosses it cannot be said to keep
-    it. ``whole``: what a percentage is of.
+    ``ci95``: the value's interval, where it has one: of a limit that a part of it crosses and a part keeps neither can be said.
+    ``whole``: what a percentage is of.
     """
 
     threshold: Threshold
@@ -140,8 +140,8 @@ def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[
             bound = None if whole is None else one.bound * _as_printed(whole)
         compare = _COMPARE[one.comparison]
         crossed = None if value is None or bound is None else compare(_as_printed(value), bound)
-        if crossed is False and ci95 is not None and bound is not None and one.comparison not in ("==", "!="):
-            crossed = None if any(compare(_as_printed(end), bound) for end in ci95) else False
+        if ci95 is not None and bound is not None and one.comparison not in ("==", "!="):
+            crossed = crossed if all(compare(_as_printed(end), bound) is crossed for end in ci95) else None
         outcomes.append(Outcome(one, value, crossed, ci95, whole))
     return outcomes
 

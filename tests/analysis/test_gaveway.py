@@ -9,7 +9,16 @@ import pytest
 from synthetic_run import a_run, spread
 
 from asyncli.analysis.diagnosis import Diagnosis
-from asyncli.analysis.gaveway import GaveWay, Seen, instead_of_forecast, least_available, memory_floor, served_most, what_gave_way
+from asyncli.analysis.gaveway import (
+    GaveWay,
+    Seen,
+    instead_of_forecast,
+    laid_to_limit,
+    least_available,
+    memory_floor,
+    served_most,
+    what_gave_way,
+)
 from asyncli.analysis.series import end_of_hold, first_connect
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
@@ -295,3 +304,18 @@ def test_nothing_gave_way_where_all_are_held_at_a_later_attempt() -> None:
 @pytest.mark.parametrize("changes", [(), (of_ours,)])
 def test_what_the_server_held_is_a_ground_for_a_forecast(changes: tuple[Change, ...]) -> None:
     assert instead_of_forecast(seen(*changes)) is None
+
+
+def test_a_limit_that_was_reached_is_the_cause_of_what_others_guess_at() -> None:
+    full = seen(lost("heartbeat_timeout", requests=0), level(status__limit=1000.0, status__active=1001.0), codes=("never_accepted",), certain=False)
+    reached = instead_of_forecast(full)
+    assert reached is not None
+    assert (reached.severity, reached.remedy) == ("error", "raise maxconn in haproxy.cfg, of the frontend and global")
+    guesses = [Finding(code, "warning", "they differ", "see middle boxes") for code in ("parted_held", "parted_accepts", "lost_closed_idle")]
+    others = [Finding("status_errors", "warning", "500", "see its log"), reached]
+    laid = laid_to_limit([*guesses, *others], full.diagnoses)
+    assert [one.remedy for one in laid] == [reached.remedy] * 3 + ["see its log", reached.remedy]
+    # What is known to have another cause keeps its remedy, and so does all where no limit was reached.
+    known = seen(codes=("keepalive_timeout",)).diagnoses
+    assert laid_to_limit([*guesses[2:], reached], known)[0].remedy == "see middle boxes"
+    assert laid_to_limit(guesses, full.diagnoses) == guesses

@@ -116,6 +116,17 @@ def test_a_page_that_tells_nothing_is_no_disagreement() -> None:
     assert "tells neither connections nor requests" in findings[0].evidence
 
 
+@pytest.mark.parametrize("last_s", [4.0, 12.0, 30.0])
+def test_counts_of_a_page_that_was_lost_before_the_holds_end_are_unknown(last_s: float) -> None:
+    run = a_run(20_000)
+    for sample in run.samples:
+        if sample.t_s > last_s:
+            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("status.")}
+    result, findings = look(run)
+    assert (result.accepts_delta, result.handled_delta, result.requests_delta, result.agrees) == (None, None, None, None)
+    assert "the status page was silent at the hold's end" in findings[0].evidence
+
+
 def test_one_connection_too_many_or_too_few_is_seen() -> None:
     for by, code in ((1.0, "reconcile_held"), (-1.0, "reconcile_held")):
         run = a_run(20_000)

@@ -181,6 +181,8 @@ async def test_a_failing_page_is_a_gap_and_two_findings(bench: Callable[..., Ben
     assert all(sample.values["tcp.x"] == 1 for sample in one.samples)
     assert one.codes()[1:] == ["status_lost", "status_back"]
     assert "gap of 4 s" in one.findings[-1].evidence
+    # It was the right page.
+    assert one.findings[1].evidence.endswith("; see the server's error log")
 
 
 async def test_a_page_that_falls_silent_is_lost_since_it_was_asked(

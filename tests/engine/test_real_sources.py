@@ -67,6 +67,17 @@ def test_an_address_without_a_way_does_not_make_the_server_remote(network: Netwo
         assert (found.local, len(found.destinations)) == (local, 2)
 
 
+def test_a_name_whose_loopback_is_listened_at_is_this_hosts(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else it names may be out of reach: the kernel knows a way there, and nobody has to answer."""
+    both = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "10.77.0.77")]
+    monkeypatch.setattr(resolve, "_addresses", lambda host, port: both)
+    with network.inside("client"):
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        assert not lay_out(Plan(urls=(URL,), connections=2), ports=1000, nofile=1024, cpus=1).local
+        with socket.create_server(("127.0.0.1", 8080)):
+            assert lay_out(Plan(urls=(URL,), connections=2), ports=1000, nofile=1024, cpus=1).local
+
+
 def test_a_family_that_is_on_loopback_alone_is_no_absent_one(network: Network) -> None:
     with network.inside("client"):
         Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6").write_text("1", encoding="ascii")

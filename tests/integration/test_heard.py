@@ -99,6 +99,10 @@ def test_a_server_that_never_accepts(tmp_path: Path) -> None:
     summary = report(tmp_path, "run.db")
     counts = as_written(summary, "test_a_server_that_never_accepts")
     assert (counts["opened"], counts["held"], summary["heartbeats"]["answered"]) == (50, 0, 0)
+    # None of them is known to have been a connection, so that there is nothing to divide by.
+    assert {one for name, one in summary["cost"].items() if name != "unknown"} == {None}
+    assert summary["generator"]["user_bytes_per_connection"] is None
+    assert "Cost of a connection" not in run(tmp_path, "report", "run.db", name="again").out
 
 
 def test_a_server_that_accepts_a_part(tmp_path: Path) -> None:

@@ -343,6 +343,7 @@ def test_an_nginx_that_fits(tmp_path: Path) -> None:
         ("backlog", "", "", "8080", {}, "warn", "listen 8080 backlog=1024"),
         ("backlog", "", "", "127.0.0.1:8080", {}, "warn", "listen 127.0.0.1:8080 backlog=1024"),
         ("backlog", "", "", "8080 reuseport", {}, "ok", "6 listeners"),
+        ("backlog", "", "", "8080", {"connections": 10}, "ok", "at most 10, at 1,000 connects/s"),
     ],
 )
 def test_what_a_directive_does_to_a_plan(

@@ -95,6 +95,25 @@ def test_the_fold_at_several_instants() -> None:
     assert over.host_per_connection == pytest.approx(holding.host_per_connection, rel=0.02)  # not by what is drained
 
 
+def test_a_number_that_is_no_longer_read_is_not_shown() -> None:
+    run = a_run(1000)
+    fold = LiveFold(run.plan)
+    for t_s, kind, what in events(run):
+        if t_s <= 20.0:
+            feed(fold, t_s, kind, what)
+    assert "; server active 1,000; server " in plain_line(fold.state())
+    fold.finding(Finding("status_lost", "warning", "status could not be read from 0:00:20 on"))
+    assert (fold.state().active, fold.state().accepts, fold.state().server_bytes is None) == (None, None, False)
+    assert "server active" not in plain_line(fold.state())
+    fold.finding(Finding("server_ended", "error", "the server's processes are gone"))
+    assert (fold.state().server_bytes, fold.state().server_cpu_share) == (None, None)
+    # Back again: what is read counts on from the first look.
+    for t_s, kind, what in events(run):
+        if 20.0 < t_s <= 25.0:
+            feed(fold, t_s, kind, what)
+    assert (fold.state().active, fold.state().accepts) == (1000, 1000)
+
+
 def test_what_a_descriptor_lister_leaves_is_not_taken_for_the_cost_of_a_connection() -> None:
     run = a_run(100_000)
     for sample in run.samples:

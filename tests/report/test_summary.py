@@ -106,11 +106,15 @@ def test_latencies_of_what_was_never_answered_are_what_it_waited() -> None:
     assert "latency_unknown" not in {one.code for one in summary.findings}
 
 
-@pytest.mark.parametrize(("local", "read_before", "remedy"), [(True, False, True), (False, False, False), (True, True, False)])
+@pytest.mark.parametrize(
+    ("local", "read_before", "pid", "remedy"),
+    [(True, False, None, True), (False, False, None, False), (True, True, None, False), (True, False, 77, False)],
+)
 def test_processes_are_asked_for_only_where_they_can_be_named_and_are_not_known(
-    local: bool, read_before: bool, remedy: bool
+    local: bool, read_before: bool, pid: int | None, remedy: bool
 ) -> None:
     run = a_run(5000, local=local)
+    run.plan = msgspec.structs.replace(run.plan, server_pid=pid)
     for sample in run.samples:
         if not read_before or sample.t_s > 7.0:
             sample.values = {name: value for name, value in sample.values.items() if not name.startswith("server.")}
@@ -119,6 +123,16 @@ def test_processes_are_asked_for_only_where_they_can_be_named_and_are_not_known(
     # Another finding says so already.
     run.findings = [Finding("server_processes_unknown", "info", "not found")]
     assert "server_numbers_unknown" not in {one.code for one in summarise(run).findings}
+
+
+@pytest.mark.parametrize(("residue_s", "remedy"), [(5.0, "see the other findings for why"), (0.0, "keep a --baseline and a --residue")])
+def test_what_was_given_is_not_asked_for_once_more(residue_s: float, remedy: str) -> None:
+    run = a_run(5000)
+    run.plan = msgspec.structs.replace(run.plan, residue_s=residue_s)
+    for sample in run.samples:
+        sample.values = {name: value for name, value in sample.values.items() if not name.startswith("kernel.")}
+    (finding,) = [one for one in summarise(run).findings if one.code == "residue_unknown"]
+    assert finding.remedy.startswith(remedy)
 
 
 def test_deaths_and_failures_add_up() -> None:

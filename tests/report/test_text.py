@@ -6,6 +6,7 @@ import io
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from made_runs import unsteady
 from rich.console import Console
@@ -160,6 +161,24 @@ def test_the_command_that_tells_has_the_plan_and_no_secret() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("batch", "interval_s", "words"),
+    [(1, 0.01, "--ramp 100/s "), (1, 0.5, "--ramp 2/s "), (20, 0.01, "--ramp 2000/s "), (3, 0.5, "--batch 3 --interval 0.5 "), (10, 0.01, "")],
+)
+def test_the_command_that_tells_has_the_ramp_as_a_rate(batch: int, interval_s: float, words: str) -> None:
+    plan = Plan(urls=("http://a/",), batch=batch, interval_s=interval_s)
+    _, command = command_for_the_server(plan_document(plan), {"local": True})
+    assert command == f"asyncli soak --server-pid PID -c 1000 -k 60 {words}http://a/"
+
+
+def test_what_the_hold_was_too_short_for_comes_before_the_rule() -> None:
+    summary = summarise(a_run(30_000, hold_s=120))
+    assert summary.drift["server_user"].ci95 is not None
+    summary.drift["kernel"] = msgspec.structs.replace(summary.drift["kernel"], ci95=None)
+    said = flat(printed(summary))
+    assert 0 < said.index("kernel: too short a hold to say whether memory grows") < said.index("Rule: the slope")
+
+
 def test_a_difference_of_two_levels_is_called_what_it_is_and_one_remedy_gives_a_slope() -> None:
     text = flat(printed(a_run(3000)))
     assert "With what the first ones take once, a connection costs " in text
@@ -168,7 +187,7 @@ def test_a_difference_of_two_levels_is_called_what_it_is_and_one_remedy_gives_a_
     # What the first ones take once is in the bytes of a difference, and so not in the fixed part.
     assert "Fixed: what is there without any; of asyncli" in text
     assert "Fixed: what is there without any, and what the first ones take once; of asyncli" in flat(printed(a_run(30_000)))
-    assert set(re.findall(r"--(?:ramp|interval|plateaus) \S+", text)) == {"--ramp 100/s"}
+    assert set(re.findall(r"--(?:ramp|interval|plateaus) [\w/]+", text)) == {"--ramp 100/s"}
 
 
 def test_a_failed_run_names_causes_and_remedies() -> None:

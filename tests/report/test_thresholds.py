@@ -199,6 +199,12 @@ def test_what_its_interval_lets_be_beyond_a_limit_cannot_be_said_to_keep_it(
     assert ("95 % interval" in outcome.words) == (ci95 is not None)
 
 
+def test_what_may_keep_a_limit_does_not_cross_it() -> None:
+    for ci95, is_crossed in (((0.0, 1.9e9), None), ((1.7e9, 1.9e9), True)):
+        document = {"drift": {"server_user": {"bytes_per_hour": 1.8e9, "ci95": ci95}}}
+        assert judge([parse("drift.server_user > 1MB", Summary)], document)[0].crossed is is_crossed
+
+
 def test_a_percentage_is_told_as_one() -> None:
     document = {"connections": {"requested": 1500, "lost": 2288}}
     (outcome,) = judge([parse("lost > 0.1%", Summary)], document)

@@ -1,0 +1,176 @@
+"""What asyncli says of runs that were recorded once and are never changed: their terminal reports, JSON and pages. README.md."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Callable
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from asyncli.analysis.benched import benched
+from asyncli.analysis.capacity import bracket, verdict
+from asyncli.benchplan import BenchRun
+from asyncli.cli.main import run
+from asyncli.report import benched as bench_report
+from asyncli.report import capacity as capacity_report
+from asyncli.report.analyses import analyse
+from asyncli.report.summary import summarise
+from asyncli.store.reader import read_run
+
+HERE = Path(__file__).parent
+STEPS = sorted(path.name.removesuffix(".xz") for path in HERE.glob("capacity-*.db.xz"))
+RUNS = sorted(name for path in HERE.glob("*.db.xz") if (name := path.name.removesuffix(".xz")) not in STEPS)
+#: The same server with larger pools; a run of another shape.
+COMPARED = {"compare-pools": ("plateaus.db", "pools.db"), "compare-shapes": ("clean.db", "plateaus.db")}
+# The sixth digit is beyond what any number here is known to; the sixteenth is the CPU's and the libraries'.
+DIGITS = 6
+
+Golden = Callable[[dict[str, str]], None]
+
+
+@pytest.fixture
+def asyncli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What the command prints of stored runs, 80 columns wide, in a folder that has their files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def printed(*words: str) -> str:
+        for name in words:
+            if name.endswith(".db"):
+                Path(name).write_bytes(stored(name))
+        assert run(words) == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        return said.out
+
+    return printed
+
+
+def stored(name: str) -> bytes:
+    return lzma.decompress((HERE / f"{name}.xz").read_bytes())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_stored_run_says_what_it_said(name: str, asyncli: Callable[..., str], golden: Golden) -> None:
+    text = asyncli("report", name)
+    asyncli("report", name, "--json", "json", "--html", "page")
+    golden(files(Path(name).stem, text))
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_comparison_says_what_it_said(name: str, asyncli: Callable[..., str], golden: Golden) -> None:
+    text = asyncli("compare", *COMPARED[name])
+    asyncli("compare", *COMPARED[name], "--json", "json", "--html", "page")
+    golden(files(name, text))
+
+
+def test_a_list_of_the_stored_runs_says_what_it_said(asyncli: Callable[..., str], golden: Golden) -> None:
+    for name in RUNS:
+        Path(name).write_bytes(stored(name))
+    listed = json.loads(asyncli("runs", "--json", "-"))
+    for one in listed["runs"]:
+        # Of all that is said of a stored run this alone depends on the day.
+        del one["age_s"]
+    golden({"runs.json": rounded(json.dumps(listed))})
+
+
+def test_a_stored_bench_says_what_it_said(golden: Golden) -> None:
+    found = benched(msgspec.json.decode(stored("bench.json"), type=BenchRun))
+    text = terminal(lambda console: bench_report.print_bench(found, console))
+    golden({"bench.txt": text, "bench.json": rounded(bench_report.to_json(found))})
+
+
+def test_a_stored_search_says_what_it_said(golden: Golden, tmp_path: Path) -> None:
+    """Its steps from their run files, and the answer from the steps."""
+    found = msgspec.json.decode(stored("capacity.json"), type=capacity_report.Capacity)
+    assert len(found.steps) == len(STEPS)
+    found.steps = []
+    for name in STEPS:
+        (tmp_path / name).write_bytes(stored(name))
+        recorded = read_run(tmp_path / name)
+        analyses = analyse(recorded)
+        found.steps.append(capacity_report.step_of(recorded, analyses, summarise(recorded, analyses), name.removeprefix("capacity-")))
+    tried = [one.tried for one in found.steps]
+    found.bracket = bracket(tried)
+    found.verdict, found.why = verdict(found.search, tried)
+    text = terminal(lambda console: capacity_report.print_capacity(found, console))
+    golden({"capacity.txt": text, "capacity.json": rounded(capacity_report.to_json(found))})
+
+
+def terminal(show: Callable[[Console], None]) -> str:
+    file = StringIO()
+    show(Console(file=file, width=80, highlight=False, force_terminal=False))
+    return file.getvalue()
+
+
+def files(name: str, text: str) -> dict[str, str]:
+    """What the command printed, and what it wrote into the files ``json`` and ``page`` here, as golden files."""
+    document, page = (Path(one).read_text(encoding="utf-8") for one in ("json", "page"))
+    return {f"{name}.txt": text, f"{name}.json": rounded(document), f"{name}.page.txt": visible(page)}
+
+
+def rounded(document: str) -> str:
+    """JSON with its numbers to :data:`DIGITS` digits."""
+
+    def number(text: str) -> float:
+        return float(f"{float(text):.{DIGITS}g}")
+
+    return json.dumps(json.loads(document, parse_float=number), indent=1, ensure_ascii=False) + "\n"
+
+
+def visible(text: str) -> str:
+    """The words of a page, a line a block; of a figure what it is called to those who do not see it, and the words in it."""
+    page = _Page()
+    page.feed(text)
+    page.close()
+    page.end_block()
+    return "\n".join(page.lines) + "\n"
+
+
+class _Page(HTMLParser):
+    # Of elements of a line only those of a table and of a figure are set apart.
+    INLINE = ("a", "b", "i", "span", "strong", "g", "path", "use", "defs", "clippath", "rect", "pattern", "circle", "br")
+    CELLS = ("td", "th", "text")
+    # The footer names the asyncli that made the page.
+    UNSEEN = ("script", "style", "footer")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._block: list[str] = []
+        self._unseen = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._unseen += tag in self.UNSEEN
+        self._bound(tag)
+        named: dict[str, Any] = dict(attrs)
+        if label := named.get("aria-label"):
+            self.lines.append(f"[{label}]")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._unseen -= tag in self.UNSEEN
+        if tag not in self.CELLS:
+            self._bound(tag)
+
+    def handle_data(self, data: str) -> None:
+        if not self._unseen:
+            self._block.append(data)
+
+    def end_block(self) -> None:
+        if text := " ".join("".join(self._block).split()).strip("| "):
+            self.lines.append(text)
+        self._block = []
+
+    def _bound(self, tag: str) -> None:
+        if tag in self.CELLS:
+            self._block.append(" | ")
+        elif tag not in self.INLINE:
+            self.end_block()
