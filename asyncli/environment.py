@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from asyncli import __version__
+from asyncli.collect.listening import unheard
 from asyncli.engine.resolve import lay_out
 from asyncli.engine.spread import Destination, Spread, show
 from asyncli.plan import Plan
@@ -38,7 +39,10 @@ async def look_around(plan: Plan) -> tuple[Limits, Spread]:
     limits = read_limits()
     # 28,232 ports is what Linux grants by default (32768-60999): the guess where the range cannot be read.
     ports = limits.ports if limits.ports is not None else 28_232
-    spread = await asyncio.to_thread(lay_out, plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1)
+    spread = await asyncio.to_thread(
+        lay_out, plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1,
+        listens=lambda address, port: unheard([(address, port)]) is None,
+    )  # fmt: skip
     return limits, spread
 
 

@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.cputime": {"collect.processes", "collect.procfs"},
     "experiments.bytes_client": {"engine.spread"},
     "experiments.record": {"records"},
-    "environment": {"asyncli", "plan", "records", "text", "engine.resolve", "engine.spread", "preflight.limits"},
+    "environment": {"asyncli", "collect.listening", "plan", "records", "text", "engine.resolve", "engine.spread", "preflight.limits"},
     "cluster": {
         "asyncli", "errors", "units", "plan", "records", "collect.probes", "collect.processes", "engine.fleet", "engine.generator", "engine.resolve", "engine.shard", "engine.spread",
         "environment", "preflight",

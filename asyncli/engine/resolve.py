@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-from asyncli.collect.listening import unheard
 from asyncli.engine.spread import (
     Destination,
     Route,
@@ -28,11 +28,14 @@ from asyncli.plan import Plan
 _ONE_SOURCE_SHARE = 0.5
 
 
-def lay_out(plan: Plan, *, ports: int, nofile: int, cpus: int) -> Spread:
+def lay_out(
+    plan: Plan, *, ports: int, nofile: int, cpus: int, listens: Callable[[str, int], bool] = lambda address, port: False
+) -> Spread:
     """Resolve the plan's URLs and spread its connections. Blocking (DNS): call it in a thread.
 
-    ``ports``: usable local ports; ``nofile``: descriptors a process of ours may have. Raises :class:`PlanError` for a name
-    that does not resolve and :class:`HostError` for a source that is not this host's.
+    ``ports``: usable local ports; ``nofile``: descriptors a process of ours may have; ``listens``: whether anything on this host
+    listens at that address of loopback and that port. Raises :class:`PlanError` for a name that does not resolve and
+    :class:`HostError` for a source that is not this host's.
     """
     destinations = tuple(
         Destination(family, address, target.port, number)
@@ -43,7 +46,7 @@ def lay_out(plan: Plan, *, ports: int, nofile: int, cpus: int) -> Spread:
     # Where the server is neither an address tells that this host has no way to (IPv6 where there is none), nor one beside which
     # its name has one of loopback that is listened at: that nobody may answer at.
     there = [one for one in destinations if _way(one) is not None] or destinations
-    here = {one.target for one in there if _is_loopback(one.address) and unheard([(one.address, one.port)]) is None}
+    here = {one.target for one in there if _is_loopback(one.address) and listens(one.address, one.port)}
     local = all(_is_loopback(one.address) or one.address in own or one.target in here for one in there)
     for source in plan.sources:
         _check_source(source)

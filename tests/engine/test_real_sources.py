@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncli.collect.listening import unheard
 from asyncli.engine import resolve
 from asyncli.engine.net import RealNet
 from asyncli.engine.resolve import lay_out
@@ -73,9 +74,10 @@ def test_a_name_whose_loopback_is_listened_at_is_this_hosts(network: Network, mo
     monkeypatch.setattr(resolve, "_addresses", lambda host, port: both)
     with network.inside("client"):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-        assert not lay_out(Plan(urls=(URL,), connections=2), ports=1000, nofile=1024, cpus=1).local
+        plan, listens = Plan(urls=(URL,), connections=2), lambda address, port: unheard([(address, port)]) is None
+        assert not lay_out(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
         with socket.create_server(("127.0.0.1", 8080)):
-            assert lay_out(Plan(urls=(URL,), connections=2), ports=1000, nofile=1024, cpus=1).local
+            assert lay_out(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
 
 
 def test_a_family_that_is_on_loopback_alone_is_no_absent_one(network: Network) -> None:
