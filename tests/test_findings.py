@@ -94,6 +94,7 @@ TO_BE_MOVED = {
     "experiments/server_models.py",
     "experiments/two_clients.py",
     "preflight/__init__.py",
+    "report/analyses.py",
     "report/livelimits.py",
     "report/summary.py",
     "session.py",
