@@ -30,6 +30,7 @@ COMMANDS = {
     "watch": ("asyncli.cli.watch", "Look at a soak that is running, from another terminal."),
     "compare": ("asyncli.cli.compare", "Say what differs between runs, with intervals, and which differences are real."),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
+    "explain": ("asyncli.cli.explain", "Explain a term of the report, or a finding by its code."),
     "capacity": ("asyncli.cli.capacity", "Find how many connections a server holds, and what gives way beyond that."),
     "agent": ("asyncli.cli.agent", "Sample the server on its own host, for a soak elsewhere and for Prometheus."),
     "bench": ("asyncli.cli.bench", "Ask as fast as the server answers, or at a rate: requests a second, latency, CPU."),

@@ -7,6 +7,7 @@ one of :data:`INSTANTS` is an instant on the run's clock. Nothing reads the word
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, ParamSpec, get_type_hints
 
@@ -51,6 +52,12 @@ class Entry(Generic[P]):
 
 #: Every entry of the modules of this package that were imported, by its code.
 CATALOGUE: dict[str, Entry[...]] = {}
+
+
+def entry_of(code: str) -> Entry[...] | None:
+    """The entry of a finding's code; None where none of the imported modules has one."""
+    templates = (entry for known, entry in CATALOGUE.items() if re.fullmatch(re.sub(r"\{\w+\}", r"\\w+", known), code))
+    return CATALOGUE.get(code) or next(templates, None)
 
 
 def finding(code: str, severity: Severity) -> Callable[[Callable[P, Words]], Entry[P]]:

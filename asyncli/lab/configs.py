@@ -1,4 +1,4 @@
-"""Where the files of ``configs/`` are: in the repository, or inside an installed package."""
+"""Where the files of ``configs/`` and ``docs/`` are: in the repository, or inside an installed package."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ def config_file(name: str) -> Path:
     A wheel carries the folder as ``asyncli/_configs``; an editable install and a checkout have only ``configs/`` beside
     the package.
     """
+    return _packaged("configs", name)
+
+
+def document(name: str) -> Path:
+    """The path of ``docs/<name>``, likewise."""
+    return _packaged("docs", name)
+
+
+def _packaged(folder: str, name: str) -> Path:
     package = Path(__file__).resolve().parent.parent
-    for folder in (package / "_configs", package.parent / "configs"):
-        path = folder / name
+    for path in (package / f"_{folder}" / name, package.parent / folder / name):
         if path.is_file():
             return path
-    raise HostError(f"configs/{name}: not part of this installation of asyncli; install it again from a complete wheel")
+    raise HostError(f"{folder}/{name}: not part of this installation of asyncli; install it again from a complete wheel")

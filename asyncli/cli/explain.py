@@ -1,0 +1,38 @@
+"""``asyncli explain [TERM]``."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+
+import click
+
+from asyncli.cli.places import printing
+from asyncli.errors import PlanError
+
+
+@click.command(name="explain")
+@click.argument("term", default="", metavar="[TERM]")
+def command(term: str) -> int:
+    """Explain a term of the report, or a finding by its code; without TERM, list the terms.
+
+    The terms are the paragraphs of docs/method.md.
+    """
+    from asyncli import findings
+    from asyncli.lab.configs import document
+
+    for module in pkgutil.iter_modules(findings.__path__, "asyncli.findings."):
+        importlib.import_module(module.name)
+    _, *parts = re.split(r"^## (.+)$", document("method.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    terms = dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
+    with printing():
+        if not term:
+            print(f"Terms: {', '.join(terms)}.\nFindings: {', '.join(sorted(findings.CATALOGUE))}.")
+        elif (known := terms.get(term.lower().replace("_", " "))) is not None:
+            print(known)
+        elif (entry := findings.entry_of(term)) is not None:
+            print(f"{term} ({entry.severity}): {' '.join(entry.about.split())}")
+        else:
+            raise PlanError(f"TERM: nothing is called {term!r}; 'asyncli explain' lists the terms")
+    return 0

@@ -1,0 +1,41 @@
+"""asyncli explain: a paragraph of docs/method.md for each term, the catalogue's words for each finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.programs import run
+
+
+def test_without_a_term_it_lists_them(tmp_path: Path) -> None:
+    done = run(tmp_path, "explain")
+    terms, codes = done.out.splitlines()
+    assert terms.startswith("Terms: cost, ")
+    assert " worker_lost," in codes
+    assert "{probe}_lost" in codes
+
+
+@pytest.mark.parametrize("term", ["cost", "fixed", "residual", "drift", "lateness", "reconciliation", "invalid", "two_levels"])
+def test_a_term_is_explained_by_its_paragraph(tmp_path: Path, term: str) -> None:
+    done = run(tmp_path, "explain", term)
+    assert done.status == 0
+    assert done.out.strip() in Path("docs/method.md").read_text(encoding="utf-8").replace("\r", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("worker_lost", "worker_lost (error): A process of the generator ended."),
+        ("status_lost", "status_lost (warning): A probe (the status page, "),
+        ("agent_memory_slowed", "agent_memory_slowed (info): A probe takes so much CPU"),
+    ],
+)
+def test_a_finding_is_explained_by_its_code(tmp_path: Path, code: str, said: str) -> None:
+    assert run(tmp_path, "explain", code).out.startswith(said)
+
+
+def test_what_is_no_term_is_one_line(tmp_path: Path) -> None:
+    done = run(tmp_path, "explain", "worker_")
+    assert (done.status, done.err) == (2, "asyncli: TERM: nothing is called 'worker_'; 'asyncli explain' lists the terms\n")
