@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncli.analysis import drift as drifting
-from asyncli.analysis.cost import LEVELS, Cost
+from asyncli.analysis.cost import LEVELS, SETTLED, Cost
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.gaps import measured_s
 from asyncli.analysis.gaveway import GAVE_WAY
@@ -263,6 +263,8 @@ def _cost(summary: Summary, verbose: bool) -> Iterable[RenderableType]:
         methods = _methods([(row.label.partition(",")[0], row.cost) for row in rows if row.name != "residual"])
         yield _note(Text(methods, "dim"))
         yield _note(Text(fixed_is(rows), "dim"))
+        if any(one.code == "plateau_unsettled" for one in summary.findings):
+            yield _note(Text(f"Settled: {SETTLED}.", "dim"))
         if stays := _stays(summary):
             yield _note(Text(stays))
     yield ""
