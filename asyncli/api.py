@@ -133,9 +133,9 @@ class Recorded:
         """Who closed established connections, when and why."""
         return DeathView(self.analyses.totals.whole.deaths, self.analyses.diagnoses)
 
-    def report(self) -> str:
-        """The report as text, as ``asyncli report`` prints it."""
-        return _printed(lambda console: print_report(self.summary, console, self.path), 96)
+    def report(self, *, verbose: bool = False) -> str:
+        """The report as text, as ``asyncli report`` prints it; ``verbose``: as with ``-v``."""
+        return _printed(lambda console: print_report(self.summary, console, self.path, verbose=verbose), 96)
 
     def html(self) -> str:
         """The report as one HTML page that needs no network, as ``asyncli report --html`` writes it."""

@@ -627,8 +627,5 @@ def _plateau_unsettled(moving: dict[str, list[tuple[int, float, float]]], plan: 
         )
 
     what = "; ".join(of(name, moved) for name, moved in moving.items())
-    evidence = (
-        f"memory still moved in the last half of the rest: {what}; the interval is wide enough for as much again. "
-        f"The rule: {SETTLED}"
-    )
+    evidence = f"memory still moved in the last half of the rest: {what}; the interval is wide enough for as much again"
     return Finding("plateau_unsettled", "warning", evidence, f"rest longer: --plateau-rest {2 * plan.plateau_s:g}s")

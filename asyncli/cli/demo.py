@@ -22,6 +22,7 @@ CONNECTIONS = "100k"
 @click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
 @click.option("--log-json", is_flag=True, help="While it runs, a JSON object a line for each event.")
 @click.option("--on-finish", metavar="COMMAND", help="Run at the end, verdict in $ASYNCLI_VERDICT, summary on standard input.")
+@click.option("-v", "--verbose", is_flag=True, help="Print all of the report: rules, notes, every limit.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
     server: str | None,
@@ -31,6 +32,7 @@ def command(
     junit_file: str | None,
     log_json: bool,
     on_finish: str | None,
+    verbose: bool,
     quiet: bool,
     **values: Any,
 ) -> int:
@@ -53,4 +55,4 @@ def command(
 
     chosen = lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s)
     files = Files(out, json_file, html_file, junit_file)
-    return run_soak(plan, files, quiet=quiet, log_json=log_json, on_finish=on_finish, lab=chosen, aim=aim)
+    return run_soak(plan, files, verbose=verbose, quiet=quiet, log_json=log_json, on_finish=on_finish, lab=chosen, aim=aim)

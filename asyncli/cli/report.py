@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
 @click.option("--plots", "plots_folder", metavar="DIR", help="Write each figure as PNG and SVG into this folder.")
 @click.option("--csv", "csv_folder", metavar="DIR", help="Write the run's tables as CSV into this folder.")
+@click.option("-v", "--verbose", is_flag=True, help="Print all of it: rules, notes, every limit.")
 def command(
     run: str,
     json_file: str | None,
@@ -30,10 +31,11 @@ def command(
     junit_file: str | None,
     plots_folder: str | None,
     csv_folder: str | None,
+    verbose: bool,
 ) -> int:
     """Print the report of a run file: finished, interrupted, or still being written.
 
-    With any of the flags below it is written there instead, and the names of the files are printed.
+    With a flag that names a file or folder it is written there instead, and the names of the files are printed.
     """
     from asyncli.cli.places import printing, require_files, require_folder, write_file, write_folder
     from asyncli.report.analyses import analyse
@@ -57,7 +59,7 @@ def command(
         from asyncli.report.text import print_report
 
         with printing():
-            print_report(summary, Console(highlight=False), path)
+            print_report(summary, Console(highlight=False), path, verbose=verbose)
             if not read.complete:
                 goes_on = f"It goes on: a process writes it. 'asyncli watch {path}' looks on."
                 print(goes_on if is_claimed(path) else "No process writes it: it was killed, or came to no end.")

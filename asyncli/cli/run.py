@@ -80,6 +80,7 @@ def run_soak(
     plan: Plan,
     to: Files,
     *,
+    verbose: bool = False,
     quiet: bool = False,
     log_json: bool = False,
     on_finish: str | None = None,
@@ -118,7 +119,7 @@ def run_soak(
             if log_json:
                 print(end_line(summary, path), file=log.file)
             if not quiet:
-                print_report(summary, console, path)
+                print_report(summary, console, path, verbose=verbose)
             elif not log_json:
                 print(one_line(summary), file=console.file)
 

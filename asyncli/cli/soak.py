@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--resume", metavar="RUN.db", help="Go on with a run that was cut off: same plan, same seed, same file.")
 @wait_option
 @cluster_options
+@click.option("-v", "--verbose", is_flag=True, help="Print all of the report: rules, notes, every limit.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
     urls: tuple[str, ...],
@@ -38,6 +39,7 @@ def command(
     on_finish: str | None,
     resume: str | None,
     wait_for_server: str | None,
+    verbose: bool,
     quiet: bool,
     **values: Any,
 ) -> int:
@@ -55,8 +57,8 @@ def command(
 
     files = Files(out if resume is None else resume, json_file, html_file, junit_file)
     return run_soak(
-        plan, files, quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before, cluster=cluster_of(hosts),
-        wait_for_server_s=wait_s,
+        plan, files, verbose=verbose, quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before,
+        cluster=cluster_of(hosts), wait_for_server_s=wait_s,
     )  # fmt: skip
 
 

@@ -276,10 +276,7 @@ def _cost_table(summary: Summary, analyses: Analyses) -> Table | None:
         lines.append(
             [row.label, number, within, *(row.of_ends(whole).replace("-", "−") for whole in (row.fixed, row.at(held))), r2]
         )
-    note = f"{bytes_are(rows)} {fixed_is(rows)} What is there at the hold's end follows from both."
-    if analyses.costs.kernel_queued is not None:
-        note += " Queued buffers are a reading of what happened to be in flight, and part of no sum."
-    return Table(f"{caption(rows)}, in bytes", columns, lines, (len(lines) - 1,), note)
+    return Table(f"{caption(rows)}, in bytes", columns, lines, (len(lines) - 1,))
 
 
 def _residue_table(summary: Summary, analyses: Analyses) -> Table | None:
@@ -589,8 +586,13 @@ def _methods(summary: Summary, analyses: Analyses) -> list[tuple[str, str]]:
         (f"Cost in {server}", costs.server_user), ("Cost in the kernel", costs.kernel), ("Queued buffers", costs.kernel_queued),
         ("Cost in asyncli", costs.generator_user), (f"Cost on {host} in all", costs.host_total), ("Left over", costs.residual),
     ]  # fmt: skip
+    rows = cost_rows(costs, server, sides(summary.environment))
+    read = f"{bytes_are(rows)} {fixed_is(rows)} What is there at the hold's end follows from both."
+    if costs.kernel_queued is not None:
+        read += " Queued buffers are a reading of what happened to be in flight, and part of no sum."
     return [
         ("Verdict", f"{VERDICT_RULE}."),
+        ("The table of the cost", read),
         (
             "Cost",
             "The slope of memory over connections held: not a quotient, which would spread what is there without any connection "

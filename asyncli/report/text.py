@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncli.analysis import drift as drifting
-from asyncli.analysis.cost import LEVELS, Cost
+from asyncli.analysis.cost import LEVELS, SETTLED, Cost
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.gaps import measured_s
 from asyncli.analysis.gaveway import GAVE_WAY
@@ -53,16 +53,26 @@ _WIDEST = 96
 _WIDE_INTERVAL = 0.25
 
 
-def print_report(summary: Summary, console: Console, path: str | os.PathLike[str]) -> None:
-    """Print the report of the run kept in ``path``; readable at 80 columns, without colour, and piped."""
+def print_report(summary: Summary, console: Console, path: str | os.PathLike[str], *, verbose: bool = False) -> None:
+    """Print the report of the run kept in ``path``; readable at 80 columns, without colour, and piped.
+
+    ``verbose``: with the rules of the figures, notes, every limit, and the tables of what is as it should be.
+    """
+    at = os.fspath(path)
     if {GAVE_UP, NOTHING_LISTENS} & {one.code for one in summary.findings}:
         # Nothing was measured: why is all there is to say.
         errors = msgspec.structs.replace(summary, findings=[one for one in summary.findings if one.severity == "error"])
-        print_parts([*_answer(errors), *_findings(errors), *_epilogue(errors, os.fspath(path))], console, _WIDEST)
+        said = [*_findings(errors), *_epilogue(errors, at)] if verbose else _findings_and_files(errors, at)
+        print_parts([*_answer(errors), *said], console, _WIDEST)
         return
-    parts = [*_answer(summary), *_cost(summary), *_room(summary), *_drift(summary), *_connections(summary)]
-    parts += [*_beats(summary), *_counts(summary)]
-    parts += [*_machines(summary), *_findings(summary), *_epilogue(summary, os.fspath(path))]
+    parts = list(_answer(summary))
+    if verbose:
+        parts += [*_cost(summary, verbose), *_room(summary), *_drift(summary, verbose), *_connections(summary), ""]
+        parts += [*_beats(summary, verbose), "", *_counts(summary, verbose), *_machines(summary)]
+        parts += [*_findings(summary), *_epilogue(summary, at)]
+    else:
+        parts += [*_cost(summary, verbose), *_drift(summary, verbose), *_what_happened(summary)]
+        parts += _findings_and_files(summary, at)
     print_parts(parts, console, _WIDEST)
 
 
@@ -204,7 +214,7 @@ def doubts(summary: Summary) -> list[str]:
         found.append(_NOT_THE_SERVER)
     shared = next((one for one in summary.findings if one.code == "host_shared"), None)
     if shared is not None:
-        found.append(f"But we were not alone: {oneline(shared.evidence)}.")
+        found.append(f"But we were not alone: {oneline(shared.evidence)}. To know it: {oneline(shared.remedy)}.")
     total, few = summary.cost.host_total, next((one for one in summary.findings if one.code == "cost_few_points"), None)
     if few is not None and total is not None and total.of_levels and few.remedy:
         found.append(f"The ramp was too short for the cost of one more alone. To know it: {few.remedy}.")
@@ -228,7 +238,7 @@ def _answer(summary: Summary) -> Iterable[RenderableType]:
     yield ""
 
 
-def _cost(summary: Summary) -> Iterable[RenderableType]:
+def _cost(summary: Summary, verbose: bool) -> Iterable[RenderableType]:
     from rich.text import Text
 
     held, where = summary.connections.held, sides(summary.environment)
@@ -249,12 +259,14 @@ def _cost(summary: Summary) -> Iterable[RenderableType]:
             row.of_ends(row.at(held)),
         )
     yield table
-    methods = _methods([(row.label.partition(",")[0], row.cost) for row in rows if row.name != "residual"])
-    yield _note(Text(methods, "dim"))
-    yield _note(Text(fixed_is(rows), "dim"))
-    stays = _stays(summary)
-    if stays:
-        yield _note(Text(stays))
+    if verbose:
+        methods = _methods([(row.label.partition(",")[0], row.cost) for row in rows if row.name != "residual"])
+        yield _note(Text(methods, "dim"))
+        yield _note(Text(fixed_is(rows), "dim"))
+        if any(one.code == "plateau_unsettled" for one in summary.findings):
+            yield _note(Text(f"Settled: {SETTLED}.", "dim"))
+        if stays := _stays(summary):
+            yield _note(Text(stays))
     yield ""
 
 
@@ -289,19 +301,28 @@ def _room(summary: Summary) -> Iterable[RenderableType]:
     yield ""
 
 
-def _drift(summary: Summary) -> Iterable[RenderableType]:
+def _drift(summary: Summary, verbose: bool) -> Iterable[RenderableType]:
     from rich.text import Text
 
     if not summary.drift:
         return
     names = {"server_user": server_name(summary), "kernel": "kernel", "generator_user": "asyncli", "host_total": "host in all"}
     known = {name: one for name, one in summary.drift.items() if one.ci95 is not None}
-    yield Text("Over the hold", "bold")
+    if not verbose:
+        # How little is known of what others move, or of asyncli's own, is no news.
+        known = {name: one for name, one in known.items() if name in ("server_user", "kernel") or one.verdict != "too_short"}
+    rest = ", ".join(names[name] for name in summary.drift if name not in known)
+    heading = Text("Memory over the hold", "bold")
+    if rest and not verbose:
+        heading.append(f" (too short to say: {rest})", "not bold dim")
+    yield Indented(heading, 2)
     for name, one in known.items():
         style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""
         yield _note(Text.assemble(f"{names[name]}: ", (drifting.in_words(one), style)))
-    if rest := [names[name] for name in summary.drift if name not in known]:
-        yield _note(Text(f"{', '.join(rest)}: too short a hold to say whether memory grows", "dim"))
+    if not verbose:
+        return
+    if rest:
+        yield _note(Text(f"{rest}: too short a hold to say whether memory grows", "dim"))
     if known:
         yield _note(Text(f"Rule: {drifting.RULE}.", "dim"))
     yield ""
@@ -340,27 +361,61 @@ def _connections(summary: Summary) -> Iterable[RenderableType]:
     achieved = "-" if ramp.achieved_per_s is None else f"{ramp.achieved_per_s:,.0f}/s"
     peak = format_count(c.established_peak)
     yield _note(Text(f"ramp: {ramp.asked_per_s:,.0f}/s asked, {achieved} achieved; at most {peak} open at once"))
+
+
+def _what_happened(summary: Summary) -> Iterable[RenderableType]:
+    """Connections, heartbeats, counts and processes: what is as it should be in a line, what is not in its table."""
+    c, ramp, r, beats = summary.connections, summary.ramp, summary.reconciliation, summary.heartbeats
+    if c.lost or c.failed or c.reopened or c.held < c.requested:
+        yield from _connections(summary)
+    else:
+        achieved = "-" if ramp.achieved_per_s is None else f"{ramp.achieved_per_s:,.0f}/s"
+        counts = f"{format_count(c.opened)} opened at {achieved} ({ramp.asked_per_s:,.0f}/s asked)"
+        yield _line("Connections", f"{counts}, none lost or failed")
+    yield from _beats(summary, verbose=False)
+    if r.agrees:
+        pairs = (
+            (r.client_held, r.server_active, "open"),
+            (c.opened, r.accepts_delta, "accepted"),
+            (beats.answered, r.requests_delta, "answered"),
+        )
+        counted = [f"{format_count(ours or 0)} {what}" for ours, theirs, what in pairs if theirs is not None]
+        how = agreement(r.agrees, summary.findings).removeprefix("They ").partition(" (see")[0]
+        yield _line(f"Counts {how}", ", ".join(counted))
+    else:
+        yield from _counts(summary, verbose=False)
+    used = "; ".join(f"{name.rpartition(' (')[0]} {cpu}, {memory}" for name, _, _, memory, cpu in _processes(summary))
+    yield _line("CPU and memory", f"{used}{', the limit of this run' if summary.generator.saturated else ''}")
     yield ""
 
 
-def _beats(summary: Summary) -> Iterable[RenderableType]:
+def _line(heading: str, words: str) -> RenderableType:
+    from rich.text import Text
+
+    return Indented(Text.assemble((heading, "bold"), f": {words}"), 2)
+
+
+def _beats(summary: Summary, verbose: bool) -> Iterable[RenderableType]:
     from rich.text import Text
 
     beats, ramp = summary.heartbeats, summary.ramp
     table = _table("Heartbeats", "p50", "p90", "p99", "p99.9", "max")
     latency, late = beats.latency_ms, beats.lateness_ms
     table.add_row("latency", *(milliseconds(v) for v in (latency.p50, latency.p90, latency.p99, latency.p999, latency.max)))
-    for label, one in (("lateness", late), ("lateness of the ramp", ramp.lateness_ms)):
+    for label, one in (("lateness", late), *([("lateness of the ramp", ramp.lateness_ms)] if verbose else ())):
         table.add_row(label, milliseconds(one.p50), "", milliseconds(one.p99), "", milliseconds(one.max))
     yield table
+    counted = summary.reconciliation.agrees and summary.reconciliation.requests_delta is not None
+    if not verbose and counted and beats.sent == beats.answered == beats.by_status.get("200"):
+        return  # the line of the counts says it
     statuses = ", ".join(f"{format_count(count)} × {status}" for status, count in beats.by_status.items())
     counts = f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} failed"
     yield _note(Text(counts + (f"; status {statuses}" if statuses else "")))
-    yield _note(Text(POOLED, "dim"))
-    yield ""
+    if verbose:
+        yield _note(Text(POOLED, "dim"))
 
 
-def _counts(summary: Summary) -> Iterable[RenderableType]:
+def _counts(summary: Summary, verbose: bool) -> Iterable[RenderableType]:
     from rich.text import Text
 
     r, beats = summary.reconciliation, summary.heartbeats
@@ -376,29 +431,33 @@ def _counts(summary: Summary) -> Iterable[RenderableType]:
         table.add_row(label, or_dash(ours, ",d"), or_dash(theirs, ",d"))
     yield table
     style = {True: "green", False: "bold red", None: ""}[r.agrees]
-    yield _note(Text.assemble((agreement(r.agrees, summary.findings), style), (f". Rule: {RECONCILE_RULE}.", "dim")))
-    yield ""
+    rule = f" Rule: {RECONCILE_RULE}." if verbose else ""
+    yield _note(Text.assemble((agreement(r.agrees, summary.findings), style), (f".{rule}", "dim")))
+    if verbose:
+        yield ""
+
+
+def _processes(summary: Summary) -> Iterable[tuple[str, str, str, str, str]]:
+    """Of the server, where it was seen, and of asyncli: name, number, memory before and at the hold's end, CPU."""
+    server, generator = summary.server, summary.generator
+    memory, kind = (server.pss_bytes, "PSS") if server.pss_bytes.hold_end is not None else (server.rss_bytes, "RSS")
+    if memory.hold_end is not None or server.processes.hold_end is not None:
+        number = or_dash(server.processes.hold_end, ",.0f")
+        yield f"{server_name(summary)} ({kind})", number, _bytes(memory.baseline), _bytes(memory.hold_end), spent(server.cpu_s)
+    more = "-" if generator.user_bytes is None else f"+ {format_bytes(generator.user_bytes)}"
+    cpu = "-" if generator.cpu_s is None else format_duration(generator.cpu_s)
+    yield "asyncli (USS)", or_dash(generator.processes, ",d"), "", more, cpu
 
 
 def _machines(summary: Summary) -> Iterable[RenderableType]:
     from rich.text import Text
 
-    name, server, generator, where = server_name(summary), summary.server, summary.generator, summary.environment
+    generator, where = summary.generator, summary.environment
     table = _table("Processes", "number", "memory before", "at the hold's end", "CPU")
-    memory, kind = (server.pss_bytes, "PSS") if server.pss_bytes.hold_end is not None else (server.rss_bytes, "RSS")
-    if memory.hold_end is not None or server.processes.hold_end is not None:
-        row = (
-            or_dash(server.processes.hold_end, ",.0f"),
-            _bytes(memory.baseline),
-            _bytes(memory.hold_end),
-            spent(server.cpu_s),
-        )
-        table.add_row(Text(f"{name} ({kind})"), *row)
-    per_beat = generator.cpu_us_per_heartbeat
-    more = "-" if generator.user_bytes is None else f"+ {format_bytes(generator.user_bytes)}"
-    cpu = "-" if generator.cpu_s is None else format_duration(generator.cpu_s)
-    table.add_row("asyncli (USS)", or_dash(generator.processes, ",d"), "", more, cpu)
+    for name, *row in _processes(summary):
+        table.add_row(Text(name), *row)
     yield table
+    per_beat = generator.cpu_us_per_heartbeat
     notes = []
     if generator.user_bytes_per_connection is not None:
         notes.append(f"{bytes_each(generator.user_bytes_per_connection)} a connection held (what it takes once included)")
@@ -463,27 +522,46 @@ def _many(number: object, one: str, more: str) -> str:
     return f"{number} {one if number == 1 else more}" if number else ""
 
 
+def _found(summary: Summary) -> list[Finding]:
+    shown = [one for one in summary.findings if not one.code.startswith("verdict_")]
+    # Nothing connected: that nothing could be measured of it goes without saying.
+    return [one for one in shown if one.severity != "info"] if summary.verdict == "untested" else shown
+
+
 def _findings(summary: Summary) -> Iterable[RenderableType]:
     from rich.text import Text
 
-    shown = [one for one in summary.findings if not one.code.startswith("verdict_")]
-    if summary.verdict == "untested":
-        # Nothing connected: that nothing could be measured of it goes without saying.
-        shown = [one for one in shown if one.severity != "info"]
-    if not shown:
-        return
-    yield Text("Findings", "bold")
-    for one in shown:
-        yield _note(_finding(one))
-    yield ""
+    if shown := _found(summary):
+        yield Text("Findings", "bold")
+        yield from (_note(_finding(one, "\n  remedy")) for one in shown)
+        yield ""
 
 
-def _finding(finding: Finding) -> Text:
+def _findings_and_files(summary: Summary, path: str) -> Iterable[RenderableType]:
+    """What must be known or mended, and where the rest is."""
+    import shlex
+
+    from rich.text import Text
+
+    # The doubts have said it in full.
+    found, run = [one for one in _found(summary) if one.code != "host_shared"], summary.run
+    told = [one for one in found if one.severity != "info" or one.code == "limit_kept"]
+    yield from (_note(_finding(one, "; remedy")) for one in told)
+    if told:
+        yield ""
+    notes = len(found) - len(told)
+    more = f", with {notes} more {'note' if notes == 1 else 'notes'}" if notes else ""
+    yield Text.assemble(f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", (path, "bold"), overflow="fold")
+    yield Text.assemble(f"All of it{more}: ", (f"asyncli report {shlex.quote(path)} -v", "bold"), overflow="fold")
+    yield Text.assemble("How it is measured: ", ("asyncli explain cost", "bold"))
+
+
+def _finding(finding: Finding, remedy: str) -> Text:
     from rich.text import Text
 
     text = Text.assemble((finding.severity, SEVERITY_STYLE[finding.severity]), f"  {oneline(finding.evidence)}")
     if finding.remedy:
-        text.append(f"\n  remedy: {oneline(finding.remedy)}", "dim")
+        text.append(f"{remedy}: {oneline(finding.remedy)}", "dim")
     return text
 
 

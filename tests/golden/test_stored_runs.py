@@ -29,6 +29,8 @@ STEPS = sorted(path.name.removesuffix(".xz") for path in HERE.glob("capacity-*.d
 RUNS = sorted(name for path in HERE.glob("*.db.xz") if (name := path.name.removesuffix(".xz")) not in STEPS)
 #: The same server with larger pools; a run of another shape.
 COMPARED = {"compare-pools": ("plateaus.db", "pools.db"), "compare-shapes": ("clean.db", "plateaus.db")}
+#: Those of which all is kept.
+VERBOSE = ("clean.db", "killed.db", "resumed.db")
 # The sixth digit is beyond what any number here is known to; the sixteenth is the CPU's and the libraries'.
 DIGITS = 6
 
@@ -61,8 +63,19 @@ def stored(name: str) -> bytes:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_stored_run_says_what_it_said(name: str, asyncli: Callable[..., str], golden: Golden) -> None:
     text = asyncli("report", name)
+    assert "Rule:" not in text
     asyncli("report", name, "--json", "json", "--html", "page")
     golden(files(Path(name).stem, text))
+
+
+@pytest.mark.parametrize("name", ["plateaus.db", "clean.db"])
+def test_the_report_of_a_run_that_passed_is_short(name: str, asyncli: Callable[..., str]) -> None:
+    assert len(asyncli("report", name).splitlines()) <= 40
+
+
+@pytest.mark.parametrize("name", VERBOSE)
+def test_a_stored_run_says_all_that_it_said(name: str, asyncli: Callable[..., str], golden: Golden) -> None:
+    golden({f"{Path(name).stem}.verbose.txt": asyncli("report", name, "-v")})
 
 
 @pytest.mark.parametrize("name", COMPARED)

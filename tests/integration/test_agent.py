@@ -93,7 +93,7 @@ def test_an_agent_on_another_host_has_one_end_of_each_connection(tmp_path: Path)
     (tmp_path / "boot_id").write_text("00000000-0000-0000-0000-000000000001\n")
     booted = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"', str(tmp_path / "boot_id"))
     with a_server() as (cable, nginx), agent(cable, nginx, tmp_path) as there, inside(cable.client):
-        asked = ("--agent", there.url, "--agent-token-file", tmp_path / "token", *HELD, "--hold", "1", "--out", "run.db")
+        asked = ("--agent", there.url, "--agent-token-file", tmp_path / "token", *HELD, "--hold", "1", "-v", "--out", "run.db")
         done = run(tmp_path, "soak", nginx.url, *asked, before=booted)
     assert (done.status, done.err) == (0, "")
     recorded = read_run(tmp_path / "run.db")

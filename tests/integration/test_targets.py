@@ -303,7 +303,7 @@ def test_the_built_in_server_is_called_that_at_every_number(tmp_path: Path) -> N
     summary = report(tmp_path, "run.db")
     assert (summary["connections"]["held"], summary["reconciliation"]["agrees"]) == (300, True)
     assert summary["environment"]["server"]["label"] == LabBuiltin.label
-    text = run(tmp_path, "report", "run.db").out
+    text = run(tmp_path, "report", "run.db", "--verbose").out
     assert "nginx" not in text
     assert re.search(r"^Counts compared +asyncli +built-in server$", text, re.MULTILINE)
     assert re.search(r"^built-in server \((PSS|RSS)\)", text, re.MULTILINE)

@@ -232,6 +232,14 @@ def test_a_string_of_a_run_is_never_more_than_text() -> None:
     assert not any("alert" in value for _, name, value in page.attributes if name not in ("aria-label", "content", "data-of"))
 
 
+def test_the_rules_are_folded() -> None:
+    text, _, _ = page_of("good")
+    seen = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+    for words in ("as many held at the hold&#39;s end", "Kendall&#39;s test", "accepts = opened", "Fixed: what is there"):
+        assert words in text, words
+        assert words not in seen, words
+
+
 EXPECTED_MISSING = {
     "without samples": (
         "No part of a connection's cost is known.", "No line could be fitted: there are too few points of memory over connections.",

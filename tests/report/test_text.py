@@ -22,10 +22,12 @@ from asyncli.store.reader import Run
 from asyncli.units import format_bytes
 
 
-def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, terminal: bool = True) -> str:
+def printed(
+    of: Run | Summary, width: int = 80, path: str = "run.db", *, terminal: bool = True, verbose: bool = False
+) -> str:
     summary = summarise(of) if isinstance(of, Run) else of
     console = Console(file=io.StringIO(), width=width, highlight=False, force_terminal=terminal, color_system=None)
-    print_report(summary, console, path)
+    print_report(summary, console, path, verbose=verbose)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert not terminal or max(map(len, text.splitlines())) <= width
     assert "…" not in text  # no cell is cut
@@ -51,13 +53,13 @@ def test_the_verdict_and_the_answer_come_first() -> None:
 def test_an_interruption_is_no_part_of_the_hold() -> None:
     run = a_run(20_000, hold_s=120.0)
     hold = run.phases[2]
-    assert "hold 2 min, drain" in flat(printed(run))
+    assert "hold 2 min, drain" in flat(printed(run, verbose=True))
     run.gaps = [Gap(hold.start_s + 30.0, hold.start_s + 45.0)]
-    assert "hold 1 min 45 s (and 15 s of gap), drain" in flat(printed(run))
+    assert "hold 1 min 45 s (and 15 s of gap), drain" in flat(printed(run, verbose=True))
 
 
 def test_every_part_is_there() -> None:
-    text = flat(printed(a_run(30_000)))
+    text = flat(printed(a_run(30_000), verbose=True))
     for words in (
         "Cost of a connection bytes 95 % interval fixed at 30,000",
         "Slopes: ramp, medians of",
@@ -75,15 +77,71 @@ def test_every_part_is_there() -> None:
         assert words in text, words
 
 
+def test_the_report_of_a_run_that_passed_is_short_and_has_no_rules() -> None:
+    run = a_run(3000, hold_s=120.0)
+    text = printed(run)
+    assert len(text.splitlines()) <= 40
+    assert "Rule:" not in text
+    for words in (
+        "PASSED  3,000 of 3,000",
+        "a connection costs 1,0",
+        "Cost of a connection      bytes    95 % interval       fixed     at 3,000",
+        "Memory over the hold",
+        "Connections: 3,000 opened at 1,000/s (1,000/s asked), none lost or failed",
+        "Counts agree: 3,000 open, 3,000 accepted, 26,614 answered",
+        "CPU and memory: nginx 2.58 s, 63.1 MB; asyncli 1.95 s, + 388 kB",
+        "All of it, with 5 more notes: asyncli report run.db -v",
+        "How it is measured: asyncli explain cost",
+    ):
+        assert words in text, words
+    assert len([one for one in summarise(run).findings if one.severity == "info" and not one.code.startswith("verdict_")]) == 5
+
+
+def test_what_is_not_as_it_should_be_has_its_table_in_the_short_report_too() -> None:
+    summary = summarise(a_run(3000))
+    summary.connections.reopened = 2
+    summary.heartbeats.by_status = {"404": summary.heartbeats.answered}
+    summary.reconciliation.agrees = False
+    summary.findings.append(Finding("limit_kept", "info", "kept: lost < 9: connections.lost is 0"))
+    text = flat(printed(summary))
+    assert "Connections asked opened held lost reopened failed 3,000 3,000 3,000 0 2 0" in text
+    assert f"status {summary.heartbeats.answered:,} × 404" in text
+    assert "Counts compared asyncli nginx open, active 3,000 3,000" in text
+    assert "They disagree (see the findings)." in text
+    assert "info kept: lost < 9: connections.lost is 0" in text
+    summary.reconciliation.agrees = None
+    assert "Whether they agree is not known." in flat(printed(summary))
+
+
+def test_the_counts_that_agree_are_those_that_both_sides_have() -> None:
+    summary = summarise(a_run(3000))
+    summary.reconciliation.requests_delta = None
+    text = printed(summary)
+    assert "Counts agree: 3,000 open, 3,000 accepted\n" in text
+    assert f"{summary.heartbeats.sent:,} sent" in text
+
+
+def test_what_else_was_on_the_host_is_said_once() -> None:
+    run = a_run(20_000)
+    for sample in run.samples[10:]:
+        sample.values["kernel.tcp_alloc"] += 100_000
+    text = flat(printed(run))
+    assert text.count("others opened 100,000") == 1
+    assert "To know it: run again while nothing else on this host opens connections." in text
+
+
 def test_a_name_with_blanks_is_quoted_in_the_command_only() -> None:
     text = printed(a_run(1000), path="my run.db")
+    assert ": my run.db\n" in text
+    assert "asyncli report 'my run.db' -v\n" in text
+    text = printed(a_run(1000), path="my run.db", verbose=True)
     assert "Run file        my run.db\n" in text
     assert "asyncli report 'my run.db'\n" in text
 
 
 def test_the_built_in_server_is_named_at_every_number() -> None:
     run = a_run(30_000, label="built-in server")
-    text = printed(run)
+    text = printed(run, verbose=True)
     assert text.count("built-in server") >= 4
     assert "nginx" not in text.replace("nginx.conf", "")
     assert re.search(r"B ± \d+ in built-in server,", answer(summarise(run)))
@@ -175,18 +233,18 @@ def test_what_the_hold_was_too_short_for_comes_before_the_rule() -> None:
     summary = summarise(a_run(30_000, hold_s=120))
     assert summary.drift["server_user"].ci95 is not None
     summary.drift["kernel"] = msgspec.structs.replace(summary.drift["kernel"], ci95=None)
-    said = flat(printed(summary))
+    said = flat(printed(summary, verbose=True))
     assert 0 < said.index("kernel: too short a hold to say whether memory grows") < said.index("Rule: the slope")
 
 
 def test_a_difference_of_two_levels_is_called_what_it_is_and_one_remedy_gives_a_slope() -> None:
-    text = flat(printed(a_run(3000)))
+    text = flat(printed(a_run(3000), verbose=True))
     assert "With what the first ones take once, a connection costs " in text
     assert "Difference of two levels, with what the first connections take once, without what came out of freed memory; for nginx of PSS (6 samples before" in text
     assert "One more connection costs" not in text
     # What the first ones take once is in the bytes of a difference, and so not in the fixed part.
     assert "Fixed: what is there without any; of asyncli" in text
-    assert "Fixed: what is there without any, and what the first ones take once; of asyncli" in flat(printed(a_run(30_000)))
+    assert "Fixed: what is there without any, and what the first ones take once; of asyncli" in flat(printed(a_run(30_000), verbose=True))
     assert set(re.findall(r"--(?:ramp|interval|plateaus) [\w/]+", text)) == {"--ramp 100/s"}
 
 
@@ -284,11 +342,11 @@ def test_less_than_before_is_nothing_that_was_kept() -> None:
     for sample in run.samples:
         if sample.t_s > run.phases[-1].start_s:
             sample.values["host.used_bytes"] -= 148e6
-    assert re.search(r"Kept .* in nginx, .* nothing that shows on this host in all \(1\d\d MB less than before, which is noise\)\.", flat(printed(run)))
+    assert re.search(r"Kept .* in nginx, .* nothing that shows on this host in all \(1\d\d MB less than before, which is noise\)\.", flat(printed(run, verbose=True)))
 
 
 def test_what_the_heartbeats_are_of_is_said() -> None:
-    assert "Latency and lateness of ramp and hold together; asyncli compare looks at the hold alone." in flat(printed(a_run(1000)))
+    assert "Latency and lateness of ramp and hold together; asyncli compare looks at the hold alone." in flat(printed(a_run(1000), verbose=True))
 
 
 def test_what_stands_behind_the_sign_has_the_unit_of_what_stands_before_it() -> None:
@@ -328,9 +386,9 @@ def test_a_server_that_held_none_has_no_forecast_in_the_answer() -> None:
     assert room(summary)
     summary.connections.held = 0
     assert room(summary) == ""
-    assert "Room for connections" in printed(summary)
+    assert "Room for connections" in printed(summary, verbose=True)
     summary.connections.opened = 0
-    assert "Room for connections" not in printed(summary)
+    assert "Room for connections" not in printed(summary, verbose=True)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -367,7 +425,7 @@ def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
 
 def test_what_each_end_takes_once_and_the_rule_of_drift_are_printed() -> None:
     run = a_run(30_000, hold_s=120.0)
-    text = printed(run)
+    text = printed(run, verbose=True)
     kernel = summarise(run).cost.kernel
     assert kernel is not None
     assert re.search(rf"^kernel, each of 2 ends .* 2 × {re.escape(format_bytes(kernel.fixed_bytes))} ", text, re.MULTILINE)
