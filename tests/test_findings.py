@@ -83,11 +83,7 @@ TO_BE_MOVED = {
     "analysis/reconcile.py",
     "analysis/saturation.py",
     "analysis/silences.py",
-    "bench.py",
     "capacity.py",
-    "collect/listening.py",
-    "collect/locate.py",
-    "environment.py",
     "experiments/confined.py",
     "experiments/context.py",
     "experiments/run.py",
@@ -97,5 +93,4 @@ TO_BE_MOVED = {
     "report/analyses.py",
     "report/livelimits.py",
     "report/summary.py",
-    "session.py",
 }
