@@ -89,7 +89,6 @@ TO_BE_MOVED = {
     "experiments/run.py",
     "experiments/server_models.py",
     "experiments/two_clients.py",
-    "preflight/__init__.py",
     "report/analyses.py",
     "report/livelimits.py",
     "report/summary.py",
