@@ -83,7 +83,6 @@ TO_BE_MOVED = {
     "analysis/reconcile.py",
     "analysis/saturation.py",
     "analysis/silences.py",
-    "capacity.py",
     "report/analyses.py",
     "report/livelimits.py",
     "report/summary.py",
