@@ -83,7 +83,4 @@ TO_BE_MOVED = {
     "analysis/reconcile.py",
     "analysis/saturation.py",
     "analysis/silences.py",
-    "report/analyses.py",
-    "report/livelimits.py",
-    "report/summary.py",
 }
