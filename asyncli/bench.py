@@ -23,8 +23,11 @@ from asyncli.collect.collector import Collector
 from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
-from asyncli.engine.spread import OWN_DESCRIPTORS, Spread
-from asyncli.environment import given_up, look_around, read_environment
+from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, show
+from asyncli.environment import look_around, read_environment
+from asyncli.findings.bench_run import requests_unaccounted
+from asyncli.findings.generator import asyncli_failed, generator_failed, generator_silent, worker_lost, worker_silent
+from asyncli.findings.server import address_dropped
 from asyncli.preflight.checks import host_checks
 from asyncli.preflight.limits import Limits
 from asyncli.records import Asked, Ended, Finding, Sample, Tick
@@ -158,7 +161,7 @@ class Bench:
             while not done and time.monotonic() < latest:
                 self._silent_turns += 1
                 if self._silent_turns > _SILENT_TURNS:
-                    self._fail("generator_silent", f"the generator's processes have said nothing for {_SILENT_TURNS // 2} s")
+                    self._fail(generator_silent(_SILENT_TURNS / 2, False, None))
                 done, _ = await asyncio.wait({stopped, over}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
             if over in done:
                 return
@@ -166,7 +169,7 @@ class Bench:
                 generator.drain()
                 done, _ = await asyncio.wait({over}, timeout=_PATIENCE_S)
             if over not in done:
-                self._fail("generator_silent", f"the generator's processes have not come to an end within {_PATIENCE_S:.0f} s")
+                self._fail(generator_silent(_PATIENCE_S, True, None))
         finally:
             stopped.cancel()
             over.cancel()
@@ -176,7 +179,7 @@ class Bench:
             async for message in generator.messages():
                 self._hear(message)
         except Exception as error:  # a bug of ours, which must not look like a server that answers nothing
-            self._fail("asyncli_failed", f"the reader of ticks failed: {type(error).__name__}: {error}")
+            self._fail(asyncli_failed("the reader of ticks", f"{type(error).__name__}: {error}", None))
             raise
 
     def _hear(self, message: Up) -> None:
@@ -196,23 +199,20 @@ class Bench:
                     self._stopped.set()
                 for number in tick.dropped.keys() - self._given_up:
                     self._given_up.add(number)
-                    self._findings.append(given_up(self._shard.destinations[number]))
+                    self._findings.append(address_dropped(show(self._shard.destinations[number])))
                 if tick.drained >= self._shard.workers:
                     self._over.set()
             case WorkerLost():
-                name = f"worker {message.worker} (pid {message.pid}) of the generator"
-                self._fail("worker_lost", f"{name} {message.how}: what it asked since its last word is not counted", False)
+                self._fail(worker_lost(message.worker, message.pid, None, None, message.how), over=False)
             case WorkerSilent():
                 # Its share of a number of requests would be waited for without end.
-                name = f"worker {message.worker} (pid {message.pid}) of the generator"
-                self._fail("worker_silent", f"{name} has said nothing for {message.silent_s:.0f} s: its share is missing")
+                self._fail(worker_silent(message.worker, message.pid, None, None, message.silent_s))
             case Failed():
-                self._fail("generator_failed", message.why)
+                self._fail(generator_failed(message.why, None))
 
-    def _fail(self, code: str, evidence: str, over: bool = True) -> None:
+    def _fail(self, found: Finding, over: bool = True) -> None:
         self._failed = True
-        remedy = "find out what stopped or ended them, then run again; if it repeats, report it as a bug"
-        self._findings.append(Finding(code, "error", evidence, remedy))
+        self._findings.append(found)
         if over:
             self._over.set()
 
@@ -240,7 +240,7 @@ class Bench:
             elapsed_s = max(elapsed_s, plan.requests / plan.rate)
         accounted = total.answered + sum(asked.failed.values()) + asked.in_flight + asked.left
         if plan.requests is not None and asked.ended and not self._failed and accounted != plan.requests:
-            self._fail("requests_unaccounted", f"{accounted:,} of {plan.requests:,} requests are accounted for")
+            self._fail(requests_unaccounted(accounted, plan.requests))
         return BenchRun(
             plan=plan,
             started=started,

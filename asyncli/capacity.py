@@ -27,6 +27,7 @@ from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status import StatusReader
 from asyncli.environment import look_around
 from asyncli.errors import AsyncliError, EngineError, PeerError, StoreError
+from asyncli.findings.capacity import not_at_rest, server_gone
 from asyncli.plan import MOST_CONNECTIONS, Plan, shown_plan
 from asyncli.preflight import refusals, refuse
 from asyncli.preflight.checks import host_checks
@@ -139,7 +140,7 @@ class CapacitySearch:
                 if not rest.listens():
                     self._gone = why
                     return
-                self._findings.append(Finding("not_at_rest", "warning", why, "what it still holds is part of the next step"))
+                self._findings.append(not_at_rest(why))
             if self._stopping:
                 return
             try:
@@ -168,7 +169,6 @@ class CapacitySearch:
         ways = (ours or decisive)[-1].gave_way if ours or decisive else []
         if word == "invalid" and not ways:
             ways = [GaveWay("host", "preflight", self.search.bound, self.search.mend)]
-        gone = [Finding("server_gone", "error", self._gone, "start it again, and let it be started again when it ends")]
         return Capacity(
             schema=SCHEMA,
             verdict=word,
@@ -184,7 +184,7 @@ class CapacitySearch:
             gave_way=ways,
             forecast=self._foretold(known),
             steps=self.steps,
-            findings=[*self._findings, *(gone if self._gone else [])],
+            findings=[*self._findings, *([server_gone(self._gone)] if self._gone else [])],
             search=self.search,
             plan=shown_plan(self.plan),
             environment=self._environment,

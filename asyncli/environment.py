@@ -16,10 +16,10 @@ import msgspec
 from asyncli import __version__
 from asyncli.collect.listening import unheard
 from asyncli.engine.resolve import lay_out
-from asyncli.engine.spread import Destination, Spread, show
+from asyncli.engine.spread import Spread, show
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits
-from asyncli.records import Environment, Finding
+from asyncli.records import Environment
 from asyncli.text import plain, printable
 
 #: The sysctls that decide what a connection costs or whether it can be had.
@@ -44,14 +44,6 @@ async def look_around(plan: Plan) -> tuple[Limits, Spread]:
         listens=lambda address, port: unheard([(address, port)]) is None,
     )  # fmt: skip
     return limits, spread
-
-
-def given_up(destination: Destination) -> Finding:
-    """What is said of an address where every connect failed while another of the same name answered."""
-    name = show(destination)
-    evidence = f"every connect to {name} failed while another address of its name answered: its share went to the others"
-    remedy = f"see that the server listens at {name} and that this host has a way there, or leave it out"
-    return Finding("address_dropped", "warning", evidence, remedy)
 
 
 def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> Environment:

@@ -61,8 +61,6 @@ ABORTED = "aborted_by_limit"
 GAVE_UP = "gave_up"
 #: Nothing listened where it was to connect to, on this host, so it did not begin.
 NOTHING_LISTENS = "nothing_listens"
-#: What to do about either.
-SEE_SERVER = "see that the server runs, and that the URL is its own"
 
 
 class Phase(msgspec.Struct):

@@ -37,20 +37,39 @@ from asyncli.engine.shard import (
     WorkerSilent,
     build_shard,
 )  # fmt: skip
-from asyncli.engine.spread import Destination, Spread
-from asyncli.environment import clock_at, given_up, look_around, read_environment
+from asyncli.engine.spread import Destination, Spread, show
+from asyncli.environment import clock_at, look_around, read_environment
 from asyncli.errors import HeldError
-from asyncli.findings.generator import resumed, worker_back, worker_lost, worker_replaced, worker_silent
+from asyncli.findings.generator import (
+    asyncli_failed,
+    drain_unfinished,
+    generator_failed,
+    generator_silent,
+    resumed,
+    worker_back,
+    worker_lost,
+    worker_replaced,
+    worker_silent,
+)
+from asyncli.findings.run import (
+    aborted_by_limit,
+    cut_off,
+    gave_up,
+    held_again,
+    hold_until,
+    nobody_home,
+    sample_refused,
+    server_changed,
+    stopped_by_user,
+    waiting,
+    watcher_failed,
+)
+from asyncli.findings.server import address_dropped
 from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
 from asyncli.records import (
-    ABORTED,
-    CUT,
-    GAVE_UP,
     MOST,
-    SEE_SERVER,
     SERVER_CHANGED,
-    STOPPED,
     Check,
     Deaths,
     Finding,
@@ -62,7 +81,7 @@ from asyncli.records import (
 )
 from asyncli.store.resume import HOLD_ENDS, Interrupted
 from asyncli.store.writer import RunWriter
-from asyncli.units import format_duration, format_instant, instant_of
+from asyncli.units import format_instant, instant_of
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
@@ -79,9 +98,6 @@ _FAILURES_THAT_SETTLE_IT = 100
 _SILENT_TURNS = 20
 # From the drain on the run ends of itself; and whoever asked for a hold without end stops it there by plan.
 _STOPPABLE = ("baseline", "ramp", "hold")
-_GO_ON = "'asyncli soak --resume {}{}' goes on with the run"
-_SEE_WHY = "find out what stopped or ended them: a bug, if it repeats"
-_AS_FAR = "the numbers are right as far as they go; run again for the rest"
 # Closing 100,000 connections takes a few seconds; a drain that takes longer than this per connection is stuck.
 _DRAIN_S_PER_CONNECTION = 1 / 2000
 # What a session held that was killed, an agent or hosts of a cluster, is let go within 15 s; its run may be resumed before that.
@@ -253,19 +269,16 @@ class Soak:
         holds = self._phase is not None and self._phase.name == "hold" and self._gap is None
         planned = holds and self.plan.hold_s is None
         if stoppable and because:
-            self._found(Finding(ABORTED, "error", f"stopped {self._where()}, because {because}", "leave out --abort to go on"))
+            self._found(aborted_by_limit(*self._where(), because))
         elif stoppable and not planned:
-            evidence = f"stopped by the user (Ctrl-C or a signal) {self._where()}"
             again = self._held_before is not None and not holds
-            remedy = self._go_on if again else "let the run come to its end, or ask for a shorter one"
-            self._found(Finding(STOPPED, "warning", evidence, remedy))
+            self._found(stopped_by_user(*self._where(), self._go_on if again else ""))
         self._stopped.set()
 
     def watcher_failed(self, error: BaseException) -> None:
         """Whoever looks on has failed, and looks on no more: that is said once, and the soak goes on."""
         why = f"{type(error).__name__}: {str(error)[:_LONGEST_WHY]}"
-        evidence = f"what shows the run (screen, log or notebook) failed {self._where()} and was switched off: {why}"
-        self._found(Finding("watcher_failed", "warning", evidence, f"the run goes on: 'asyncli watch {self._file}' shows it"))
+        self._found(watcher_failed(*self._where(), why, str(self._file)))
 
     @property
     def recording(self) -> bool:
@@ -314,8 +327,7 @@ class Soak:
                 await self._measure(spread, collector)
                 completed = True
             except asyncio.CancelledError:
-                evidence = f"ended at once (a second Ctrl-C or signal, or its task was cancelled) {self._where()}"
-                self._found(Finding(CUT, "warning", evidence, _AS_FAR))
+                self._found(cut_off(*self._where()))
                 raise
             finally:
                 collector.end()
@@ -345,9 +357,9 @@ class Soak:
                     told = True
                 await _for_at_most(1.0, self._stopped)
 
-    def _waits(self, evidence: str) -> None:
+    def _waits(self, what: str) -> None:
         """Said before there is a run file."""
-        self._watcher.finding(Finding("waiting", "info", evidence))
+        self._watcher.finding(waiting(what))
 
     async def _measure(self, spread: Spread, collector: Observer) -> None:
         """Start the generator and those who watch it, go through the phases, and end them all, whatever happens."""
@@ -401,7 +413,7 @@ class Soak:
                 generator.drain()
             await self._wait_for_ramp(shard)
             if self._nobody_home():
-                self._give_up()
+                self._found(gave_up(*self._where(), self._failures))
             elif not self._failed:
                 self._reckon_hold()
                 self._enter("hold")
@@ -423,28 +435,19 @@ class Soak:
         await collector.sample_now()
         self._leave()
 
-    def _give_up(self) -> None:
-        evidence = f"gave up {self._where()}: {self._failures:,} attempts to connect had failed, and none had succeeded"
-        self._found(Finding(GAVE_UP, "error", evidence, SEE_SERVER))
-
     def _reckon_hold(self) -> None:
         """A hold that ends by the wall clock: how long that is from now. Where that clock is stepped later, it stays so."""
-        if self.plan.hold_until is None:
+        if (until := self.plan.hold_until) is None:
             return
         now_s = time.time()
         # Of a time of day the one is meant that was next when this was asked for, not that of tomorrow after a long ramp.
-        hold_s = instant_of(self.plan.hold_until, min(self._begun_wall_s, now_s)) - now_s
+        hold_s = instant_of(until, min(self._begun_wall_s, now_s)) - now_s
         self.plan = plan = msgspec.structs.replace(self.plan, hold_s=max(0.0, hold_s))
         if self._writer is not None:
             self._writer.plan(plan_document(plan))
             self._writer.environment({HOLD_ENDS: now_s + max(0.0, hold_s)})
         self._watcher.planned(plan)
-        if hold_s <= 0:
-            evidence = f"the hold was to end at {self.plan.hold_until}, which had passed when it began"
-            self._found(Finding("hold_until", "warning", evidence, "write a time to come: --hold 'until 07:00'"))
-        else:
-            end = f"the hold ends at {format_instant(now_s + hold_s)}, {format_duration(round(hold_s))} after its begin"
-            self._found(Finding("hold_until", "info", end))
+        self._found(hold_until(until, hold_s, format_instant(now_s + hold_s)))
 
     async def _fill_again(self, shard: Shard, generator: Generator | FleetGenerator, hold: Phase) -> None:
         """Hold again what the run held when it was interrupted; until then its gap lasts."""
@@ -456,16 +459,11 @@ class Soak:
         generator.begin(self._t0)
         await self._wait_for_ramp(shard)
         if self._nobody_home():
-            evidence = (
-                f"nothing answered where the run held its connections: {self._failures:,} connects failed, and none succeeded"
-            )
-            self._fail("nobody_home", evidence, f"see that the server runs; then {self._go_on}")
+            self._fail(nobody_home(self._failures, self._go_on))
         if self._failed or self._stopped.is_set():
             return
         if self._gap is not None:
-            off_s, opened_s = self._resumed_s - self._gap.start_s, self._clock() - self._resumed_s
-            parts = f"{format_duration(round(off_s))} off, and {format_duration(round(opened_s))} to open them again"
-            self._found(Finding("held_again", "info", f"{self._last.held:,} connections are held again: {parts}"))
+            self._found(held_again(self._last.held, self._resumed_s - self._gap.start_s, self._clock() - self._resumed_s))
         self._close_gap()
         self._tell_end(hold)
         if self._resume is not None and self.plan.hold_until is None:
@@ -495,7 +493,7 @@ class Soak:
         """A task of ours is over: by itself, it is a bug that must neither hide nor let the run go on without numbers."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._fail("asyncli_failed", f"{task.get_name()} failed: {type(error).__name__}: {error}")
+            self._fail(asyncli_failed(task.get_name(), f"{type(error).__name__}: {error}", self._resume_with))
 
     # -- before the first connect
 
@@ -562,11 +560,7 @@ class Soak:
         if not differs:
             return
         writer.environment({SERVER_CHANGED: before.last_s})
-        what = "; ".join(differs)
-        evidence = f"another server answers since the run was resumed ({what}): what is said of the server is said of this one"
-        if self._held_before is not None:
-            evidence += ", and what a connection costs there is not known: it was not there in the ramp"
-        self._found(Finding("server_changed", "warning", evidence, "run again, without --resume, to measure this server"))
+        self._found(server_changed(differs, self._held_before is not None))
 
     def _close_gap(self) -> None:
         if self._gap is not None and self._writer is not None:
@@ -600,19 +594,23 @@ class Soak:
         """
         self._silent_turns += 1
         if self._t0 and self._silent_turns > _SILENT_TURNS:
-            self._fail("generator_silent", f"the generator's processes have said nothing for {_SILENT_TURNS // 2} s")
+            self._fail(generator_silent(_SILENT_TURNS / 2, False, self._resume_with))
 
-    def _fail(self, code: str, evidence: str, remedy: str = "") -> None:
-        """The generator, unless ``remedy`` says of another, cannot be relied on any more: say so once, and come to an end."""
+    def _fail(self, found: Finding) -> None:
+        """The generator or the server cannot be relied on any more: say so once, and come to an end."""
         if not self._failed:
             self._failed = True
-            ends = self._phase is not None and self._phase.name not in _STOPPABLE
-            self._found(Finding(code, "error", evidence, remedy or (_SEE_WHY if ends else f"{self._go_on}; {_SEE_WHY}")))
+            self._found(found)
             self._ticked.set()
 
     @property
+    def _resume_with(self) -> str:
+        """The command that goes on with the run; "" from its drain on."""
+        return "" if self._phase is not None and self._phase.name not in _STOPPABLE else self._go_on
+
+    @property
     def _go_on(self) -> str:
-        return _GO_ON.format(self._file, "" if self._cluster is None else f" {self._cluster.flags}")
+        return f"asyncli soak --resume {self._file}{'' if self._cluster is None else f' {self._cluster.flags}'}"
 
     @property
     def _file(self) -> Path:
@@ -634,8 +632,8 @@ class Soak:
         while not self._failed and self._last.drained < shard.workers and time.monotonic() < latest:
             await self._next_tick()
         if self._last.drained < shard.workers:
-            silent = "".join(f"; worker {one.worker} (pid {one.pid}) is silent" for one in self._silent_workers)
-            self._fail("drain_unfinished", f"the generator has not closed its connections within {patience:.0f} s{silent}")
+            silent = [{"worker": one.worker, "pid": one.pid} for one in self._silent_workers]
+            self._fail(drain_unfinished(patience, silent, self._resume_with))
 
     def _nobody_home(self) -> bool:
         """Nothing has connected, and enough attempts have failed to say that nothing will."""
@@ -695,14 +693,14 @@ class Soak:
                 if held:
                     # Nobody is left to count them.
                     self._hear(Ticked(_lost_with_us(held, awaiting, last.second + 1)))
-                self._fail("generator_failed", message.why)
+                self._fail(generator_failed(message.why, self._resume_with))
 
     def _dropped(self, number: int) -> None:
         """The engine gave an address up."""
         if number in self._given_up:
             return
         self._given_up.add(number)
-        self._found(given_up(self._destinations[number]))
+        self._found(address_dropped(show(self._destinations[number])))
 
     def _sampled(self, sample: Sample) -> None:
         if self._cluster is not None:
@@ -726,8 +724,7 @@ class Soak:
         """A number that nothing could be done with; said of the first, whoever sends them, since there may be many."""
         if not self._told_odd:
             self._told_odd = True
-            evidence = f"{name} was read as {value:.3g}, which no host could have; it and the like of it are left out"
-            self._found(Finding("sample_refused", "warning", evidence, "see what sent it: the agent, or the kernel's own files"))
+            self._found(sample_refused(name, value))
 
     def _found(self, finding: Finding) -> None:
         if self._writer is None:
@@ -741,17 +738,17 @@ class Soak:
     def _clock(self) -> float:
         return time.monotonic() - self._zero
 
-    def _where(self) -> str:
-        """The instant of now in words, for what the user did then."""
+    def _where(self) -> tuple[str | None, float, float | None]:
+        """The instant of now, for what was done then: the phase ("resume": of a run that opens again what it held), how long it
+        has lasted (s), and how long it is to last.
+        """
         if self._held_before is not None and (self._phase is None or self._gap is not None):
-            return "before all connections of the resumed run were held again"
+            return "resume", 0.0, None
         if self._phase is None:
-            return "before the baseline"
+            return None, 0.0, None
         since = max(0.0, self._clock() - self._phase.start_s - (self._left_out_s if self._phase.name == "hold" else 0.0))
         lasts = {"baseline": self.plan.baseline_s, "ramp": self.plan.schedule.end_s, "hold": self.plan.hold_s}
-        whole = lasts.get(self._phase.name)
-        of = f" of {format_duration(whole)}" if whole else ""
-        return f"{format_duration(round(since, 1))} into the {self._phase.name}{of}"
+        return self._phase.name, since, lasts.get(self._phase.name)
 
     def _enter(self, name: PhaseName, at_s: float | None = None) -> None:
         start = self._clock() if at_s is None else at_s

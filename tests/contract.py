@@ -46,7 +46,8 @@ SOAK: dict[str, Any] = {
     "generator": {
         "processes": None, "user_bytes": None, "user_bytes_per_connection": None, "cpu_s": None, "cpu_us_per_heartbeat": None, "saturated": None,
     },
-    "findings": [{"code": None, "severity": None, "evidence": None, "remedy": None}],
+    "limits": None,
+    "findings": [{"code": None, "severity": None, "evidence": None, "remedy": None, "fields": None}],
     "environment": None,
 }  # fmt: skip
 _TIMES = {"min", "mean", "sd", "median", "max"}

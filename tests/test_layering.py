@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "analysis.cost", "analysis.series", "analysis.totals", "collect.groups", "collect.kernel", "collect.pages", "collect.processes", "collect.procfs", "lab",
     },
     "experiments.server_models": {
-        "errors", "records", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
+        "errors", "findings", "experiments", "lab", "environment", "engine.spread", "preflight.limits",
     },
     "experiments.two_clients": {
         "errors", "records", "units", "experiments", "analysis.cost", "analysis.reconcile", "analysis.series", "analysis.totals",

@@ -178,9 +178,10 @@ def _text(record: Record) -> str:
 
 def _exit_status(record: Record) -> int:
     from asyncli.cli.main import INTERRUPTED
-    from asyncli.experiments.run import STOPPED, counted
+    from asyncli.experiments.run import counted
+    from asyncli.findings.experiment import stopped
 
-    if any(one.code == STOPPED for one in record.findings):
+    if any(one.code == stopped.code for one in record.findings):
         return INTERRUPTED
     if not record.complete:
         return 4

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from asyncli.collect.procfs import PROC, read_listeners
 from asyncli.errors import PlanError
-from asyncli.records import NOTHING_LISTENS, SEE_SERVER, Finding
+from asyncli.findings import server
+from asyncli.records import Finding
 from asyncli.units import format_duration
 
 # Whoever waits for a server that is starting up wants it as soon as it listens; the tables take less than a millisecond.
@@ -31,10 +32,10 @@ Place = tuple[str, int]
 
 
 class Missing(NamedTuple):
-    """That nothing listens where the plan aims, and what mends it, in words."""
+    """That nothing listens where the plan aims, in words, and the URL at which its port is listened on (None: at none)."""
 
     what: str
-    remedy: str
+    url: str | None = None
 
 
 def unheard(places: Collection[Place], proc: Path = PROC) -> Missing | None:
@@ -52,7 +53,7 @@ def unheard(places: Collection[Place], proc: Path = PROC) -> Missing | None:
     if not all(_refuses(*one) for one in places):
         return None
     shown = ", ".join(f"{_in_url(address)}:{port}" for address, port in sorted(places))
-    return elsewhere or Missing(f"nothing listens on {shown} of this host", SEE_SERVER)
+    return elsewhere or Missing(f"nothing listens on {shown} of this host")
 
 
 def heard_elsewhere(places: Collection[Place], proc: Path = PROC) -> Missing | None:
@@ -61,7 +62,7 @@ def heard_elsewhere(places: Collection[Place], proc: Path = PROC) -> Missing | N
         if others := sorted({one.address for one in read_listeners(port, proc) if one.address is not None}):
             listed = ", ".join(map(_in_url, others))
             what = f"port {port} listens on {listed} only, not on the URL's {_in_url(address)}"
-            return Missing(what, f"use http://{_in_url(others[0])}:{port}/")
+            return Missing(what, f"http://{_in_url(others[0])}:{port}/")
     return None
 
 
@@ -109,11 +110,5 @@ def nothing_listens(places: Collection[Place], waited_s: float | None, so: str) 
 
     ``waited_s``: of :func:`wait_for_listener`, None for a command that does not wait. ``so``: what came of it, in words.
     """
-    if (missing := unheard(places)) is None:
-        return None
-    what, remedy = missing
-    if waited_s:
-        what += f", and --wait-for-server waited {format_duration(waited_s)} in vain"
-    elif waited_s is not None and remedy == SEE_SERVER:
-        remedy += "; --wait-for-server 30s waits for it"
-    return Finding(NOTHING_LISTENS, "error", f"{what}: {so}", f"{remedy}; --force tries all the same")
+    missing = unheard(places)
+    return None if missing is None else server.nothing_listens(missing.what, missing.url, waited_s, so)

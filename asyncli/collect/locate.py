@@ -29,6 +29,7 @@ from asyncli.collect.procfs import (
     read_text,
 )
 from asyncli.errors import HostError
+from asyncli.findings.server import server_program_not_run
 from asyncli.plan import Plan, Target
 from asyncli.records import Finding
 from asyncli.text import oneline, tidy
@@ -171,7 +172,7 @@ def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) ->
     where = f"port {', '.join(str(port) for port in sorted({target.port for target in targets}))}"
     if not inodes:
         if (elsewhere := heard_elsewhere(places, proc)) is not None:
-            return Found(why_not=elsewhere.what, remedy=elsewhere.remedy)
+            return Found(why_not=elsewhere.what, remedy=f"use {elsewhere.url}")
         remedy = f"start the server; where it is in a container, {_NAME_A_PROCESS}"
         return Found(why_not=f"nothing listens on {where} in this network namespace", remedy=remedy)
     listening = socket_holders(inodes, proc)
@@ -310,7 +311,8 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     if exe and name in _SAYS:
         answer = ask_server(exe, _SAYS[name], pid, proc)
         built = answer.text
-        not_asked = _not_asked(f"{exe} {_SAYS[name]}", answer.why_not, answer.distrusted) if answer.why_not else None
+        if answer.why_not:
+            not_asked = server_program_not_run(f"{exe} {_SAYS[name]}", answer.why_not, answer.distrusted)
     said = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", built, re.MULTILINE)
     if said and (version is None or "/" not in version):
         version = said[1] or f"haproxy/{said[2]}"
@@ -327,14 +329,6 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
         config_hash=_fingerprint(config, user_of(pid, proc)),
         not_asked=not_asked,
     )
-
-
-def _not_asked(command: str, why: str, distrusted: bool) -> Finding:
-    evidence = f"`{command}` was not run, so the server's version may be unknown: {why}"
-    if distrusted:
-        remedy = "asyncli runs what root and its own user alone can change: chown root and chmod go-w the file and its folders"
-        return Finding("server_program_not_run", "warning", evidence, remedy)
-    return Finding("server_program_not_run", "info", evidence, "restart the server if its program was upgraded meanwhile")
 
 
 def printable_version(server_header: str) -> str | None:

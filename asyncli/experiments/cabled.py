@@ -20,10 +20,11 @@ from asyncli.collect.kernel import read_counters
 from asyncli.errors import EngineError
 from asyncli.experiments.confined import MemoryGroup, counted
 from asyncli.experiments.context import Context
+from asyncli.findings.experiment import slots
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
-from asyncli.records import Sample
+from asyncli.records import Finding, Sample
 
 #: The source's addresses.
 SERVER, CLIENTS = "server", ("client .9", "client .10")
@@ -191,15 +192,10 @@ class Charges:
             await asyncio.sleep(1.0)
 
 
-def slots_of(nginx: LabNginx) -> str:
-    """nginx's sizes beside the source's, in words."""
+def slots_of(nginx: LabNginx) -> Finding:
+    """nginx's sizes beside the source's."""
     assert nginx.sizes is not None
-    workers, slots, nofile = nginx.sizes.workers, nginx.sizes.slots, nginx.sizes.nofile
-    return (
-        f"nginx has {workers} workers of {slots:,} slots and {nofile:,} descriptors each (the source: "
-        f"{_SOURCE_SLOTS:,} of both): as many workers as the descriptor limit forces, and slots enough that no idle "
-        "connection is closed to reuse its slot; it ends no connection after some requests, as the source's does after 100"
-    )
+    return slots(nginx.sizes.workers, nginx.sizes.slots, nginx.sizes.nofile, _SOURCE_SLOTS)
 
 
 def memory() -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from asyncli.collect.groups import Group, memory_group
 from asyncli.errors import HostError
+from asyncli.findings.experiment import no_group
 from asyncli.lab import child
-from asyncli.records import Finding
 
 if TYPE_CHECKING:
     from asyncli.experiments.context import Context
@@ -161,8 +161,7 @@ async def counted(context: Context, stack: contextlib.AsyncExitStack) -> MemoryG
     try:
         return await stack.enter_async_context(MemoryGroup())
     except HostError as error:
-        evidence, _, remedy = str(error).partition("; ")
-        if all(one.code != "no_group" for one in context.findings):
-            evidence = f"{evidence}: what one more takes is reckoned from the whole host's memory, other programs' included"
-            context.findings.append(Finding("no_group", "warning", evidence, remedy))
+        why, _, remedy = str(error).partition("; ")
+        if all(one.code != no_group.code for one in context.findings):
+            context.findings.append(no_group(why, remedy))
         return None

@@ -13,6 +13,7 @@ from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ServerTree
 from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments.record import Round
+from asyncli.findings.experiment import left_out, round_failed
 from asyncli.lab import LabServer
 from asyncli.plan import Layer
 from asyncli.records import Environment, Finding
@@ -47,17 +48,15 @@ class Context:
             raise
         except (AsyncliError, ProcessesGoneError) as error:
             self._left_out.add(server)
-            evidence, _, remedy = str(error).partition("; ")
-            self.findings.append(Finding("left_out", "warning", f"{what} is left out: {evidence}", remedy))
+            why, _, remedy = str(error).partition("; ")
+            self.findings.append(left_out(what, why, remedy))
             self.say(f"{what} is left out: {error}")
 
     def add(self, step: str, number: int, **figures: Any) -> None:
         """Keep what was measured of ``step`` in round ``number``; of what is not usable a finding says why."""
         self.rounds.append({"step": step, "round": number, **figures})
         if not figures.get("usable", True):
-            evidence = f"{step}, round {number + 1} counts in no table and no claim: {figures['unusable']}"
-            remedy = "see that the host is not busy with something else"
-            self.findings.append(Finding("round_failed", "warning", evidence, remedy))
+            self.findings.append(round_failed(step, number + 1, figures["unusable"]))
 
     async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> Benched:
         """A bench of a lab server by the keys of a bench's plan; the server's processes are those of its main process."""

@@ -13,10 +13,7 @@ from asyncli.errors import AsyncliError
 from asyncli.experiments import Experiment, command_of
 from asyncli.experiments.context import Context
 from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round
-from asyncli.records import Finding
-
-#: The finding of an experiment that its user stopped.
-STOPPED = "stopped"
+from asyncli.findings.experiment import ended_early, not_concluded, stopped, tasted, untested
 
 
 async def run(
@@ -37,25 +34,21 @@ async def run(
         await experiment.run(context)
         complete = True
     except asyncio.CancelledError:
-        evidence = "it was stopped before its end: what follows is of what was measured"
-        context.findings.append(Finding(STOPPED, "warning", evidence))
+        context.findings.append(stopped())
     except Exception as error:
         # What was measured is kept, whatever ends it.
         if not context.rounds:
             raise
-        evidence = f"it ended before its time ({_words(error)}): what follows is of what was measured"
-        context.findings.append(Finding("ended_early", "error", evidence))
+        context.findings.append(ended_early(_words(error)))
     try:
         conclusions = concluded(experiment, plan, context.rounds)
     except Exception as error:
-        evidence = f"what was measured could not be concluded from ({_words(error)}); the rounds are in the record"
-        context.findings.append(Finding("not_concluded", "error", evidence, "report it: this is a bug of asyncli"))
+        context.findings.append(not_concluded(_words(error)))
         complete, conclusions = False, Conclusions()
     if not counted(context.rounds):
-        context.findings.append(Finding("untested", "error", "nothing was measured of which anything could be said"))
+        context.findings.append(untested())
     if quick:
-        evidence = "a taste: few rounds, each of them short; its figures scatter more than a whole run's"
-        context.findings.append(Finding("quick", "info", evidence, "run it without --quick"))
+        context.findings.append(tasted())
     title, question = experiment.said(plan)
     return Record(
         schema=SCHEMA,

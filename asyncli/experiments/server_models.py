@@ -16,10 +16,10 @@ from asyncli.experiments import Experiment
 from asyncli.experiments.context import Context
 from asyncli.experiments.cputime import CpuTime, ServerCpu
 from asyncli.experiments.models_compared import POOLS, WORDS, Cell, cells, conclude
+from asyncli.findings.experiment import cell_failed
 from asyncli.lab import child
 from asyncli.lab.models import MODELS, LabModel
 from asyncli.preflight.limits import read_limits
-from asyncli.records import Finding
 
 # What each cell begins with: it warms the server, and says how many connections make the CPU time that was asked for.
 _PILOT = 400
@@ -45,8 +45,8 @@ async def _run(context: Context) -> None:
                     except PeerError as error:
                         # This load is too much for it, others need not be.
                         failed.add(cell)
-                        evidence, _, remedy = str(error).partition("; ")
-                        context.findings.append(Finding("cell_failed", "warning", f"{cell.words()}: {evidence}", remedy))
+                        why, _, remedy = str(error).partition("; ")
+                        context.findings.append(cell_failed(cell.words(), why, remedy))
 
 
 async def _measure(context: Context, cell: Cell, number: int, loops: dict[Cell, int]) -> None:

@@ -21,10 +21,11 @@ from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.held import slope, tcp_of_an_end
 from asyncli.experiments.judging import Case, Interval, claimed, in_every_round, together
 from asyncli.experiments.record import Claim, Column, Conclusions, Round, Row, Table, of_step
+from asyncli.findings.experiment import slots
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
-from asyncli.records import Finding, Phase, Sample, Tick
+from asyncli.records import Phase, Sample, Tick
 from asyncli.store.reader import Run, read_run
 from asyncli.units import parse_duration
 
@@ -74,8 +75,8 @@ async def _round(context: Context, number: int, folder: Path) -> None:
         many, keepalive_s = len(CLIENTS) * plan["connections"], parse_duration(plan["keepalive"])
         async with serving(context, network, many, keepalive_s) as (nginx, charges):
             started = memory()
-            if all(one.code != "slots" for one in context.findings):
-                context.findings.append(Finding("slots", "info", slots_of(nginx)))
+            if all(one.code != slots.code for one in context.findings):
+                context.findings.append(slots_of(nginx))
             await _soaks(context, network, nginx, files)
     clients = {file.name: await asyncio.to_thread(read_run, file) for file in files}
     first, second = clients.values()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from asyncli.findings import Words, finding
+from asyncli.findings.run import go_on
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
 
@@ -12,9 +13,53 @@ def _worker(number: int, pid: int, host: str | None) -> str:
     return f"worker {number} (pid {pid}) of the generator{f' on {host}' if host else ''}"
 
 
+#: What to do about a bench that is not whole.
+BENCH_AGAIN = "find out what stopped or ended them, then run again; if it repeats, report it as a bug"
+
+
+def _find_out(resume: str | None) -> str:
+    """``resume``: the command that goes on with the run, "" where its hold is over; None for a bench."""
+    if resume is None:
+        return BENCH_AGAIN
+    find_out = "find out what stopped or ended them: a bug, if it repeats"
+    return f"{go_on(resume)}; {find_out}" if resume else find_out
+
+
+@finding("generator_silent", "error")
+def generator_silent(for_s: float, ending: bool, resume: str | None) -> Words:
+    """No process of the generator says anything, so what it holds is not known and the run ends. ``ending``: it was told to
+    end.
+    """
+    said = "come to an end within" if ending else "said nothing for"
+    return Words(f"the generator's processes have {'not ' if ending else ''}{said} {for_s:.0f} s", _find_out(resume))
+
+
+@finding("generator_failed", "error")
+def generator_failed(why: str, resume: str | None) -> Words:
+    """The generator's processes, or all its hosts, are gone, so nobody holds the connections any more."""
+    return Words(why, _find_out(resume))
+
+
+@finding("asyncli_failed", "error")
+def asyncli_failed(what: str, why: str, resume: str | None) -> Words:
+    """A part of asyncli raised an error, which is a bug: the run ends, as its numbers would not be whole."""
+    return Words(f"{what} failed: {why}", _find_out(resume))
+
+
+@finding("drain_unfinished", "error")
+def drain_unfinished(within_s: float, silent: Sequence[Mapping[str, int]], resume: str | None) -> Words:
+    """The generator did not close its connections in time. ``silent``: the ``worker`` and ``pid`` of those that say nothing."""
+    each = "".join(f"; worker {one['worker']} (pid {one['pid']}) is silent" for one in silent)
+    return Words(f"the generator has not closed its connections within {within_s:.0f} s{each}", _find_out(resume))
+
+
 @finding("worker_silent", "error")
-def worker_silent(worker: int, pid: int, host: str | None, held: int, for_s: float) -> Words:
-    """A process of the generator says nothing. What it held may live or not, and is counted as not held until it speaks again."""
+def worker_silent(worker: int, pid: int, host: str | None, held: int | None, for_s: float) -> Words:
+    """A process of the generator says nothing. What it held may live or not, and is counted as not held until it speaks again.
+    ``held`` is null for a bench, which ends without its share.
+    """
+    if held is None:
+        return Words(f"{_worker(worker, pid, host)} has said nothing for {for_s:.0f} s: its share is missing", BENCH_AGAIN)
     return Words(
         f"{_worker(worker, pid, host)} has said nothing for {for_s:.0f} s: the {held:,} connections that it held are counted as "
         "not held until it speaks again",
@@ -29,8 +74,12 @@ def worker_back(worker: int, pid: int, host: str | None, after_s: float) -> Word
 
 
 @finding("worker_lost", "error")
-def worker_lost(worker: int, pid: int, host: str | None, held: int, how: str) -> Words:
-    """A process of the generator ended. Its connections are asyncli's own loss, which makes a run invalid."""
+def worker_lost(worker: int, pid: int, host: str | None, held: int | None, how: str) -> Words:
+    """A process of the generator ended. Its connections are asyncli's own loss, which makes a run invalid. ``held`` is null for a
+    bench, which does not count what that process asked last.
+    """
+    if held is None:
+        return Words(f"{_worker(worker, pid, host)} {how}: what it asked since its last word is not counted", BENCH_AGAIN)
     return Words(
         f"{_worker(worker, pid, host)} {how} while it held {held:,} connections: they are the generator's loss, not the server's",
         "find out who ended it (the kernel's log names an out-of-memory kill), then run again",

@@ -32,3 +32,12 @@ def samples_skipped(count: int) -> Words:
         f"{count:,} of the samples in the run file are no number that a host could have, or of no metric: they were skipped",
         "the report is of the rest",
     )
+
+
+@finding("records_missing", "error")
+def records_missing(count: int) -> Words:
+    """The disk of the run file refused records, and there was no room in memory to keep them, so the numbers lack them."""
+    return Words(
+        f"{count:,} records are missing from the run file: its disk refused them",
+        "write the run file to a disk with room (--out)",
+    )

@@ -9,12 +9,12 @@ import msgspec
 
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
+from asyncli.findings.preflight import preflight
 from asyncli.plan import Plan
 from asyncli.preflight.checks import far_checks, host_checks
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits
 from asyncli.records import Check, Finding
-from asyncli.units import format_bytes
 
 __all__ = ["Limits", "checks_to_findings", "examine", "examine_far", "raise_nofile", "read_limits", "refusals"]
 
@@ -77,30 +77,11 @@ def refuse(checks: Iterable[Check]) -> None:
 
 def checks_to_findings(checks: Iterable[Check]) -> list[Finding]:
     """What the user should know of the checks: short as error, warn as warning, unknown as info; nothing if ok."""
-    severities = {"short": "error", "warn": "warning", "unknown": "info"}
     return [
-        Finding(f"preflight_{check.code}", severities[check.verdict], _evidence(check), check.remedy)  # type: ignore[arg-type]
-        for check in checks
-        if check.verdict in severities
+        preflight(one.code, one.verdict, one.what, one.have, one.need, one.unit, one.detail, one.remedy)
+        for one in checks
+        if one.verdict != "ok"
     ]
-
-
-def _evidence(check: Check) -> str:
-    """``descriptors of one process: 20,000 there, 50,064 needed; 100,000 connections in 2 processes...``"""
-    numbers = []
-    if check.have is not None:
-        numbers.append(f"{_amount(check.have, check.unit)} there")
-    if check.need is not None:
-        numbers.append(f"{_amount(check.need, check.unit)} needed")
-    said = ", ".join(numbers)
-    return "; ".join(part for part in (f"{check.what}: {said}" if said else check.what, check.detail) if part)
-
-
-def _amount(number: float, unit: str) -> str:
-    if unit == "bytes":
-        return format_bytes(number)
-    # Counts say their unit in the check's name; of the others seconds and rates need theirs.
-    return f"{number:,.10g} {unit}" if unit in ("s", "a second") else f"{number:,.10g}"
 
 
 def _server_checks(plan: Plan, limits: Limits, configured: Configured) -> list[Check]:

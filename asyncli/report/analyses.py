@@ -12,6 +12,7 @@ from asyncli.analysis.gaps import for_cost, for_drift
 from asyncli.analysis.gaveway import Seen, instead_of_forecast
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold
+from asyncli.findings.unknown import cost_grew
 from asyncli.records import Finding
 from asyncli.store.reader import Run
 
@@ -66,12 +67,11 @@ def _leave_out_growth(cost: Costs, drift: dict[MetricName, Drift]) -> None:
         found = getattr(cost, name)
         if found is None or not found.of_levels or not holds:
             continue
-        grew = ", ".join(f"memory of {CALLED[one]} {in_words(drift[one])}" for one in holds)
-        why = f"what a connection costs {CALLED[name]} is not known: {grew}, and a difference of two levels holds that too"
+        grew = cost_grew(CALLED[name], {CALLED[one]: in_words(drift[one]) for one in holds})
         setattr(cost, name, None)
         cost.fits.pop(name, None)
-        cost.unknown[name] = why
+        cost.unknown[name] = grew.evidence
         cost.residual = None
         cost.fits.pop("residual", None)
-        cost.unknown["residual"] = why
-        cost.findings.append(Finding("cost_grew", "info", why, "ramp more slowly (--ramp), or see what grows"))
+        cost.unknown["residual"] = grew.evidence
+        cost.findings.append(grew)

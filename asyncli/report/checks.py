@@ -62,7 +62,7 @@ def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: 
     if short:
         console.print(f"[bold red]a soak would be refused: {short} short (--force goes on all the same)[/]")
     elif unknown := next((one for one in findings if one.code == "server_processes_unknown"), None):
-        but = escape(oneline(unknown.evidence.partition(";")[0]))
+        but = escape(oneline(str(unknown.fields.get("why", unknown.evidence))))
         hosts = "the client hosts" if any(one.code == "cluster" for one in findings) else "this host"
         console.print(f"[yellow]no limit of {hosts} stands in the way; the server's own are not known: {but}[/]", soft_wrap=True)
     else:

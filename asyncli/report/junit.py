@@ -21,7 +21,7 @@ def to_junit(summary: Summary) -> str:
     for one in summary.findings:
         if one.code in _LIMITS:
             kind = {"limit_kept": "", "limit_crossed": "failure"}.get(one.code, "error")
-            cases.append((one.evidence.removeprefix("kept: ").removeprefix("crossed: "), kind, one.evidence, one.remedy))
+            cases.append((one.fields["limit"], kind, one.evidence, one.remedy))
     suite = ET.Element(
         "testsuite",
         name=_clean(f"asyncli {summary.plan['urls'][0]}"),

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from asyncli.analysis.drift import least_hold_s
 from asyncli.core.histogram import Histogram
 from asyncli.errors import PlanError
+from asyncli.findings.limits import drift_hold
 from asyncli.plan import Plan
 from asyncli.records import Finding, Tick
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import Outcome, Threshold, judge, parse, require
-from asyncli.units import format_duration
 
 _GROWING = (
     "connections.opened", "connections.reopened", "connections.lost", "connections.failed", "heartbeats.sent",
@@ -47,9 +47,7 @@ def too_short(plan: Plan) -> list[Finding]:
     limits = [text for text in plan.fail_if if parse(text, Summary).key.startswith("drift.")]
     if not limits:
         return []
-    least = format_duration(least_s)
-    evidence = f"{' and '.join(limits)}: drift needs a hold of at least {least}; this one is {format_duration(plan.hold_s)}"
-    return [Finding("drift_hold", "warning", evidence, f"hold for {least} or longer (--hold), or leave the limit out")]
+    return [drift_hold(limits, least_s, plan.hold_s)]
 
 
 class LiveLimits:

@@ -6,7 +6,7 @@ Bytes and seconds unless a name says otherwise; what is unknown is null, and a f
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -28,6 +28,17 @@ from asyncli.analysis.silences import slow_answers, stalls
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram
+from asyncli.findings.limits import limit_crossed, limit_kept, limit_unknown
+from asyncli.findings.run import incomplete, stopped_early
+from asyncli.findings.run import verdict as verdict_of
+from asyncli.findings.runfile import records_missing
+from asyncli.findings.unknown import (
+    generator_numbers_unknown,
+    latency_unknown,
+    ramp_unknown,
+    residue_unknown,
+    server_numbers_unknown,
+)
 from asyncli.plan import Plan, shown_plan
 from asyncli.records import CUT, SCHEMA, Environment, Finding, Phase, PhaseName
 from asyncli.report.analyses import Analyses, analyse
@@ -161,6 +172,14 @@ class Generator(msgspec.Struct):
     saturated: bool
 
 
+class Limit(msgspec.Struct):
+    """A limit of ``--fail-if`` as it was written, and the value that it is on; ``kept`` is null where that cannot be said."""
+
+    limit: str
+    value: float | None
+    kept: bool | None
+
+
 class Summary(msgspec.Struct):
     """Everything that a report shows; field by field the JSON's contract.
 
@@ -182,6 +201,7 @@ class Summary(msgspec.Struct):
     drift: dict[MetricName, Drift]
     diagnoses: list[Diagnosis]
     generator: Generator
+    limits: list[Limit]
     findings: list[Finding]
     environment: Environment
 
@@ -259,6 +279,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         drift=known.drifts,
         diagnoses=known.diagnoses,
         generator=generator,
+        limits=[],
         findings=[],
         environment=_whole_environment(environment),
     )
@@ -270,9 +291,13 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         asleep=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
     )  # fmt: skip
     summary.run.verdict = judgement.verdict
+    summary.limits = [
+        *(Limit(one.threshold.text, one.value, None if one.crossed is None else not one.crossed) for one in outcomes),
+        *(Limit(one.fields["limit"], None, None) for one in unreadable),
+    ]
     summary.findings = _once(
         [
-            Finding(f"verdict_{judgement.verdict}", _SEVERITY[judgement.verdict], judgement.why, f"the rule: {RULE}"),
+            verdict_of(judgement.verdict, judgement.why, RULE),
             *_of_limits(outcomes),
             *unreadable,
             *limits,
@@ -319,7 +344,7 @@ def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding
         try:
             limits.append(parse_limit(text, Summary))
         except ValueError as error:
-            unreadable.append(Finding("limit_unknown", "error", f"--fail-if: {error}"))
+            unreadable.append(limit_unknown(text, None, None, str(error)))
     return judge_limits(limits, msgspec.to_builtins(summary, str_keys=True) if limits else {}), unreadable
 
 
@@ -331,23 +356,17 @@ def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 def _of_limits(outcomes: list[Outcome]) -> list[Finding]:
     """What came of each limit of ``--fail-if``; one of which nothing can be said has not been kept."""
-    return [
-        Finding("limit_kept", "info", f"kept: {one.words}")
-        if one.crossed is False
-        else Finding("limit_crossed", "error", f"crossed: {one.words}")
-        if one.crossed
-        else Finding("limit_unknown", "error", f"{one.words}, so it cannot be said that it was kept", "see why, or leave it out")
-        for one in outcomes
-    ]
+    found = []
+    for one in outcomes:
+        text, key = one.threshold.text, one.threshold.key
+        if one.crossed is None or one.value is None:
+            found.append(limit_unknown(text, key, one.value, one.amount))
+        else:
+            found.append((limit_crossed if one.crossed else limit_kept)(text, key, one.value, one.amount))
+    return found
 
 
-_SEVERITY: dict[Verdict, Literal["info", "error"]] = {
-    "passed": "info", "failed": "error", "invalid": "error", "untested": "error",
-}  # fmt: skip
 _ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
-
-
-_NAME_THEM = "name the server's processes with --server-pid, --server-pidfile or --server-name"
 
 
 class _Marks:
@@ -377,9 +396,7 @@ def _server(run: Run, marks: _Marks) -> tuple[Server, list[Finding]]:
     # They can be named only on this host, and what was named, or read before the ramp, had been found.
     named = (run.plan.server_pid, run.plan.server_pidfile, run.plan.server_name) != (None, None, None)
     found = named or any(getattr(server, name).baseline is not None for name in unknown)
-    remedy = "" if found or run.environment.get("local") is False else _NAME_THEM
-    evidence = f"of the server's processes these are not known: {', '.join(unknown)}"
-    return server, [Finding("server_numbers_unknown", "info", evidence, remedy)]
+    return server, [server_numbers_unknown(unknown, not found and run.environment.get("local") is not False)]
 
 
 def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generator, list[Finding]]:
@@ -404,29 +421,20 @@ def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generato
         saturated=saturated,
     )
     unknown = [name for name in Generator.__struct_fields__ if getattr(generator, name) is None]
-    if not unknown:
-        return generator, []
-    why = "no samples of the generator's processes, nothing held, or no heartbeat answered in the hold"
-    return generator, [Finding("generator_numbers_unknown", "info", f"not known of the generator: {', '.join(unknown)} ({why})")]
+    return generator, [generator_numbers_unknown(unknown)] if unknown else []
 
 
 def _of_the_file(run: Run) -> list[Finding]:
     found = []
     ended = ended_by_user(run.findings)
     if not run.complete and CUT not in ended:
-        where = run.phases[-1].name if run.phases else "beginning"
-        evidence = f"the run file has no end: the run goes on, or was killed, in its {where}"
-        found.append(
-            Finding("incomplete", "warning", evidence, "the numbers are right as far as they go; run again for the rest")
-        )
+        found.append(incomplete(run.phases[-1].name if run.phases else None))
     elif not ended and (hold := phase(run.phases, "hold")) is not None and run.plan.hold_s is not None:
         lasted = hold.end_s - hold.start_s if hold.end_s is not None else 0.0
         if lasted < run.plan.hold_s - 1.0:
-            evidence = f"the hold was ended after {lasted:.0f} s of {run.plan.hold_s:.0f} s"
-            found.append(Finding("stopped_early", "info", evidence))
+            found.append(stopped_early(lasted, run.plan.hold_s))
     if run.dropped:
-        evidence = f"{run.dropped:,} records are missing from the run file: its disk refused them"
-        found.append(Finding("records_missing", "error", evidence, "write the run file to a disk with room (--out)"))
+        found.append(records_missing(run.dropped))
     return found
 
 
@@ -450,24 +458,20 @@ def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]
     """Why numbers that come from ticks are null."""
     found = []
     if rate is None:
-        found.append(Finding("ramp_unknown", "info", "no rate was achieved: the ramp opened nothing"))
+        found.append(ramp_unknown())
     if not totals.whole.latency_us:
-        found.append(Finding("latency_unknown", "info", "latencies are not known: no heartbeat was answered, or waited for"))
+        found.append(latency_unknown())
     return found
 
 
 def _of_residue(plan: Plan, residue: Residue) -> list[Finding]:
     """Why what stays after the drain is not known."""
     if residue.after_s is None:
-        return [Finding("residue_unknown", "info", "what stays after the drain is not known: the run never came so far")]
+        return [residue_unknown([], False, True)]
     missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
     if not missing:
         return []
-    of = ", ".join(CALLED[name] for name in missing)
-    evidence = f"what stays after the drain is not known of {of}: it was not read both before and after"
-    kept = plan.baseline_s > 0 and plan.residue_s > 0
-    remedy = "see the other findings for why" if kept else "keep a --baseline and a --residue of some seconds"
-    return [Finding("residue_unknown", "info", evidence, remedy)]
+    return [residue_unknown([CALLED[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
 
 
 def _whole_environment(environment: Environment) -> Environment:

@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 
 from asyncli.errors import StoreError
+from asyncli.findings.run import where
 from asyncli.plan import Plan
-from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Environment, Gap, Phase, Tick, left_out_s
+from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Environment, Finding, Gap, Phase, Tick, left_out_s
 from asyncli.store.follow import summed
-from asyncli.store.reader import read_frame, read_with, words
+from asyncli.store.reader import read_findings, read_frame, read_with
 from asyncli.store.schema import RECORDED
 from asyncli.store.stored import open_tick
 from asyncli.units import format_instant, instant_of
@@ -100,14 +101,33 @@ def _nothing_left(path: Path, why: str) -> StoreError:
     return StoreError(f"{path}: {why}, so there is nothing to resume; 'asyncli report {path}' tells of it")
 
 
+class _Ended(msgspec.Struct):
+    """Of the fields of a finding that a run was stopped: when, and what else than its user stopped it."""
+
+    phase: str | None
+    after_s: float
+    of_s: float | None
+    because: str = ""
+
+
 def _why_it_ended(connection: sqlite3.Connection) -> str:
     why = "its hold came to its end"
-    for code, evidence in connection.execute("SELECT code, evidence FROM findings ORDER BY rowid"):
-        if code in (STOPPED, ABORTED):
-            why = f"it was {words(evidence)}"
-        elif code == RESUMED:
+    for one in read_findings(connection):
+        if one.code in (STOPPED, ABORTED):
+            why = _stopped(one)
+        elif one.code == RESUMED:
             why = "its hold came to its end"
     return why
+
+
+def _stopped(finding: Finding) -> str:
+    if not finding.fields:
+        # An older asyncli's.
+        return f"it ended before that ({finding.evidence})"
+    ended = msgspec.convert(finding.fields, _Ended)
+    by = "" if ended.because else " by the user (Ctrl-C or a signal)"
+    because = f", because {ended.because}" if ended.because else ""
+    return f"it was stopped{by} {where(ended.phase, ended.after_s, ended.of_s)}{because}"
 
 
 _ALL_ROWS = 2**62
@@ -117,11 +137,11 @@ _ENDINGS = ("generator_failed", "generator_silent", "asyncli_failed", "nobody_ho
 
 def _ended_by(connection: sqlite3.Connection) -> str:
     why = ""
-    for code, evidence in connection.execute("SELECT code, evidence FROM findings ORDER BY rowid"):
-        if code == RESUMED:
+    for one in read_findings(connection):
+        if one.code == RESUMED:
             why = ""
-        elif code in _ENDINGS:
-            why = words(evidence)
+        elif one.code in _ENDINGS:
+            why = one.evidence
     return why
 
 

@@ -18,7 +18,6 @@ from asyncli.collect.procfs import Listener
 from asyncli.errors import HostError
 from asyncli.lab.network import Network
 from asyncli.plan import Plan
-from asyncli.records import SEE_SERVER
 
 # Two processes of one listening socket, as a server that forks: the parent listens, the child inherits.
 SERVER_SOURCE = """
@@ -250,7 +249,7 @@ def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_pa
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         nobody = unheard([("127.0.0.1", port), ("::1", port)])
-        assert nobody == (f"nothing listens on 127.0.0.1:{port}, [::1]:{port} of this host", SEE_SERVER)
+        assert nobody == (f"nothing listens on 127.0.0.1:{port}, [::1]:{port} of this host", None)
         # One of two is enough; and another address of the same port is none.
         assert unheard([("127.0.0.1", port), ("127.0.0.1", server.port)]) is None
         assert unheard([("127.0.0.2", server.port)]) is not None
@@ -270,10 +269,10 @@ def test_a_port_that_listens_at_another_address_is_said_with_that_address(host: 
     with listener:
         port = listener.getsockname()[1]
         there, url = (f"[{one}]" if ":" in one else one for one in (host, named))
-        said = (f"port {port} listens on {there} only, not on the URL's {url}", f"use http://{there}:{port}/")
-        assert unheard([(named, port)]) == said
+        what = f"port {port} listens on {there} only, not on the URL's {url}"
+        assert unheard([(named, port)]) == (what, f"http://{there}:{port}/")
         found = find_server(plan(f"http://{url}:{port}/"), local=True)
-        assert (found.why_not, found.remedy) == said
+        assert (found.why_not, found.remedy) == (what, f"use http://{there}:{port}/")
 
 
 def test_a_port_that_a_rule_leads_elsewhere_is_heard() -> None:
@@ -284,7 +283,7 @@ def test_a_port_that_a_rule_leads_elsewhere_is_heard() -> None:
             rule += " add rule ip nat output tcp dport 8080 redirect to :8081"
             if shutil.which("nft") is None or subprocess.run(["nft", rule], capture_output=True, check=False).returncode:
                 pytest.skip("no nft, or no NAT in this kernel")
-            assert unheard([("10.77.0.8", 8080)]) == ("nothing listens on 10.77.0.8:8080 of this host", SEE_SERVER)
+            assert unheard([("10.77.0.8", 8080)]) == ("nothing listens on 10.77.0.8:8080 of this host", None)
             with socket.create_server(("", 8081)):
                 assert unheard([("10.77.0.8", 8080)]) is None
     except HostError as error:

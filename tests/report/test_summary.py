@@ -248,11 +248,21 @@ def test_a_limit_of_another_asyncli_is_not_kept_in_silence() -> None:
     found = limited("connections.wishes > 1", lost=0)
     assert found["run"]["verdict"] == "failed"
     assert [one["code"] for one in found["findings"] if one["code"].startswith("limit_")] == ["limit_unknown"]
+    assert found["limits"] == [{"limit": "connections.wishes > 1", "value": None, "kept": None}]
+
+
+def test_what_came_of_each_limit_is_plain_data() -> None:
+    found = limited("lost > 0.1%", "lost > 1", "server.pss_bytes.hold_end > 1GB", lost=3)
+    assert found["limits"] == [
+        {"limit": "lost > 0.1%", "value": 3.0, "kept": True},
+        {"limit": "lost > 1", "value": 3.0, "kept": False},
+        {"limit": "server.pss_bytes.hold_end > 1GB", "value": None, "kept": None},
+    ]
 
 
 @pytest.mark.parametrize(
     ("limits", "lost", "failures", "errors"),
-    [((), 0, 0, 0), ((), 3, 1, 0), (("lost > 1", "held < 1"), 3, 2, 0), (("server.pss_bytes.hold_end > 1GB",), 0, 1, 1)],
+    [((), 0, 0, 0), ((), 3, 1, 0), (("lost > 1", "held < 1"), 3, 2, 0), (("server.pss_bytes.hold_end > 1GB",), 0, 1, 1), (("wishes > 1",), 0, 1, 1)],
 )
 def test_junit_has_the_verdict_and_each_limit_as_a_test(limits: tuple[str, ...], lost: int, failures: int, errors: int) -> None:
     run = a_run(30_000, server=False)
@@ -261,7 +271,8 @@ def test_junit_has_the_verdict_and_each_limit_as_a_test(limits: tuple[str, ...],
         run.ticks[-3][1].deaths["reset"] = Deaths(lost)
     suite = ET.fromstring(to_junit(summarise(run)))
     cases = suite.findall("testcase")
-    assert next(one.get("name") for one in cases) == "verdict"
+    # A name without numbers of the run, by which a CI system tells a test's history.
+    assert [one.get("name") for one in cases] == ["verdict", *limits]
     assert len(cases) == int(suite.get("tests", "0")) == 1 + len(limits)
     assert (suite.get("failures"), suite.get("errors")) == (str(failures), str(errors))
     assert len(suite.findall("testcase/failure")) == failures

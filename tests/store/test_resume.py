@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from asyncli.errors import StoreError
+from asyncli.findings.run import aborted_by_limit, stopped_by_user
 from asyncli.plan import Plan, plan_document
 from asyncli.records import Finding, Phase, Tick
 from asyncli.store.reader import read_run
@@ -75,11 +76,17 @@ def test_a_hold_by_the_wall_clock_that_never_began_does_not_mean_tomorrow(tmp_pa
 
 
 def test_a_hold_that_was_cut_short_is_not_said_to_have_come_to_its_end(tmp_path: Path) -> None:
-    stopped = Finding("stopped_by_user", "warning", "stopped by the user (Ctrl-C or a signal) 3 s into the hold of 1 min")
-    path = held(tmp_path / "run.db", findings=(stopped,), drained=True)
-    with pytest.raises(StoreError) as caught:
-        read_interrupted(path)
-    assert f"it was {stopped.evidence}, so there is nothing to resume" in str(caught.value)
+    stopped = stopped_by_user("hold", 3.04, 60.0, "")
+    by_limit = aborted_by_limit("ramp", 3.0, 60.0, "a limit was crossed: lost > 0: connections.lost is 1")
+    older = Finding(stopped.code, "warning", "stopped by the user, then")
+    for number, (found, why) in enumerate((
+        (stopped, "it was stopped by the user (Ctrl-C or a signal) 3 s into the hold of 1 min"),
+        (by_limit, f"it was {by_limit.evidence}"),
+        (older, "it ended before that (stopped by the user, then)"),
+    )):  # fmt: skip
+        with pytest.raises(StoreError) as caught:
+            read_interrupted(held(tmp_path / f"{number}.db", findings=(found,), drained=True))
+        assert f"{why}, so there is nothing to resume" in str(caught.value)
     resumed = Finding("resumed", "warning", "the run was cut off")
     with pytest.raises(StoreError, match="its hold came to its end"):
         read_interrupted(held(tmp_path / "again.db", findings=(stopped, resumed), drained=True))

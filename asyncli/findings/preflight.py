@@ -1,0 +1,33 @@
+"""Findings of the preflight: limits of this host and of the server, against the plan."""
+
+from __future__ import annotations
+
+from asyncli.findings import Words, finding
+from asyncli.records import Severity
+from asyncli.units import format_bytes
+
+_SEVERITIES: dict[str, Severity] = {"short": "error", "unknown": "info"}
+
+
+@finding("preflight_{check}", "warning")
+def preflight(
+    check: str, verdict: str, what: str, have: float | None, need: float | None, unit: str, detail: str, remedy: str
+) -> Words:
+    """A limit of this host or of the server may be too low for the plan. ``verdict``: "short" makes the run fail for certain,
+    "warn" may, and of "unknown" asyncli cannot tell; ``have`` and ``need`` are in ``unit``.
+    """
+    numbers = []
+    if have is not None:
+        numbers.append(f"{_amount(have, unit)} there")
+    if need is not None:
+        numbers.append(f"{_amount(need, unit)} needed")
+    said = ", ".join(numbers)
+    evidence = "; ".join(part for part in (f"{what}: {said}" if said else what, detail) if part)
+    return Words(evidence, remedy, _SEVERITIES.get(verdict))
+
+
+def _amount(number: float, unit: str) -> str:
+    if unit == "bytes":
+        return format_bytes(number)
+    # Counts say their unit in the check's name; of the others seconds and rates need theirs.
+    return f"{number:,.10g} {unit}" if unit in ("s", "a second") else f"{number:,.10g}"
