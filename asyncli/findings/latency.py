@@ -13,9 +13,7 @@ _WAY = "see routes, firewalls and links between here and the server"
 
 
 @finding("no_answers", "warning")
-def no_answers(
-    from_s: float, to_s: float, waited: int, server: str, why: NoAnswers, requests: int | None
-) -> Words:
+def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnswers, requests: int | None) -> Words:
     """For two seconds or more no heartbeat was answered, though some waited, and no connection was lost. Why is told by what the
     kernel had to send again, and by the server's status page (``requests``: how many it counted meanwhile) and its CPU time.
     """

@@ -100,9 +100,7 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
 
 
 @finding("failed_{cause}", "error")
-def failed(
-    cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[Told]
-) -> Words:
+def failed(cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[Told]) -> Words:
     """Attempts to connect that failed by one cause, as counted by asyncli. ``replacing``: all were to replace what had been
     lost in the hold. ``told``: those of client hosts that were silent themselves.
     """
