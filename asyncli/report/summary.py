@@ -12,7 +12,7 @@ import msgspec
 
 from asyncli.analysis import deaths
 from asyncli.analysis.company import company, cpus_taken
-from asyncli.analysis.cost import CALLED, Cost, Residue
+from asyncli.analysis.cost import Cost, Residue
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
@@ -28,6 +28,7 @@ from asyncli.analysis.silences import slow_answers, stalls
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram
+from asyncli.findings.cost import CALLED
 from asyncli.plan import Plan, shown_plan
 from asyncli.records import CUT, SCHEMA, Environment, Finding, Phase, PhaseName
 from asyncli.report.analyses import Analyses, analyse
