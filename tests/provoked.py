@@ -22,8 +22,8 @@ from namespaces import SERVER, Cable, inside
 from programs import SHORT, Program, recorded, report, run, until
 
 from asyncli.analysis.diagnosis import Diagnosis, diagnose
-from asyncli.analysis.mortality import befell
 from asyncli.analysis.totals import fold
+from asyncli.findings.losses import befell
 from asyncli.lab.child import group_alive
 from asyncli.lab.nginx import LabNginx
 from asyncli.store.reader import Run, read_run

@@ -12,7 +12,7 @@ import pytest
 
 import asyncli
 from asyncli import findings
-from asyncli.findings import CATALOGUE, INSTANTS, rewritten
+from asyncli.findings import CATALOGUE, INSTANTS, Entry, rewritten
 from asyncli.findings.clocks import suspended
 from asyncli.findings.probes import probe_lost
 from asyncli.records import Finding
@@ -59,9 +59,9 @@ def test_another_clocks_instants_are_moved_in_fields_and_words_and_no_address_is
         assert rewritten(odd, lambda _, value: value) == odd
 
 
-@pytest.mark.parametrize("code", sorted(CATALOGUE))
-def test_each_entry_says_what_it_means(code: str) -> None:
-    assert CATALOGUE[code].about.endswith(".")
+@pytest.mark.parametrize("entry", [pytest.param(one, id=one.code) for one in CATALOGUE])
+def test_each_entry_says_what_it_means(entry: Entry[...]) -> None:
+    assert entry.about.endswith(".")
 
 
 def test_words_are_written_in_the_catalogue_alone() -> None:

@@ -11,6 +11,7 @@ from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.series import Ticks, end_of_hold, first_connect, series
 from asyncli.analysis.sides import of_ours, sides
 from asyncli.analysis.totals import Totals
+from asyncli.findings.host import host_busy, host_shared
 from asyncli.records import Environment, Finding, Phase, Sample
 
 # Sockets of daemons come and go by the dozen; and a share of ours below this moves no number that we print by more.
@@ -56,13 +57,7 @@ def cpus_taken(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample],
         return []
     if then < MOST_OF_OTHERS * cpus:
         return []
-    evidence = f"this host's {cpus:.0f} CPUs were {min(1.0, busy / cpus):.0%} busy, {then:.1f} of them with other programs"
-    if before is not None and before >= MOST_OF_OTHERS * cpus:
-        evidence += ": latencies are longer than the server's own"
-        return [Finding("host_busy", "warning", evidence, "stop those programs, or run asyncli and the server on quiet hosts")]
-    evidence += ", which " + ("were not seen" if before is None else "used less") + " before the first connect"
-    remedy = "if they do not work for the server, latencies are longer than its own: stop them, and run again"
-    return [Finding("host_busy", "warning", evidence, remedy)]
+    return [host_busy(round(cpus), busy, then, None if before is None else before >= MOST_OF_OTHERS * cpus)]
 
 
 def company(
@@ -83,9 +78,4 @@ def company(
     others = round(after - before) - ours
     if abs(others) <= _FEW + _SHARE * ours:
         return []
-    did = "opened" if others > 0 else "closed"
-    evidence = (
-        f"while our connections took {ours:,} sockets on {where.host}, others {did} {abs(others):,}: what is said here of the "
-        f"kernel, of {where.host} in all and of what is left over counts those too"
-    )
-    return [Finding("host_shared", "warning", evidence, f"run again while nothing else on {where.host} opens connections")]
+    return [host_shared(where.host, ours, others)]

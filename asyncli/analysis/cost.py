@@ -20,11 +20,24 @@ import msgspec
 from asyncli.analysis.regression import CONFIDENCE, Line, Point, regress
 from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, phase, series, within
 from asyncli.analysis.sides import Sides, of_ours, sides
+from asyncli.findings.cost import (
+    CALLED,
+    LEVELS,
+    Moved,
+    cost_few_points,
+    cost_not_sampled,
+    cost_of_a_part,
+    cost_residual_unknown,
+    cost_samples_gap,
+    descriptors_listed,
+    plateau_unsettled,
+    plateaus_too_few,
+)
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
-from asyncli.units import format_bytes, format_count
+from asyncli.units import format_bytes
 
-__all__ = ["CALLED", "CONFIDENCE", "LEVELS", "SETTLED", "SURE", "Cost", "Costs", "Fit", "Residue", "costs"]
+__all__ = ["CONFIDENCE", "SURE", "Cost", "Costs", "Fit", "Residue", "costs"]
 
 # Forty points tell noise that is fresh in each from noise that wanders better than twenty do. A ramp of two minutes fills each
 # with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than six.
@@ -66,22 +79,6 @@ _MOVES_BEYOND = 2.5
 
 #: A slope whose interval is wider than this share of it, on either side, is no number to go by.
 SURE = 0.5
-
-#: How the method of a cost begins that is no slope: memory in the hold less memory before the first connection, by the
-#: connections. A slope has none of what the first ones take once; and a server that has served before fills what it then freed.
-LEVELS = "difference of two levels, with what the first connections take once, without what came out of freed memory"
-
-#: The parts of a cost in words.
-CALLED = {
-    "server_user": "the server", "kernel": "the kernel", "kernel_queued": "queued buffers", "generator_user": "asyncli",
-    "host_total": "this host in all", "residual": "what is left over", "listing": "inodes of /proc",
-}  # fmt: skip
-
-SETTLED = (
-    "a plateau has settled when the medians of the third and the last quarter of its rest differ by no more than 1 % of the "
-    "climb to it, or by no more than 2.5 deviations of the metric's own noise (that of its samples from one to the next, "
-    "taken to wander)"
-)
 
 # What is sized by. What is queued comes and goes with each beat, and asyncli's own is a few bytes a row: either moves for no
 # reason that a longer rest would end, and their intervals are widened all the same.
@@ -278,8 +275,8 @@ class _Fitter:
         #: Nothing after this instant goes into a fit.
         self.until_s = max(self._end + 1.0, self._rest[1] if self._rest is not None else -math.inf)
         self.points_wanted = FEWEST_PLATEAUS + 1 if self._rests else FEWEST_RAMP_POINTS
-        #: By the name of the cost: what each plateau (by its number from 1) still moved by, and the share of its climb.
-        self.unsettled: dict[str, list[tuple[int, float, float]]] = {}
+        #: By the name of the cost: what each plateau (by its number from 1) still moved by.
+        self.unsettled: dict[str, list[Moved]] = {}
         #: By the name of the cost that is a difference of two levels: how many points there were for a slope.
         self.levels: dict[str, int] = {}
         #: By the name of the cost: the longest time (from, to) without a sample in the ramp, where it is long.
@@ -358,10 +355,11 @@ class _Fitter:
         levels = [statistics.median(one.values) for one in (baseline, *rests)]
         climbs = [after - before for before, after in pairwise(levels)]
         moving = unsettled(rests, climbs)
-        noted = []
-        for number, (by, climb) in enumerate(zip(moving, climbs, strict=True), 1):
-            if by:
-                noted.append((number, by, by / climb if climb else math.inf))
+        noted: list[Moved] = [
+            {"plateau": number, "bytes": by, "share": by / climb if climb else None}
+            for number, (by, climb) in enumerate(zip(moving, climbs, strict=True), 1)
+            if by
+        ]
         if noted:
             self.unsettled[name] = noted
         return moving
@@ -397,32 +395,30 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
     if isinstance(listed, Fit) and listed.cost.ci95[0] > _LISTING_THAT_TELLS:
         # Another program's doing, in bursts, and in proportion to the connections: left in, it would be taken for their cost.
         host, in_use = _minus(host, [listing]), f"{in_use} less inodes of /proc"
-        result.findings.append(_listed(listed.cost))
+        result.findings.append(descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
     ends = where.ends
 
     few: dict[str, int] = {}
-    unread: dict[str, str] = {}
+    unread: list[str] = []
 
-    def one(name: str, found: Fit | int, source: str) -> Cost | None:
+    def one(name: str, found: Fit | int) -> Cost | None:
         if isinstance(found, Fit):
             result.fits[name] = found
             return found.cost
         if found:
             few[name] = found
         else:
-            unread[name] = source
+            unread.append(name)
         return None
 
     both = ", per socket end" + (" (both on this host)" if ends == 2 else "")
-    result.server_user = one("server_user", server.fit("server_user", user, note=note), "the server's processes")
+    result.server_user = one("server_user", server.fit("server_user", user, note=note))
     fit = shared.fit("kernel", kernel, 1 / ends, f" of slab objects{both}")
-    result.kernel = one("kernel", fit, "slab objects (/proc/slabinfo needs root)")
+    result.kernel = one("kernel", fit)
     fit = shared.fit("kernel_queued", queued, 1 / ends, f" of queued TCP buffers{both}")
-    result.kernel_queued = one("kernel_queued", fit, "TCP buffers (/proc/net/sockstat)")
-    result.generator_user = one(
-        "generator_user", ours.fit("generator_user", generator, note=" of USS"), "asyncli's own processes"
-    )
-    result.host_total = one("host_total", shared.fit("host_total", host, note=in_use), f"{where.host} (/proc/meminfo)")
+    result.kernel_queued = one("kernel_queued", fit)
+    result.generator_user = one("generator_user", ours.fit("generator_user", generator, note=" of USS"))
+    result.host_total = one("host_total", shared.fit("host_total", host, note=in_use))
     if where.far is not None:
         client = ours.fit("client_total", series(ramp, of_ours("host.used_bytes", environment)), note=" of memory in use")
         result.client_total = client.cost if isinstance(client, Fit) else None
@@ -436,18 +432,15 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
         result.findings.append(_few_points(levels, few, ours.points_wanted, plan))
         result.unknown |= dict.fromkeys(few, result.findings[-1].evidence)
     if unread:
-        evidence = f"no cost is known of what was not sampled in the ramp: {', '.join(unread.values())}"
-        result.findings.append(Finding("cost_not_sampled", "info", evidence, "see the other findings for why it was not read"))
-        result.unknown |= dict.fromkeys(unread, evidence)
+        result.findings.append(cost_not_sampled(unread, where.host))
+        result.unknown |= dict.fromkeys(unread, result.findings[-1].evidence)
     result.findings += _doubts(result, plan, held, ours, shared, server)
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
         result.unknown["residual"] = "two levels of a whole host hold what its other programs did between them"
     elif result.residual is None:
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
-        needs = ", ".join(CALLED[name] for name in missing)
-        why = f"it needs the cost of {needs}" if missing else "its parts were not sampled together"
-        result.unknown["residual"] = f"what is left over is not known: {why}"
-        result.findings.append(Finding("cost_residual_unknown", "info", result.unknown["residual"]))
+        result.findings.append(cost_residual_unknown(missing))
+        result.unknown["residual"] = result.findings[-1].evidence
     return result
 
 
@@ -490,18 +483,6 @@ def residue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], *,
     if listed and found.host_total is not None and listing is not None:
         found.host_total -= listing[1]
     return found
-
-
-def _listed(listing: Cost) -> Finding:
-    """What a program that lists descriptors adds for each connection."""
-    return Finding(
-        "descriptors_listed",
-        "warning",
-        f"{listing.bytes_per_connection:,.0f} B a connection (± {listing.half_width:,.0f}) more are in use on this host, which "
-        "are not counted above: inodes and dentries of /proc, left by a program that lists /proc/PID/fd, as monitoring agents do "
-        "that count descriptors",
-        "reckon with them where such a program runs, or have it count less often",
-    )
 
 
 def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
@@ -564,18 +545,10 @@ _TOLD = frozenset(CALLED) - {"kernel_queued", "listing"}
 
 def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: Plan) -> Finding:
     """The ramp was too short for a slope: of which costs there is a difference of two ``levels`` instead, and of which none."""
-    points = f"{max([*levels.values(), *few.values()])} points of the {wanted} that it wants"
-    evidence = f"the ramp was too short for a slope of memory ({points})"
-    if 0 < plan.plateaus < FEWEST_PLATEAUS:
-        evidence = f"{plan.plateaus} of the {FEWEST_PLATEAUS} plateaus that a slope of memory wants, and {evidence}"
-    two = f"the {LEVELS}, is the cost of"
-    parts = [
-        f"{what} {', '.join(of)}"
-        for names, what in ((levels, two), (few, "no cost is known of"))
-        if (of := [CALLED[name] for name in CALLED if name in names and name in _TOLD])
-    ]
-    evidence += f": {'; '.join(parts)}"
-    return Finding("cost_few_points", "info", evidence, "--plateaus 5" if plan.plateaus else _ramp_that_fits(plan))
+    points = max([*levels.values(), *few.values()])
+    slopeless, unknown = ([name for name in CALLED if name in names and name in _TOLD] for names in (levels, few))
+    remedy = "--plateaus 5" if plan.plateaus else _ramp_that_fits(plan)
+    return cost_few_points(points, wanted, slopeless, unknown, plan.plateaus, FEWEST_PLATEAUS, remedy)
 
 
 def _ramp_that_fits(plan: Plan) -> str:
@@ -594,38 +567,13 @@ def _doubts(known: Costs, plan: Plan, held: Series, *fitters: _Fitter) -> list[F
     found = []
     most, reached = max(held.values), fitters[0].reached
     if most < _WHOLE * plan.connections:
-        evidence = (
-            f"the ramp came to {format_count(most)} of {format_count(plan.connections)} connections: what one more costs is "
-            "known for those, not for the rest"
-        )
-        found.append(Finding("cost_of_a_part", "warning", evidence, "see the other findings for what ended it, and run again"))
+        found.append(cost_of_a_part(most, plan.connections))
     if plan.plateaus and reached < FEWEST_PLATEAUS and not any(one.levels for one in fitters):
-        evidence = (
-            f"{reached} of {plan.plateaus} {'plateau was' if plan.plateaus == 1 else 'plateaus were'} rested on to the end, and "
-            f"a slope wants {FEWEST_PLATEAUS}: the seconds of the ramp were used instead"
-        )
-        remedy = "let the ramp come to its end" if plan.plateaus >= FEWEST_PLATEAUS else "--plateaus 5"
-        found.append(Finding("plateaus_too_few", "info", evidence, remedy))
+        found.append(plateaus_too_few(reached, plan.plateaus, FEWEST_PLATEAUS))
     moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in _SIZED and name in known.fits}
     if moving:
-        found.append(_plateau_unsettled(moving, plan))
+        found.append(plateau_unsettled(moving, plan.plateau_s))
     gaps = {name: gap for one in fitters for name, gap in one.gaps.items() if name in known.fits}
     if gaps:
-        spans = ", ".join(f"of {CALLED[name]} from {begin:,.0f} s to {end:,.0f} s" for name, (begin, end) in gaps.items())
-        evidence = f"no samples in a good part of the ramp: {spans}; the slope there is taken from what lies on either side"
-        found.append(Finding("cost_samples_gap", "warning", evidence, "see the other findings for why nothing was read"))
+        found.append(cost_samples_gap(gaps))
     return found
-
-
-def _plateau_unsettled(moving: dict[str, list[tuple[int, float, float]]], plan: Plan) -> Finding:
-    def of(name: str, moved: list[tuple[int, float, float]]) -> str:
-        numbers = ", ".join(str(k) for k, _, _ in moved)
-        _, by, share = max(moved, key=lambda one: abs(one[1]))
-        climb = f", {abs(share):.0%} of the climb to it" if abs(share) < 10 else ""
-        return (
-            f"of {CALLED[name]} on {'plateau' if len(moved) == 1 else 'plateaus'} {numbers} (by up to {format_bytes(by)}{climb})"
-        )
-
-    what = "; ".join(of(name, moved) for name, moved in moving.items())
-    evidence = f"memory still moved in the last half of the rest: {what}; the interval is wide enough for as much again"
-    return Finding("plateau_unsettled", "warning", evidence, f"rest longer: --plateau-rest {2 * plan.plateau_s:g}s")

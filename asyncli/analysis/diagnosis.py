@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncli.analysis import moments, silences, timers
-from asyncli.analysis.mortality import FEWEST, Case, Share, Words, befell, left
+from asyncli.analysis.mortality import FEWEST, Case, Share, Words, left
 from asyncli.analysis.series import Ticks
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.witness import Witness
+from asyncli.findings.losses import befell
 from asyncli.plan import Plan
 from asyncli.records import Check, Environment, Finding, Phase, Sample
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
+from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_duration
@@ -54,8 +55,6 @@ _READ_S = 1.0
 _SLOW_TO_TELL: tuple[MetricName, ...] = ("host_total", "generator_user")
 # Memory is granted by pages: growth below one page over the whole stretch does not show.
 _PAGE = 4096.0
-# The free memory lasts longer than any run that is planned (h).
-_FOR_EVER_H = 10 * 365 * 24.0
 
 #: Of which metric of the samples each drift is the drift: of the first of these that was read. The server's anonymous and shared
 #: memory before its PSS: that has pages of files too, of which its share moves with every other process that maps them. In a
@@ -482,20 +481,6 @@ def _restarts(samples: Sequence[Sample]) -> list[float]:
 
 # Saying it.
 
-_WHAT: dict[MetricName, str] = {
-    "server_user": "the server's memory",
-    "kernel": "the kernel's memory for sockets on this host",
-    "generator_user": "asyncli's own memory",
-    "host_total": "the memory in use on this host",
-}
-_REMEDY: dict[MetricName, str] = {
-    "server_user": "hold for longer (--hold) to see whether it goes on; if it does, look for what the server keeps of each "
-    "request: its modules, caches and buffers",
-    "kernel": "see which cache grows with slabtop -s c, and whether other programs open connections",
-    "generator_user": "hold for longer (--hold); if it goes on, report it as a bug",
-    "host_total": "see what else grows on this host: ps --sort -rss, slabtop -s c",
-}
-
 
 def _stretch(drift: Drift) -> str:
     return format_duration(round((drift.to_s or 0.0) - (drift.from_s or 0.0)))
@@ -505,9 +490,7 @@ def in_words(drift: Drift) -> str:
     """The verdict with its numbers: ``"grows by 144 MB an hour (140 MB to 148 MB)"``, ``"flat within 1.2 MB an hour"``,
     ``"no growth seen in 15 s; up to 983 kB an hour cannot be excluded"``."""
     if drift.verdict in ("grows", "shrinks") and drift.bytes_per_hour is not None and drift.ci95 is not None:
-        ends = sorted(map(abs, drift.ci95))
-        rate, low, high = (format_bytes(abs(value)) for value in (drift.bytes_per_hour, *ends))
-        return f"{drift.verdict} by {rate} an hour ({low} to {high})"
+        return f"{drift.verdict} by {by_the_hour(drift.bytes_per_hour, drift.ci95)}"
     within = drift.within_bytes_per_hour
     if drift.verdict == "flat" and within is not None:
         flat = f"flat within {format_bytes(within)} an hour"
@@ -537,32 +520,13 @@ def _worth_saying(name: MetricName, found: dict[MetricName, Drift]) -> bool:
 
 
 def _grows(name: MetricName, drift: Drift, available: float | None) -> Finding:
-    rate, stretch = drift.bytes_per_hour or 0.0, (drift.to_s or 0.0) - (drift.from_s or 0.0)
-    evidence = f"{_WHAT[name]} {in_words(drift)}, as {format_duration(stretch)} of the hold show"
-    if drift.bytes_per_request is not None and name != "host_total":
-        evidence += f": {_few_bytes(drift.bytes_per_request)} for each heartbeat, if those are why"
-    if available is not None and rate > 0:
-        left_h = available / rate
-        lasts = "lasts for more than ten years" if left_h > _FOR_EVER_H else f"is used up in {_long(left_h)}"
-        evidence += f"; at that rate the {format_bytes(available)} still available on this host {lasts}"
-    return Finding("drift_grows", "warning", evidence, _REMEDY[name])
+    from_s, to_s, rate = drift.from_s or 0.0, drift.to_s or 0.0, drift.bytes_per_hour or 0.0
+    each = drift.bytes_per_request if name != "host_total" else None
+    return drift_grows(name, from_s, to_s, rate, drift.ci95 or (rate, rate), each, available)
 
 
 def _unknown(short: dict[MetricName, Drift]) -> list[Finding]:
     if not short:
         return []
-    points = f"{max(one.points for one in short.values())} points of the {FEWEST_POINTS} that it takes"
-    what = ", ".join(_WHAT[name] for name in short)
-    if min(one.minutes for one in short.values()) < FEWEST_POINTS:
-        evidence = f"the hold was too short to say whether memory grows ({points}): {what}"
-        return [Finding("drift_unknown", "info", evidence, "hold for longer (--hold)")]
-    evidence = f"too few minutes of the hold say whether memory grows ({points}), for want of samples or of connections: {what}"
-    return [Finding("drift_unknown", "info", evidence, "see the other findings for what was lost, or not read")]
-
-
-def _few_bytes(value: float) -> str:
-    return f"{value:,.0f} B" if value >= 10 else f"{value:.2g} B"
-
-
-def _long(hours: float) -> str:
-    return format_duration(hours * 3600) if hours < 48 else f"{format_count(hours / 24)} days"
+    too_short = min(one.minutes for one in short.values()) < FEWEST_POINTS
+    return [drift_unknown(list(short), max(one.points for one in short.values()), FEWEST_POINTS, too_short)]

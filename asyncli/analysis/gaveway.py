@@ -15,13 +15,13 @@ from typing import Literal
 import msgspec
 
 from asyncli.analysis.company import MOST_OF_OTHERS, others_cores
-from asyncli.analysis.deaths import listed
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.saturation import is_saturated
 from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series, within
 from asyncli.analysis.sides import Sides, of_ours, sides
 from asyncli.analysis.totals import Totals, errors, never_answered
+from asyncli.findings.losses import listed
 from asyncli.plan import Plan
 from asyncli.records import Check, Environment, Finding, Phase, Sample, Severity
 from asyncli.units import format_bytes, format_count, format_many

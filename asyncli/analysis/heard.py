@@ -13,9 +13,9 @@ from asyncli.analysis.mortality import began_s
 from asyncli.analysis.series import Ticks, phase
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import bounds
+from asyncli.findings import latency
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase
-from asyncli.units import format_clock, format_count, format_duration
 
 
 class Unheard(msgspec.Struct, frozen=True):
@@ -50,13 +50,5 @@ def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]
     """The finding, with the hold that would have heard every one."""
     if seen is None:
         return []
-    since = "when the first heartbeat stayed unanswered" if seen.fault else "when the hold began"
-    evidence = (
-        f"{format_count(seen.count)} of the {format_count(totals.held)} connections held were not heard after "
-        f"{format_clock(seen.since_s)}, {since}, {format_duration(seen.ago_s)} before the end: unknown whether they still stood"
-    )
-    longest_s = plan.keepalive_s / 2 + plan.timeout_s
-    # However long it was held: what counts is the time after the fault.
-    longer = "hold on, after it, for" if seen.fault else "hold for"
-    remedy = f"{longer} {format_duration(longest_s)} or longer (--keepalive / 2 + --timeout), or lower --keepalive"
-    return [Finding("not_heard", "warning", evidence, remedy)]
+    enough_s = plan.keepalive_s / 2 + plan.timeout_s
+    return [latency.not_heard(seen.count, totals.held, seen.since_s, seen.ago_s, seen.fault, enough_s)]

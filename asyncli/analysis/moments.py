@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncli.analysis.mortality import DEVIATIONS, FEWEST, Case, Cell, Share, Words, befell, left, one_of, tells
+from asyncli.analysis.mortality import DEVIATIONS, FEWEST, Case, Cell, Share, Words, left, one_of, tells
 from asyncli.analysis.mortality import mode as mode_of
 from asyncli.analysis.witness import Testimony
 from asyncli.core.histogram import Histogram
+from asyncli.findings.losses import befell
 from asyncli.units import format_clock, format_count, format_duration
 
 # The causes by which a server that goes, or a part of it, ends connections.

@@ -17,7 +17,7 @@ from asyncli.analysis.witness import Witness
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Tick
-from asyncli.units import format_clock, format_count, format_duration
+from asyncli.units import format_clock, format_duration
 
 # Fewer dead than this agree by chance.
 FEWEST = 5
@@ -39,18 +39,6 @@ _IN_WORDS_S = 600
 
 # Causes that end a connection only while a heartbeat waits.
 _WAITING = ("closed_awaiting", "heartbeat_timeout", "protocol_error")
-
-#: What befell them, by cause.
-BEFELL = {
-    "reset": "were reset by the server or on the way",
-    "closed_idle": "were closed by the server while idle",
-    "closed_awaiting": "were closed by the server while a heartbeat waited for its answer",
-    "closed_announced": "were ended by the server with 'Connection: close'",
-    "heartbeat_timeout": "fell silent: a heartbeat was not answered in time",
-    "protocol_error": "answered with what is not HTTP",
-    "generator_lost": "were lost with a process of asyncli's own",
-    "other": "ended for a reason without a name",
-}
 
 
 class Cell:
@@ -394,14 +382,6 @@ def in_seconds(low: float, high: float | None = None) -> str:
         first, last = format_duration(round(low)), format_duration(round(high))
         return first if first == last else f"{first} to {last}"
     return f"{low:.0f} s" if round(low) == round(high) else f"{low:.0f}-{high:.0f} s"
-
-
-def befell(cause: str, count: int) -> str:
-    """``49,812 connections were closed by the server while idle``."""
-    words = BEFELL.get(cause, BEFELL["other"])
-    if count == 1:
-        return f"1 connection {words.replace('were ', 'was ', 1) if words.startswith('were ') else words}"
-    return f"{format_count(count)} connections {words}"
 
 
 def as_configured(directive: str, value: str, certain: bool) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series
 from asyncli.analysis.sides import of_ours
+from asyncli.findings.latency import packets_sent_again
 from asyncli.records import Environment, Finding, Phase, Sample
-from asyncli.units import format_clock, format_count
 
 # Over so long (s) a share is told; and from this share and number on it is worth a word: a clean way of today loses fewer than
 # one in a thousand, and one or two are sent again for want of patience (RFC 6298, 2.4).
@@ -19,15 +19,13 @@ _SPAN_S, _SHARE, _FEWEST = 10.0, 0.01, 10
 def sent_again(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
     """What this host had to send again, and where an agent counted it the server's host."""
     ours = of_ours("tcp.", environment)
-    found = _of_one(phases, ticks, samples, ours, "this host", "here and the server")
+    found = _of_one(phases, ticks, samples, ours, here=True)
     if ours != "tcp.":
-        found += _of_one(phases, ticks, samples, "tcp.", "the server's side", "the server and here")
+        found += _of_one(phases, ticks, samples, "tcp.", here=False)
     return found
 
 
-def _of_one(
-    phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], family: str, who: str, between: str
-) -> list[Finding]:
+def _of_one(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], family: str, *, here: bool) -> list[Finding]:
     """A finding where a host had to send 1 % or more of its TCP segments again within ten seconds of ramp and hold.
 
     Of all programs in its network namespace (RetransSegs and OutSegs of /proc/net/snmp; OutSegs leaves out what is sent again,
@@ -46,15 +44,7 @@ def _of_one(
             rises = _rises(again, low, high)
             worst, count = max(worst, share), count + more
             first_s, last_s = min(first_s, rises[0] - 1.0), rises[-1]
-    if not count:
-        return []
-    evidence = (
-        f"{who} had to send {format_count(count)} TCP segments again between {format_clock(first_s)} and "
-        f"{format_clock(last_s)}, up to {worst:.0%} of what it sent within {_SPAN_S:.0f} s: packets were lost on the way, or a "
-        "full queue dropped them"
-    )
-    remedy = f"see links, cables and firewalls between {between} (ip -s link), and its listen queue"
-    return [Finding("packets_sent_again", "warning", evidence, remedy)]
+    return [packets_sent_again(here, count, first_s, last_s, worst, _SPAN_S)] if count else []
 
 
 def _rises(counter: Series, low: float, high: float) -> list[float]:

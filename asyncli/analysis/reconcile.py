@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
 from asyncli.analysis.totals import Totals, never_answered
+from asyncli.findings.counts import (
+    Apart,
+    Beyond,
+    Since,
+    counters_restarted,
+    parted,
+    parted_in_words,
+    reconcile_accepts,
+    reconcile_handled,
+    reconcile_held,
+    reconcile_in_flight,
+    reconcile_requests,
+    reconcile_stale,
+    reconcile_until,
+    reconciliation_unknown,
+)
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
-from asyncli.units import format_clock, format_count, format_many
 
 RULE = (
     "open at the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
@@ -24,7 +39,6 @@ RULE_OF_TIME = (
     "two counts part where they differ on three status pages running, or up to the last one, by more than was in flight: what "
     "was opened, lost, sent or answered within a second of the page, connects pending and heartbeats unanswered then"
 )
-Severity = Literal["info", "warning", "error"]
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
 # nginx ends a kept connection after keepalive_requests (100 before 1.19.10) polls, and our poller then opens another.
@@ -136,11 +150,9 @@ def reconcile(
         result.divergences += client.behind_asked(start, stop)
     whole = totals.whole
     if not math.isfinite(start):
-        return result, [_unknown("nothing was connected", "see the other findings for why")]
+        return result, [reconciliation_unknown("nothing_connected")]
     if not len(pages) or pages.t_s[0] > start:
-        remedy = "name its status page (nginx, Apache, HAProxy) with --status-url, and keep a --baseline"
-        unknown = _unknown("no status page from before the ramp", remedy)
-        return result, [unknown, *_parted(result.divergences, context)]
+        return result, [reconciliation_unknown("no_page"), *_parted(result.divergences, context)]
     result.accepts_delta, result.handled_delta, result.requests_delta = (
         _told(counts[-1]) for counts in (pages.accepts, pages.handled, pages.requests)
     )
@@ -161,14 +173,12 @@ def reconcile(
     in_hold = pages.told_s <= stop
     active = Series(pages.t_s[in_hold].tolist(), pages.active[in_hold].tolist()).last(stop, max(start, stop - stale_s))
     if not pages.told:
-        unknown = _unknown("the status page tells neither connections nor requests", _NOT_TOLD)
-        return result, [unknown, *_parted(result.divergences, context)]
+        return result, [reconciliation_unknown("page_tells_nothing"), *_parted(result.divergences, context)]
     if active is None:
-        unknown = _unknown("the status page was silent at the hold's end", "see the other findings for why")
         if pages.t_s[-1] < stop:
             # They speak of another moment than ours.
             result.accepts_delta = result.handled_delta = result.requests_delta = None
-        return result, [unknown, *restarted, *_parted(result.divergences, context)]
+        return result, [reconciliation_unknown("page_silent"), *restarted, *_parted(result.divergences, context)]
     result.server_active = _told(active)
 
     unseen_opened, unseen_sent = (round(float(missed[-1])) for missed in pages.unseen(client))
@@ -176,7 +186,9 @@ def reconcile(
     answered, sent = whole.answered - later.answered, whole.sent - later.sent
     answers, unanswered = answered + polls, sent - answered
     held, server = totals.open, result.server_active
-    since = {one.pair: _since(one) for one in result.divergences if not one.closed}
+    since: dict[str, Since] = {
+        one.pair: {"from_s": one.from_s, "most": one.most, "at_s": one.at_s} for one in result.divergences if not one.closed
+    }
     known = (
         None if server is None else _Apart("held", server - held, -churn, churn + unread),
         None
@@ -198,13 +210,15 @@ def reconcile(
     apart = {one.pair for one in every if not one.agrees}
     disagreements = []
     if server is not None and "held" in apart:
-        disagreements.append(_held_differ(held, server, since.get("held", ""), context))
+        beyond = context.beyond(server - held)
+        disagreements.append(reconcile_held(held, server, since.get("held"), context.addresses, beyond))
     if accepts is not None and "accepts" in apart:
-        disagreements.append(_accepts_differ(opened, accepts, since.get("accepts", ""), context))
+        silent = context.silent if opened - accepts <= context.silent else 0
+        disagreements.append(reconcile_accepts(opened, accepts, since.get("accepts"), context.addresses, silent))
     if accepts is not None and handled is not None and "handled" in apart:
-        disagreements.append(_handled_differ(accepts, handled, since.get("handled", "")))
+        disagreements.append(reconcile_handled(accepts, handled, since.get("handled")))
     if requests is not None and "requests" in apart:
-        disagreements.append(_requests_differ(answers, requests, since.get("requests", ""), context))
+        disagreements.append(reconcile_requests(answers, requests, since.get("requests"), context.addresses))
     result.agrees = not disagreements
     ended = _ended(phases)
     return result, [
@@ -494,11 +508,7 @@ def _in_flight(phases: Sequence[Phase], ticks: Ticks, page_s: float) -> tuple[Ti
 def _after_the_last_page(page_s: float, later: Tick) -> list[Finding]:
     if not later.opened and not later.answered:
         return []
-    evidence = (
-        f"the last status page was that of {format_clock(page_s)}: {format_many(later.opened, 'connection')} opened and "
-        f"{format_many(later.answered, 'answer')} that came later are held against nothing"
-    )
-    return [Finding(_UNTIL, "info", evidence, "read the page to the run's end")]
+    return [reconcile_until(page_s, later.opened, later.answered)]
 
 
 def _churn(ticks: Ticks, stop_s: float) -> int:
@@ -508,31 +518,9 @@ def _churn(ticks: Ticks, stop_s: float) -> int:
 
 # Saying it.
 
-_UNTIL = "reconcile_until"
-_STRANGER = "someone else uses this server: run against a server that only we use"
-_LATE = "it still counts connections that were lost or given up"
 # So many more or less, or such a share, are our poller's, or came and went while a worker was replaced.
 _A_FEW, _A_FEW_SHARE = 5, 0.01
-_NOT_TOLD = (
-    "believe the client's count; Apache's tells requests with ExtendedStatus On, and connections up to date in prefork, or in "
-    "event with one process"
-)
-_DESCRIPTORS = "see its error log for 'too many open files', and raise its descriptor limit (nginx: worker_rlimit_nofile)"
-#: What is behind, and what it is behind of.
-_NAMES: dict[Pair, tuple[str, str]] = {
-    "asked": ("the connections held", "those asked for"),
-    "held": ("the server's active count", "ours"),
-    "accepts": ("the server's count of accepts", "the connections we opened"),
-    "handled": ("the server's count of handled connections", "its accepts"),
-    "requests": ("the server's count of requests", "our answers and polls"),
-}
-_REMEDY_BEHIND: dict[Pair, str] = {
-    "asked": "see the deaths, the failures and the ramp's lateness for why",
-    "held": "connections that we believed in were gone: see the server's error log, and middle boxes for silent drops",
-    "accepts": f"they waited in its listen queue: {_DESCRIPTORS}",
-    "handled": "raise its limit of connections (worker_connections in nginx.conf)",
-    "requests": "see whether the server was restarted",
-}
+_PAIRS: tuple[Pair, ...] = get_args(Pair)
 
 
 class _Context(msgspec.Struct):
@@ -550,31 +538,16 @@ class _Context(msgspec.Struct):
     killed: int = 0
     already: int = 0
 
-    def stale(self, excess: int) -> str:
-        """What it counts beyond ours, in words, where what is known explains that; else ""."""
+    def stale(self, excess: int) -> tuple[int, int]:
+        """What it counts beyond ours of killed workers and from before our first connect, where that explains it; else none."""
         enough = max(_A_FEW, round(_A_FEW_SHARE * excess))
-        killed = f"{self.killed:,} that went with a worker of it that was killed"
-        already = f"{self.already:,} that it counted before our first connect, lost ones of an earlier run or others'"
-        for known, words in (
-            (self.killed, killed), (self.already, already), (self.killed + self.already, f"{killed}, and {already}"),
-        ):  # fmt: skip
-            if known and abs(known - excess) <= enough:
-                return f"it still counts {words}; nginx takes off what a killed worker held only when all of it is started anew"
-        return ""
+        known = ((self.killed, 0), (0, self.already), (self.killed, self.already))
+        return next((one for one in known if excess > 0 and any(one) and abs(sum(one) - excess) <= enough), (0, 0))
 
-    def beyond(self, excess: int) -> str:
+    def beyond(self, excess: int) -> Beyond:
         """Why it may count ``excess`` connections more than we hold."""
-        if stale := self.stale(excess):
-            return stale
-        if self.others:
-            return _STRANGER
-        return f"{_LATE}: see what is said of those" if self.lost or self.failed else _LATE
-
-    def behind(self, severity: Severity, remedy: str) -> tuple[Severity, str]:
-        """Where the server counts less than we do."""
-        if self.addresses > 1:
-            return "info", f"the status page may count only some of the {self.addresses} addresses; else {remedy}"
-        return severity, remedy
+        killed, before = self.stale(excess)
+        return {"killed": killed, "before": before, "others": self.others, "lost": self.lost + self.failed > 0}
 
 
 def _addresses(plan: Plan | None) -> int:
@@ -583,11 +556,11 @@ def _addresses(plan: Plan | None) -> int:
 
 def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     """Whether the counts agree, in words; ``findings`` are the run's."""
-    if agrees and any(one.code == "reconcile_stale" for one in findings):
+    if agrees and any(one.code == reconcile_stale.code for one in findings):
         return "They agree but for connections that are not this run's, or went with a killed worker (see the findings)"
-    if agrees and any(one.code == _UNTIL for one in findings):
+    if agrees and any(one.code == reconcile_until.code for one in findings):
         return "They agree up to the last status page (see the findings)"
-    if agrees and any(one.code == "reconcile_in_flight" for one in findings):
+    if agrees and any(one.code == reconcile_in_flight.code for one in findings):
         return "They agree within what was in flight (see the findings)"
     return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is not known"}[agrees]
 
@@ -599,47 +572,24 @@ def _ended(phases: Sequence[Phase]) -> bool:
 
 def _in_flight_then(every: Sequence[_Apart], context: _Context, *, anew: bool, ended: bool) -> list[Finding]:
     """How far those that agree differ all the same, and how far they may. ``anew``: the server's counters began anew."""
-    said, found = [], []
+    apart: list[Apart] = []
+    found = []
     for one in every:
         if one.by and one.agrees:
-            behind, of = _NAMES[one.pair]
-            may = f"up to {_count(one.least if one.by < 0 else one.most)} were in flight"
-            differ = f"{behind} is {_count(one.by)} {'less' if one.by < 0 else 'more'} than {of}"
             beyond = one.by if one.pair == "held" else 0
-            if beyond > 0 and (stale := context.stale(beyond)):
-                found.append(Finding("reconcile_stale", "info", f"{differ}: {stale}", "start the server anew before a run"))
+            killed, before = context.stale(beyond)
+            if killed or before:
+                found.append(reconcile_stale(one.by, killed, before))
                 continue
-            if beyond > 0 and context.already:
-                may = f"{format_count(context.already)} were there before our first connect, {may}"
-            said.append(f"{differ} ({may})")
-    if not said:
-        return found
-    remedy = "a hold and a drain that come to their end leave nothing in flight"
-    if ended:
-        remedy = "none needed: what was cut off or given up on the way may be counted by one side alone"
-    if anew:
-        remedy = "what a server counts after its last page goes with it: one that is not started anew leaves no such difference"
-    evidence = f"counts differ by no more than was in flight: {'; '.join(said)}"
-    return [*found, Finding("reconcile_in_flight", "info", evidence, remedy)]
+            flight = abs(one.least if one.by < 0 else one.most)
+            apart.append({"pair": one.pair, "by": one.by, "flight": flight, "before": context.already if beyond > 0 else 0})
+    return [*found, reconcile_in_flight(apart, ended, anew)] if apart else found
 
 
 def in_words(divergence: Divergence) -> str:
     """Who fell behind whom when, by how much, and when they met again."""
-    behind, of = _NAMES[divergence.pair]
-    how = "fell behind" if divergence.most < 0 else "ran ahead of"
-    most, at = _count(divergence.most), format_clock(divergence.at_s)
-    when = f"{behind} {how} {of} at {format_clock(divergence.from_s)} by up to {most} (at {at})"
-    return f"{when}, and met it again at {format_clock(divergence.to_s)}" if divergence.closed else f"{when}, to the end"
-
-
-def _count(difference: int) -> str:
-    return format_count(abs(difference))
-
-
-def _since(divergence: Divergence) -> str:
-    """When what disagrees at the end began to."""
-    most, at = _count(divergence.most), format_clock(divergence.at_s)
-    return f" (apart since {format_clock(divergence.from_s)}, by {most} at most, at {at})"
+    one = divergence
+    return parted_in_words(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
 
 
 def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Finding]:
@@ -648,78 +598,19 @@ def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Findin
     None for what was not held to the end because it was lost or failed: those findings say so.
     """
     found = []
-    for pair in _NAMES:
+    for pair in _PAIRS:
         told = context.lost + context.failed if pair == "asked" else -1
         times = [one for one in divergences if one.pair == pair and (one.closed or (pair == "asked" and -one.most > told))]
-        if not times:
-            continue
-        widest = max(times, key=lambda one: abs(one.most))
-        others = f"; and {_many(len(times) - 1)} more" if len(times) > 1 else ""
-        behind = widest.most < 0
-        severity: Severity = "warning" if behind and pair not in ("asked", "requests") else "info"
-        remedy = _REMEDY_BEHIND[pair] if behind else context.beyond(widest.most) if pair == "held" else _STRANGER
-        if behind and pair in ("held", "accepts", "requests"):
-            severity, remedy = context.behind(severity, remedy)
-        found.append(Finding(f"parted_{pair}", severity, in_words(widest) + others, remedy))
+        if times:
+            one = max(times, key=lambda one: abs(one.most))
+            beyond = context.beyond(one.most)
+            found.append(
+                parted(pair, one.from_s, one.to_s, one.at_s, one.most, one.closed, len(times), context.addresses, beyond)
+            )
     return found
-
-
-def _many(times: int) -> str:
-    return "once" if times == 1 else f"{times} times"
 
 
 def _restarted(pages: _Pages) -> list[Finding]:
     if not pages.restarts:
         return []
-    when = ", ".join(format_clock(float(pages.t_s[at])) for at in pages.restarts[:3])
-    before, after = pages.around[0]
-    more = f" and {len(pages.restarts) - 3} more times" if len(pages.restarts) > 3 else ""
-    evidence = (
-        f"the server's counters began anew at {when}{more} ({pages.counter} fell from {format_count(before)} to "
-        f"{format_count(after)}): "
-        "it was restarted, or another answers; its counts before and after are added, less what came after its last page"
-    )
-    return [Finding("counters_restarted", "warning", evidence, "see the server's log for why it was restarted")]
-
-
-def _unknown(why: str, remedy: str) -> Finding:
-    return Finding("reconciliation_unknown", "info", f"the server's own counts are not known: {why}", remedy)
-
-
-def _held_differ(held: int, active: int, since: str, context: _Context) -> Finding:
-    evidence = f"the client holds {held:,} connections, the server {active:,}{since}"
-    if active > held:
-        return Finding("reconcile_held", "warning", evidence, context.beyond(active - held))
-    remedy = (
-        "the server let connections go, or never took them from its listen queue: see its error log for 'too many open "
-        "files' and 'reusing connections', and middle boxes for silent drops"
-    )
-    severity, remedy = context.behind("error", remedy)
-    return Finding("reconcile_held", severity, evidence, remedy)
-
-
-def _accepts_differ(opened: int, accepts: int, since: str, context: _Context) -> Finding:
-    evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}{since}"
-    if accepts > opened:
-        return Finding("reconcile_accepts", "warning", evidence, _STRANGER)
-    severity: Severity = "error"
-    remedy = f"they wait in its listen queue: {_DESCRIPTORS}"
-    if opened - accepts <= context.silent:
-        evidence += f"; {context.silent:,} of ours fell silent before their first answer"
-        severity = "warning"
-        remedy = f"if packets were lost on the way, so was the last one of a handshake; else {remedy}"
-    severity, remedy = context.behind(severity, remedy)
-    return Finding("reconcile_accepts", severity, evidence, remedy)
-
-
-def _handled_differ(accepts: int, handled: int, since: str) -> Finding:
-    evidence = f"the server accepted {accepts:,} connections and handled {handled:,}: it had no free slot for the rest{since}"
-    return Finding("reconcile_handled", "error", evidence, "raise its limit of connections (worker_connections in nginx.conf)")
-
-
-def _requests_differ(answers: int, requests: int, since: str, context: _Context) -> Finding:
-    evidence = f"the client counts {answers:,} answers and polls, the server {requests:,} requests{since}"
-    if requests > answers:
-        return Finding("reconcile_requests", "warning", evidence, _STRANGER)
-    severity, remedy = context.behind("warning", "see whether the server was restarted")
-    return Finding("reconcile_requests", severity, evidence, remedy)
+    return [counters_restarted([float(pages.t_s[at]) for at in pages.restarts], pages.counter, *pages.around[0])]

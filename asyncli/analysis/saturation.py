@@ -7,17 +7,24 @@ from collections.abc import Sequence
 from asyncli.analysis.series import Ticks, first_connect, phase
 from asyncli.analysis.totals import Totals, phases_of_ticks
 from asyncli.core.histogram import Histogram
+from asyncli.findings.generator import (
+    ramp_held_back,
+    saturated_beats,
+    saturated_cpu,
+    saturated_ramp,
+    saturated_turn,
+    stood_still,
+)
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, PhaseName
-from asyncli.units import format_clock
 
 # A twentieth of a second, on a grid of 10 ms: the ramp is then no longer the one that was asked for.
-MOST_RAMP_LATENESS_MS = 50.0
+MOST_RAMP_LATENESS_S = 0.05
 # In a ramp of a second one hiccup of any machine is more than a hundredth of the batches: what is late for no longer in all
 # does not count.
 LATE_FOR_S = 0.25
 # Beats of a connection are at least a second apart; a quarter of that shifts them visibly against idle timeouts.
-MOST_BEAT_LATENESS_MS = 250.0
+MOST_BEAT_LATENESS_S = 0.25
 # A loop that stands still for a second misses a whole tick, and the latencies in it are the generator's own.
 LONGEST_TURN_S = 1.0
 # As of the heartbeats, of which one in a hundred may be late: a worker that stands still once in a night is no limit.
@@ -42,10 +49,9 @@ def saturation(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks
     """
     found = [_ramp(plan, totals, phases, ticks)]
     driven = totals.during(*_BUSY)
-    beat_ms = _p99_ms(driven.lateness_us)
-    if beat_ms > MOST_BEAT_LATENESS_MS:
-        evidence = f"heartbeats went out late: p99 {beat_ms:,.0f} ms (bound {MOST_BEAT_LATENESS_MS:.0f} ms)"
-        found.append(_saturated("beats", evidence, "use more --workers, a longer --keepalive or fewer --connections"))
+    beat_s = _p99_s(driven.lateness_us)
+    if beat_s > MOST_BEAT_LATENESS_S:
+        found.append(saturated_beats(beat_s, MOST_BEAT_LATENESS_S))
     found.append(_still(plan, phases, ticks))
     found += [_cpu(totals, name, environment) for name in _BUSY]
     return [finding for finding in found if finding is not None]
@@ -91,20 +97,15 @@ def _ramp(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks) -> 
     ramp = totals.by_phase.get("ramp")
     if ramp is None:
         return None
-    late_ms, rate = _p99_ms(ramp.ramp_lateness_us), _rate_of_ticks(plan, phases, ticks)
-    late_s = ramp.ramp_lateness_us.above(round(1e3 * MOST_RAMP_LATENESS_MS)) * plan.interval_s
-    if late_ms > MOST_RAMP_LATENESS_MS and late_s > LATE_FOR_S:
-        evidence = f"the ramp ran late: p99 {late_ms:,.0f} ms (bound {MOST_RAMP_LATENESS_MS:.0f} ms)"
+    p99_s, rate = _p99_s(ramp.ramp_lateness_us), _rate_of_ticks(plan, phases, ticks)
+    for_s = ramp.ramp_lateness_us.above(round(1e6 * MOST_RAMP_LATENESS_S)) * plan.interval_s
+    late_s = p99_s if p99_s > MOST_RAMP_LATENESS_S and for_s > LATE_FOR_S else None
     # Attempts that failed are not opened either; that is another's doing, and told of elsewhere.
-    elif rate is not None and rate < LEAST_RATE_SHARE * plan.asked_per_s and not ramp.failures:
-        evidence = f"the ramp reached {rate:,.0f} connections/s of {plan.asked_per_s:,.0f}"
-    else:
+    if late_s is None and (rate is None or rate >= LEAST_RATE_SHARE * plan.asked_per_s or ramp.failures):
         return None
     if totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
-        waiting = f"{totals.pending_peak_per_worker:,.0f} connects a worker were waiting for the server to accept them"
-        remedy = "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)"
-        return Finding("ramp_held_back", "warning", f"{evidence}; {waiting}", remedy)
-    return _saturated("ramp", evidence, "ramp more slowly (--interval), or leave more CPU to asyncli")
+        return ramp_held_back(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker)
+    return saturated_ramp(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
 
 
 def _still(plan: Plan, phases: Sequence[Phase], ticks: Ticks) -> Finding | None:
@@ -117,16 +118,11 @@ def _still(plan: Plan, phases: Sequence[Phase], ticks: Ticks) -> Finding | None:
     if not still:
         return None
     until_s, longest_s = max(still, key=lambda one: one[1])
-    remedy = "see that this host neither swaps nor is shared with a heavy load"
     # A tick is a second.
     share = sum(seconds for _, seconds in still) / len(busy)
     if share > MOST_STILL_SHARE or longest_s > plan.timeout_s:
-        return _saturated("turn", f"a worker stood still for {longest_s:.1f} s (bound {LONGEST_TURN_S:.0f} s)", remedy)
-    evidence = (
-        f"a worker stood still for {longest_s:.1f} s, until {format_clock(until_s)}: latencies up to that in this second may be "
-        f"the generator's own; its standstills are {100 * share:.2g} % of ramp and hold (bound {100 * MOST_STILL_SHARE:g} %)"
-    )
-    return Finding("generator_stood_still", "warning", evidence, remedy)
+        return saturated_turn(longest_s, LONGEST_TURN_S)
+    return stood_still(longest_s, until_s, share, MOST_STILL_SHARE)
 
 
 def _cpu(totals: Totals, name: PhaseName, environment: Environment) -> Finding | None:
@@ -134,17 +130,11 @@ def _cpu(totals: Totals, name: PhaseName, environment: Environment) -> Finding |
     spent_s, span_s = totals.cpu_s.get(name, (0.0, 0.0))
     if span_s < _SHORTEST_SPAN_S or spent_s <= MOST_CPU_SHARE * span_s * cores:
         return None
-    share = spent_s / (span_s * cores)
-    evidence = f"the generator used {share:.0%} of {cores} cores in the {name} (bound {MOST_CPU_SHARE:.0%})"
-    return _saturated("cpu", evidence, "give it more cores, ramp more slowly, or take a longer --keepalive")
+    return saturated_cpu(spent_s / (span_s * cores), cores, name, MOST_CPU_SHARE)
 
 
-def _p99_ms(histogram: Histogram) -> float:
-    return (histogram.quantile(0.99) or 0.0) / 1e3
-
-
-def _saturated(what: str, evidence: str, remedy: str) -> Finding:
-    return Finding(f"generator_saturated_{what}", "error", evidence, remedy)
+def _p99_s(histogram: Histogram) -> float:
+    return (histogram.quantile(0.99) or 0.0) / 1e6
 
 
 def _count(value: object) -> int:

@@ -11,13 +11,15 @@ import bisect
 import math
 from collections.abc import Sequence
 
-from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, befell, in_seconds, left, one_of, within
+from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, in_seconds, left, one_of, within
 from asyncli.analysis.series import Ticks, end_of_hold, first_connect
 from asyncli.analysis.timers import idle_edge, known_idle
 from asyncli.analysis.witness import Cut, Testimony, Witness
 from asyncli.core.histogram import summed
+from asyncli.findings.latency import NoAnswers, answers_slow, no_answers, no_answers_more
+from asyncli.findings.losses import befell, cut_off
 from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
-from asyncli.units import format_clock, format_count, format_duration, format_many
+from asyncli.units import format_count, format_duration, format_many
 
 # As good as nobody; half and most of them.
 _NOBODY, _HALF, _MOST = 0.05, 0.5, 0.9
@@ -49,7 +51,8 @@ def client_cut(case: Case) -> None:
         cells = [cell for cell in case.of("heartbeat_timeout") if cut.holds(cell.to_s, case.timeout_s)]
 
         def words(share: Share, cut: Cut = cut) -> tuple[str, str]:
-            return f"{befell('heartbeat_timeout', share.count)} ({format_duration(case.timeout_s)}): {cut.words}", cut.remedy
+            said = cut_off(cut.hosts, cut.last_s)
+            return f"{befell('heartbeat_timeout', share.count)} ({format_duration(case.timeout_s)}): {said.evidence}", said.remedy
 
         case.take_all(cells, "client_cut", words, False, place)
 
@@ -263,31 +266,21 @@ def stalls(
     witness = Witness(phases, ticks, samples, checks, environment)
     told = [_stall(witness, *one) for one in found[:_MOST_STALLS]]
     if len(found) > _MOST_STALLS:
-        told.append(Finding("no_answers", "warning", f"... and {len(found) - _MOST_STALLS} stretches more without any answer"))
+        told.append(no_answers_more(len(found) - _MOST_STALLS))
     return told
 
 
 def _stall(witness: Witness, from_s: float, to_s: float, waited: int) -> Finding:
-    name, said = witness.called, witness.about(from_s, to_s, waited)
+    said = witness.about(from_s, to_s, waited)
     if _unacknowledged(witness, said, waited):
-        why, remedy = "nothing that was sent was acknowledged: looks like the way to it was cut for so long", _WAY
+        why: NoAnswers = "unacknowledged"
     elif said.silent and said.still:
-        why = f"{name} stood still, its status page was silent too, and its processes used no CPU"
-        remedy = "see who stopped it (SIGSTOP, a debugger, a frozen cgroup)"
-    elif said.silent is False and said.requests is not None and said.requests >= _HALF * waited:
-        counted = f"{name} counted {format_many(said.requests, 'request')} meanwhile"
-        why = f"{counted}: it was slow, or answers were held up on the way back"
-        remedy = "see its load, and boxes between here and the server"
+        why = "stopped"
     elif said.silent is False:
-        why, remedy = "its status page answered: looks like the way to it was cut for so long", _WAY
+        why = "slow" if said.requests is not None and said.requests >= _HALF * waited else "page_answered"
     else:
-        why = f"looks like {name} stood still, or the way to it was cut for so long"
-        remedy = "see its load and its error log, and routes and firewalls between"
-    evidence = (
-        f"no heartbeat was answered from {format_clock(from_s)} to {format_clock(to_s)}, while up to {format_count(waited)} "
-        f"waited, and no connection was lost: {why}"
-    )
-    return Finding("no_answers", "warning", evidence, remedy)
+        why = "unknown"
+    return no_answers(from_s, to_s, waited, witness.called, why, said.requests)
 
 
 # -- answers that came late, of which nobody died
@@ -329,14 +322,8 @@ def slow_answers(
     from_s, to_s = longest[0][0] - 1.0, longest[-1][0]
     took = summed([tick.latency_us for _, tick in longest]).quantile(0.5) or 0.0
     witness = Witness(phases, ticks, samples, checks, environment)
-    cores = witness.about(from_s, to_s, 0).cores
-    evidence = f"answers came late from {format_clock(from_s)} to {format_clock(to_s)}: half of them took {_ms(took)} or longer"
-    evidence += f", and {_ms(usual_us)} at the best of times"
-    evidence += f"; {witness.called} used {cores:.2f} cores meanwhile" if cores is not None else ""
-    if others := len(told) - 1:
-        evidence += f"; and {'once' if others == 1 else f'{others} times'} more, {sum(map(len, told))} s in all"
-    remedy = "see the server's load, its disks and what stands behind it at that time, and the way to it"
-    return [Finding("answers_slow", "warning", evidence, remedy)]
+    cores, all_s = witness.about(from_s, to_s, 0).cores, sum(map(len, told))
+    return [answers_slow(from_s, to_s, took / 1e6, usual_us / 1e6, witness.called, cores, len(told), all_s)]
 
 
 def _is_told(spell: Sequence[tuple[float, Tick]], silent: Sequence[float]) -> bool:
@@ -352,7 +339,3 @@ def _of_answers(tick: Tick, q: float) -> float:
     """
     every = tick.latency_us.count
     return (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0) if every else 0.0
-
-
-def _ms(microseconds: float) -> str:
-    return format_duration(microseconds / 1e6)

@@ -22,7 +22,6 @@ from asyncli.analysis.mortality import (
     Words,
     accident,
     as_configured,
-    befell,
     in_seconds,
     is_timer,
     left,
@@ -34,6 +33,7 @@ from asyncli.analysis.mortality import (
 )
 from asyncli.analysis.ourloss import lost_with
 from asyncli.core.histogram import Histogram, bounds, bucket
+from asyncli.findings.losses import befell
 from asyncli.units import format_count, format_duration, format_many
 
 # Gaps shorter than this (s) are nearly of one length (they are uniform in [1, gap]): ages then say what request numbers say.

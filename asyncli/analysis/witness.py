@@ -14,7 +14,6 @@ from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, held
 from asyncli.analysis.sides import of_ours, sides
 from asyncli.records import SILENT, Check, Environment, Phase, Sample
 from asyncli.samples import metrics_of
-from asyncli.units import format_clock
 
 # A status page or a scan of processes may miss a second or two; what is missing for longer than this was not there.
 _GAP_S = 2.5
@@ -72,21 +71,6 @@ class Cut(msgspec.Struct, frozen=True):
         A host tells what befell it in its silence when it is over; what was told meanwhile befell others.
         """
         return self.back_s - _TICK_S < t_s <= self.last_s + patience_s + _LATE_S
-
-    @property
-    def words(self) -> str:
-        """``vm at 10.0.0.9 had itself been silent for 13.6 s, until 0:00:31: looks like that client host was cut off...``"""
-        until = f"until {format_clock(self.last_s)}: looks like"
-        if len(self.hosts) == 1:
-            name, silent_s = self.hosts[0]
-            return f"{name} had itself been silent for {silent_s:.1f} s, {until} that client host was cut off or stood still"
-        names = " and ".join(f"{name} (for {silent_s:.1f} s)" for name, silent_s in self.hosts)
-        return f"{names} had been silent, {until} these client hosts were cut off or stood still"
-
-    @property
-    def remedy(self) -> str:
-        it = "that host's cable, its" if len(self.hosts) == 1 else "the cables of those hosts, their"
-        return f"see {it} switch, and whether something stopped it; a --timeout that is longer loses none by it"
 
 
 def cuts(samples: Sequence[Sample], patience_s: float) -> list[Cut]:

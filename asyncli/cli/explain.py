@@ -28,11 +28,12 @@ def command(term: str) -> int:
     terms = dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
     with printing():
         if not term:
-            print(f"Terms: {', '.join(terms)}.\nFindings: {', '.join(sorted(findings.CATALOGUE))}.")
+            print(f"Terms: {', '.join(terms)}.\nFindings: {', '.join(sorted({one.code for one in findings.CATALOGUE}))}.")
         elif (known := terms.get(term.lower().replace("_", " "))) is not None:
             print(known)
-        elif (entry := findings.entry_of(term)) is not None:
-            print(f"{term} ({entry.severity}): {' '.join(entry.about.split())}")
+        elif entries := findings.entries_of(term):
+            for one in entries:
+                print(f"{term} ({one.severity}): {' '.join(one.about.split())}")
         else:
             raise PlanError(f"TERM: nothing is called {term!r}; 'asyncli explain' lists the terms")
     return 0

@@ -47,26 +47,25 @@ class Entry(Generic[P]):
         hints = get_type_hints(self._words)
         types = msgspec.defstruct("Fields", [(name, hints[name]) for name in self._names], forbid_unknown_fields=True)
         known: Callable[..., Finding] = self
-        return known(**msgspec.structs.asdict(msgspec.convert(fields, types)))
+        return known(**msgspec.structs.asdict(msgspec.convert(fields, types, str_keys=True)))
 
 
-#: Every entry of the modules of this package that were imported, by its code.
-CATALOGUE: dict[str, Entry[...]] = {}
+#: Every entry of the modules of this package that were imported. A soak and a bench may find the same, each with its own fields.
+CATALOGUE: list[Entry[...]] = []
 
 
-def entry_of(code: str) -> Entry[...] | None:
-    """The entry of a finding's code; None where none of the imported modules has one."""
-    templates = (entry for known, entry in CATALOGUE.items() if re.fullmatch(re.sub(r"\{\w+\}", r"\\w+", known), code))
-    return CATALOGUE.get(code) or next(templates, None)
+def entries_of(code: str) -> list[Entry[...]]:
+    """The entries of a finding's code; empty where none of the imported modules has one."""
+    exact = [entry for entry in CATALOGUE if entry.code == code]
+    return exact or [entry for entry in CATALOGUE if re.fullmatch(re.sub(r"\{\w+\}", r"\\w+", entry.code), code)][:1]
 
 
 def finding(code: str, severity: Severity) -> Callable[[Callable[P, Words]], Entry[P]]:
     """Make a function from fields to :class:`Words` an entry of the catalogue."""
 
     def entry(words: Callable[P, Words]) -> Entry[P]:
-        assert code not in CATALOGUE, code
         made = Entry(code, severity, words)
-        CATALOGUE[code] = made
+        CATALOGUE.append(made)
         return made
 
     return entry
@@ -78,10 +77,10 @@ def rewritten(found: Finding, change: Callable[[str, Any], Any]) -> Finding:
     It may come from outside.
     """
     fields = {name: change(name, value) for name, value in found.fields.items()}
-    for code, entry in CATALOGUE.items():
-        if code == found.code or "{" in code:
+    for entry in CATALOGUE:
+        if entry.code == found.code or "{" in entry.code:
             try:
-                if code.format_map(found.fields) == found.code:
+                if entry.code.format_map(found.fields) == found.code:
                     return entry.read(fields)
             except (KeyError, ValueError, OverflowError, msgspec.ValidationError):
                 continue

@@ -1,4 +1,4 @@
-"""Findings of whoever opens the connections: worker processes, and the client hosts of a cluster."""
+"""Findings of whoever opens the connections: worker processes, and client hosts of a cluster; and where they were the limit."""
 
 from __future__ import annotations
 
@@ -210,3 +210,66 @@ def share_taken(count: int, how: str, by: str) -> Words:
 def host_joined(host: str, count: int, reopens: bool) -> Words:
     """A client host came while the run lasted."""
     return Words(f"{host} is there, and {'opens' if reopens else 'goes on with'} {count:,} connections that nobody held")
+
+
+def _ramp(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float) -> str:
+    if late_s is not None:
+        return f"the ramp ran late: p99 {1e3 * late_s:,.0f} ms (bound {1e3 * bound_s:.0f} ms)"
+    return f"the ramp reached {per_s or 0.0:,.0f} connections/s of {asked_per_s:,.0f}"
+
+
+@finding("ramp_held_back", "warning")
+def ramp_held_back(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float, pending: float) -> Words:
+    """The ramp was late (``late_s``: its p99) or slow while ``pending`` connects of a worker waited: the server was slow to
+    accept them, which is not held against the generator.
+    """
+    missed = _ramp(late_s, bound_s, per_s, asked_per_s)
+    return Words(
+        f"{missed}; {pending:,.0f} connects a worker were waiting for the server to accept them",
+        "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)",
+    )
+
+
+@finding("generator_saturated_ramp", "error")
+def saturated_ramp(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float) -> Words:
+    """The ramp was late (``late_s``: its p99) or slow, and the server did not hold it back: the generator was the limit."""
+    return Words(_ramp(late_s, bound_s, per_s, asked_per_s), "ramp more slowly (--interval), or leave more CPU to asyncli")
+
+
+@finding("generator_saturated_beats", "error")
+def saturated_beats(late_s: float, bound_s: float) -> Words:
+    """Heartbeats went out so late (p99) that idle times are no longer those that were asked for: the generator was the limit."""
+    return Words(
+        f"heartbeats went out late: p99 {1e3 * late_s:,.0f} ms (bound {1e3 * bound_s:.0f} ms)",
+        "use more --workers, a longer --keepalive or fewer --connections",
+    )
+
+
+_QUIET_HOST = "see that this host neither swaps nor is shared with a heavy load"
+
+
+@finding("generator_saturated_turn", "error")
+def saturated_turn(for_s: float, bound_s: float) -> Words:
+    """Workers stood still for a part of the time that tells, or for longer than a heartbeat may take: the generator was the
+    limit.
+    """
+    return Words(f"a worker stood still for {for_s:.1f} s (bound {bound_s:.0f} s)", _QUIET_HOST)
+
+
+@finding("generator_stood_still", "warning")
+def stood_still(for_s: float, until_s: float, share: float, bound: float) -> Words:
+    """A worker stood still for a moment, in a run that was otherwise on time. ``share``: of ramp and hold, with its ``bound``."""
+    return Words(
+        f"a worker stood still for {for_s:.1f} s, until {format_clock(until_s)}: latencies up to that in this second may be "
+        f"the generator's own; its standstills are {100 * share:.2g} % of ramp and hold (bound {100 * bound:g} %)",
+        _QUIET_HOST,
+    )
+
+
+@finding("generator_saturated_cpu", "error")
+def saturated_cpu(share: float, cores: int, phase: str, bound: float) -> Words:
+    """The generator filled the cores that it may use, so that what is due waits for its turn: it was the limit."""
+    return Words(
+        f"the generator used {share:.0%} of {cores} cores in the {phase} (bound {bound:.0%})",
+        "give it more cores, ramp more slowly, or take a longer --keepalive",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from asyncli.analysis.cost import CALLED, Costs, costs
+from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.drift import Drift, MetricName, drifts, in_words
 from asyncli.analysis.forecast import Forecast, forecast
@@ -12,6 +12,7 @@ from asyncli.analysis.gaps import for_cost, for_drift
 from asyncli.analysis.gaveway import Seen, instead_of_forecast
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold
+from asyncli.findings.cost import CALLED
 from asyncli.findings.unknown import cost_grew
 from asyncli.records import Finding
 from asyncli.store.reader import Run

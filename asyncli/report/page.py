@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncli import __version__
-from asyncli.analysis.cost import SETTLED, Cost
+from asyncli.analysis.cost import Cost
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.analysis.drift import MetricName, in_words
@@ -24,6 +24,7 @@ from asyncli.analysis.reconcile import in_words as divergence_in_words
 from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.analysis.verdict import interrupted
+from asyncli.findings.cost import SETTLED
 from asyncli.records import Check, Finding
 from asyncli.report import charts
 from asyncli.report.analyses import Analyses

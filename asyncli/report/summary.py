@@ -12,7 +12,7 @@ import msgspec
 
 from asyncli.analysis import deaths
 from asyncli.analysis.company import company, cpus_taken
-from asyncli.analysis.cost import CALLED, Cost, Residue
+from asyncli.analysis.cost import Cost, Residue
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
@@ -28,6 +28,7 @@ from asyncli.analysis.silences import slow_answers, stalls
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram
+from asyncli.findings.cost import CALLED
 from asyncli.findings.limits import limit_crossed, limit_kept, limit_unknown
 from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of

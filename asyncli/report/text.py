@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncli.analysis import drift as drifting
-from asyncli.analysis.cost import LEVELS, SETTLED, Cost
+from asyncli.analysis.cost import Cost
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.gaps import measured_s
 from asyncli.analysis.gaveway import GAVE_WAY
@@ -20,6 +20,7 @@ from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
+from asyncli.findings.cost import LEVELS, SETTLED
 from asyncli.records import GAVE_UP, NOTHING_LISTENS, Environment, Finding
 from asyncli.report.again import command_for_the_server
 from asyncli.report.summary import PhaseSpan, RunPart, Summary

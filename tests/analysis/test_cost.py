@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run
 
-from asyncli.analysis.cost import LEVELS, SETTLED, Costs, Residue, costs
+from asyncli.analysis.cost import Costs, Residue, costs
+from asyncli.findings.cost import LEVELS, SETTLED
 from asyncli.records import Phase, Sample
 from asyncli.store.reader import Run
 from asyncli.units import parse_pace

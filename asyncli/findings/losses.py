@@ -1,0 +1,166 @@
+"""Findings of connections that ended, or never began."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from asyncli.findings import Words, finding
+from asyncli.units import format_clock, format_count
+
+#: What befell them, by cause.
+BEFELL = {
+    "reset": "were reset by the server or on the way",
+    "closed_idle": "were closed by the server while idle",
+    "closed_awaiting": "were closed by the server while a heartbeat waited for its answer",
+    "closed_announced": "were ended by the server with 'Connection: close'",
+    "heartbeat_timeout": "fell silent: a heartbeat was not answered in time",
+    "protocol_error": "answered with what is not HTTP",
+    "generator_lost": "were lost with a process of asyncli's own",
+    "other": "ended for a reason without a name",
+}
+_FAILURES: dict[str, tuple[str, str]] = {
+    "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
+    "unreachable": (
+        "connects found no route, or were forbidden",
+        "see routes and firewall between here and the server",
+    ),
+    "connect_timeout": (
+        "connects got no answer in time",
+        "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or see the firewall",
+    ),
+    "no_ports": (
+        "connects found no free local port",
+        "spread over more sources (--source) or server ports, or widen net.ipv4.ip_local_port_range",
+    ),
+    "no_descriptors": ("connects found no free descriptor", "raise the limit (ulimit -n), or use more --workers"),
+    "other": ("connects failed for a reason without a name", "see the kernel's log"),
+}
+# The same of attempts in the hold alone, which are to replace what was lost: the loss came first, and says more.
+_REPLACING = {
+    "refused": "see the findings on lost connections: nobody listened there meanwhile",
+    "unreachable": "see routes, links and firewalls between here and the server at that time",
+    "connect_timeout": "see the findings on lost connections: whoever should accept them did not answer meanwhile",
+}
+#: What the rise of a TCP counter of the server's host means (kernel: networking/snmp_counter.rst).
+_QUEUE = {
+    "overflows": "connects met a full listen queue of some program on {host} (ListenOverflows)",
+    "drops": "connects were dropped by listening sockets of {host} (ListenDrops)",
+}
+
+
+class Told(TypedDict):
+    """``count`` attempts that a client host told of when it spoke again; ``hosts``: all that were silent then, and how long."""
+
+    count: int
+    hosts: Sequence[tuple[str, float]]
+    until_s: float
+
+
+class Incident(TypedDict):
+    """Deaths of one cause that one mechanism (``code``) explains: the sentence of it, and what it ended by other causes."""
+
+    code: str
+    count: int
+    certain: bool
+    from_s: float
+    to_s: float
+    why: str
+    others: Sequence[tuple[str, int]]
+
+
+def befell(cause: str, count: int) -> str:
+    """``49,812 connections were closed by the server while idle``."""
+    words = BEFELL.get(cause, BEFELL["other"])
+    if count == 1:
+        return f"1 connection {words.replace('were ', 'was ', 1) if words.startswith('were ') else words}"
+    return f"{format_count(count)} connections {words}"
+
+
+def listed(by_status: Mapping[int, int]) -> str:
+    """``3 x 502, 1 x 503``: answers by their status."""
+    return ", ".join(f"{format_count(count)} x {status}" for status, count in sorted(by_status.items()))
+
+
+def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
+    """``vm at 10.0.0.9 had itself been silent for 13.6 s, until 0:00:31: looks like that client host was cut off...``"""
+    until = f"until {format_clock(until_s)}: looks like"
+    also = "switch, and whether something stopped it; a --timeout that is longer loses none by it"
+    if len(hosts) == 1:
+        name, silent_s = hosts[0]
+        return Words(
+            f"{name} had itself been silent for {silent_s:.1f} s, {until} that client host was cut off or stood still",
+            f"see that host's cable, its {also}",
+        )
+    names = " and ".join(f"{name} (for {silent_s:.1f} s)" for name, silent_s in hosts)
+    return Words(
+        f"{names} had been silent, {until} these client hosts were cut off or stood still",
+        f"see the cables of those hosts, their {also}",
+    )
+
+
+@finding("failed_{cause}", "error")
+def failed(cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[Told]) -> Words:
+    """Attempts to connect that failed by one cause, as counted by asyncli. ``replacing``: all were to replace what had been
+    lost in the hold. ``told``: those of client hosts that were silent themselves.
+    """
+    what, remedy = _FAILURES.get(cause, _FAILURES["other"])
+    evidence = f"{_many(count, what)} ({cause})"
+    if from_s is not None and until_s is not None:
+        evidence += f", from {format_clock(from_s)} to {format_clock(until_s)}"
+    if replacing:
+        evidence += ", as lost connections were to be replaced"
+        remedy = _REPLACING.get(cause, remedy)
+    for one in told:
+        cut = cut_off(one["hosts"], one["until_s"])
+        theirs = "all" if one["count"] == count else format_count(one["count"])
+        evidence += f"; {theirs} of them were told when {cut.evidence}"
+        remedy = cut.remedy if one["count"] == count else f"{cut.remedy}; else {remedy}"
+    return Words(evidence, remedy)
+
+
+@finding("lost_{cause}", "error")
+def lost(cause: str, count: int, incidents: Sequence[Incident], remedies: Sequence[str]) -> Words:
+    """Established connections that ended before the drain by one cause. Each incident is told once, with the most frequent of its
+    causes; why it happened is read off the ages, idle times and requests of the dead, and off what the server says of itself.
+    """
+    parts = [_incident(one) for one in incidents]
+    if len(incidents) > 1:
+        # What befell them all is not said again of each part.
+        said = (befell(cause, one["count"]) for one in incidents)
+        counts = (format_count(one["count"]) for one in incidents)
+        parts = [part.replace(one, n, 1) for part, one, n in zip(parts, said, counts, strict=True)]
+        parts = [f"{befell(cause, count)}; of these {'; '.join(parts)}"]
+    return Words(parts[0], "; ".join(remedies))
+
+
+def _incident(one: Incident) -> str:
+    others = " and ".join(befell(cause, count) for cause, count in one["others"])
+    return f"{one['why']}; with them {others}" if others else one["why"]
+
+
+@finding("status_errors", "warning")
+def status_errors(by_status: Mapping[int, int]) -> Words:
+    """Heartbeats were answered with HTTP errors: the connections held, at work that was not meant."""
+    return Words(
+        f"heartbeats were answered with errors: {listed(by_status)}",
+        "aim at a path that the server answers with 200, or take another --method",
+    )
+
+
+@finding("listen_{what}", "warning")
+def listen(what: str, count: float, host: str) -> Words:
+    """A listen queue on the server's host was full, by the kernel's counters: of all programs there, and so perhaps not the
+    server's.
+    """
+    return Words(
+        _many(count, _QUEUE[what].format(host=host)),
+        "if it was the server's: raise net.core.somaxconn and its backlog=, or ramp more slowly (--interval)",
+    )
+
+
+def _many(count: float, what: str) -> str:
+    """``2 connects were refused`` of ``connects were refused``, and one of them."""
+    if count == 1:
+        what = what.replace("connects", "connect", 1).replace(" were ", " was ", 1)
+    return f"{format_count(count)} {what}"
