@@ -15,12 +15,12 @@ from asyncli.analysis import drift as drifting
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.gaps import measured_s
-from asyncli.analysis.gaveway import GAVE_WAY
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.findings.cost import LEVELS
+from asyncli.findings.forecast import gave_way
 from asyncli.records import GAVE_UP, NOTHING_LISTENS, Environment, Finding
 from asyncli.report.again import command_for_the_server
 from asyncli.report.summary import PhaseSpan, RunPart, Summary
@@ -166,8 +166,8 @@ def _server_not_seen(summary: Summary) -> str:
 def room(summary: Summary) -> str:
     """The other half of the answer: how many would fit and what gives out first, or what gave way; "" where neither is known."""
     found, sentences = summary.forecast, []
-    if summary.connections.opened and (gave_way := next((one for one in summary.findings if one.code == GAVE_WAY), None)):
-        return oneline(f"{gave_way.evidence[:1].upper()}{gave_way.evidence[1:]}.")
+    if summary.connections.opened and (instead := next((one for one in summary.findings if one.code == gave_way.code), None)):
+        return oneline(f"{instead.evidence[:1].upper()}{instead.evidence[1:]}.")
     if not summary.connections.held:
         # Of a server that held none at the end, what else would give out is idle talk.
         return ""
