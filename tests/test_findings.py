@@ -70,19 +70,6 @@ def test_words_are_written_in_the_catalogue_alone() -> None:
 
 #: Only to become shorter.
 TO_BE_MOVED = {
-    "analysis/benched.py",
-    "analysis/company.py",
-    "analysis/compare.py",
-    "analysis/cost.py",
-    "analysis/deaths.py",
-    "analysis/drift.py",
-    "analysis/forecast.py",
-    "analysis/gaveway.py",
-    "analysis/heard.py",
-    "analysis/packets.py",
-    "analysis/reconcile.py",
-    "analysis/saturation.py",
-    "analysis/silences.py",
     "bench.py",
     "capacity.py",
     "collect/listening.py",
