@@ -65,22 +65,4 @@ def test_each_entry_says_what_it_means(entry: Entry[...]) -> None:
 
 
 def test_words_are_written_in_the_catalogue_alone() -> None:
-    assert makers() == TO_BE_MOVED
-
-
-#: Only to become shorter.
-TO_BE_MOVED = {
-    "analysis/benched.py",
-    "analysis/company.py",
-    "analysis/compare.py",
-    "analysis/cost.py",
-    "analysis/deaths.py",
-    "analysis/drift.py",
-    "analysis/forecast.py",
-    "analysis/gaveway.py",
-    "analysis/heard.py",
-    "analysis/packets.py",
-    "analysis/reconcile.py",
-    "analysis/saturation.py",
-    "analysis/silences.py",
-}
+    assert makers() == set()

@@ -12,13 +12,15 @@ from asyncli.analysis.company import MOST_OF_OTHERS
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
-from asyncli.records import NOTHING_LISTENS, STOLEN, STOPPED, Asked, CpuShares, Environment, Finding, Severity
+from asyncli.findings import bench
+from asyncli.findings.bench import Taker, by_cause
+from asyncli.records import NOTHING_LISTENS, STOLEN, Asked, CpuShares, Environment, Finding
 from asyncli.units import format_count, format_duration
 
 # A server that fills as much of a core as this is a limit as well, and the two share the blame.
 BUSY_SERVER_CORES = 0.85
-# The programs that used the most are named, so many, and so many processes of each.
-_NAMED, _PIDS_NAMED = 3, 4
+# The programs that used the most are named, so many.
+_NAMED = 3
 # An instant kept to a hundredth of a second is early enough for any server that a person waits for.
 MOST_LATENESS_MS = 10.0
 # An open loop that misses more of its rate than this has not offered the load that it was to offer.
@@ -275,114 +277,62 @@ def _host(cpus: CpuShares | None) -> Host | None:
 def _doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iterable[Finding]:
     total, plan = run.total, run.plan
     if run.ended == "stopped":
-        yield Finding(STOPPED, "warning", f"it was stopped by a signal after {format_duration(run.elapsed_s)}, before its end")
+        yield bench.stopped(run.elapsed_s)
     if total.answered and run.ended == "asked" and run.elapsed_s < _SHORT_S:
-        evidence = f"all was over in {format_duration(run.elapsed_s)}, too little to say what the server can do"
-        yield Finding("short_run", "info", evidence, "ask for more (-n), or for a time (-d 10s)")
+        yield bench.short_run(run.elapsed_s)
     if (busy := _busy(run, generator, server)) is not None:
         yield busy
     if (taken := _taken(run, generator, server)) is not None:
         yield taken
-    errors = {status: count for status, count in total.by_status.items() if status >= 400}
-    if errors:
-        evidence = _answers(errors, total.answered, "were errors")
-        yield Finding("error_answers", "error", evidence, "aim at a path that the server answers with 200, or see its error log")
-    if failed := sum(asked.failed.values()):
-        evidence = f"{_many(failed, 'request was', 'requests were')} never answered whole ({_by_cause(asked.failed)})"
-        yield Finding("requests_failed", "error", evidence, "see the server's error log, and its load")
+    if errors := {status: count for status, count in total.by_status.items() if status >= 400}:
+        yield bench.error_answers(errors, total.answered)
+    if sum(asked.failed.values()):
+        yield bench.requests_failed(asked.failed)
     yield from _of_the_end(run, asked)
     if plan.rate is not None:
-        yield from _of_open_loop(run, asked)
-    if refused := sum(total.failures.values()):
-        evidence = f"{format_count(refused)} of {format_count(total.started)} connects failed ({_by_cause(total.failures)})"
-        if total.opened:
-            yield Finding("connects_failed", "warning", evidence, "see the server's listen queue and room")
-        else:
-            yield Finding("connects_failed", "error", evidence, "see that the server runs, and that this is its address and port")
+        yield from _of_open_loop(run, asked, plan.rate)
+    if sum(total.failures.values()):
+        yield bench.connects_failed(total.failures, total.started, total.opened)
     if len(plan.urls) > 1:
-        shares = ", ".join(f"{url} {format_count(asked.by_target.get(number, 0))}" for number, url in enumerate(plan.urls))
-        evidence = f"each connection asks for one of the URLs, so a quick one is asked for more often: {shares}"
-        yield Finding(
-            "several_urls", "info", evidence, "the latencies are those of all together; bench one at a time to tell them apart"
-        )
+        yield bench.several_urls({url: asked.by_target.get(number, 0) for number, url in enumerate(plan.urls)})
         if len({(target.host, target.port) for target in plan.held.targets}) > 1 and server.cpu_s is not None:
-            evidence = f"the CPU of the server is that of {run.environment['server']['label']} alone, and several are asked"
-            yield Finding("several_servers", "warning", evidence)
+            yield bench.several_servers(run.environment["server"]["label"])
     if (limit := _limit(run, asked)) is not None:
         yield limit
     if asked.resent:
-        evidence = (
-            f"{_many(asked.resent, 'request was', 'requests were')} asked again: their connection ended before they were answered"
-        )
-        many = plan.pipeline == 1 and asked.resent > _MANY_RESENT * total.answered
-        yield Finding("requests_resent", "warning" if many else "info", evidence, "see the server's error log" if many else "")
+        yield bench.requests_resent(asked.resent, plan.pipeline == 1 and asked.resent > _MANY_RESENT * total.answered)
     if asked.other_length:
-        evidence = f"{_many(asked.other_length, 'answer', 'answers')} had a body of another length than the first one's"
-        yield Finding("lengths_differ", "info", evidence)
-    elsewhere = {status: count for status, count in total.by_status.items() if status in _REDIRECTS}
-    if elsewhere:
-        evidence = _answers(elsewhere, total.answered, "sent elsewhere")
-        yield Finding("redirected", "warning", f"{evidence}, and nobody went there", "aim at the address that they name")
+        yield bench.lengths_differ(asked.other_length)
+    if elsewhere := {status: count for status, count in total.by_status.items() if status in _REDIRECTS}:
+        yield bench.redirected(elsewhere, total.answered)
     if plan.short and asked.keepalive:
-        evidence = (
-            f"asked to close, the server kept {_many(asked.keepalive, 'connection', 'connections')} open: asyncli closed them"
-        )
-        yield Finding("close_ignored", "info", evidence)
+        yield bench.close_ignored(asked.keepalive)
 
 
 def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     """What was not answered, and not asked, when it ended."""
     plan, total = run.plan, run.total
-    of_all = f"{format_count(asked.left)} of {format_count(plan.requests or 0)} requests"
     # That nothing listens, or that every address refused, is told otherwise.
     told = not total.opened and not total.answered and set(total.failures) <= {"refused"}
     if run.ended == "gave up" and not told:
-        left = f" with {of_all} not asked" if asked.left else ""
-        evidence = f"no connection stood for {format_duration(plan.connect_timeout_s)}: asyncli gave up{left}"
-        yield Finding("gave_up", "error", evidence, "see that the server runs and has room for the connections")
-    elif run.ended == "stopped" and asked.left:
-        yield Finding("requests_left", "error", f"it was stopped before {of_all} were asked")
+        yield bench.gave_up(plan.connect_timeout_s, asked.left, plan.requests or 0)
     elif asked.left and run.ended != "gave up":
-        yield Finding("requests_left", "info", f"the time was over before {of_all} were asked")
+        yield bench.requests_left(asked.left, plan.requests or 0, run.ended == "stopped")
     waited, slowest_us = asked.outstanding_us, total.latency_us.greatest
     late = sum(count for key, count in waited.items() if bounds(key)[0] > _FAR_SLOWER * slowest_us)
     if late and run.ended != "gave up":
-        longest_s = waited.greatest / 1e6
-        what = f"{format_count(late)} of {_many(asked.in_flight + asked.overdue, 'request', 'requests')} in flight at the end"
-        than = f"the slowest answer took {format_duration(slowest_us / 1e6)}" if total.answered else "nothing was answered"
-        evidence = f"{what} had waited for up to {format_duration(longest_s)}, and {than}: the latencies leave them out"
-        severity: Severity = "error" if longest_s >= _LONG_S else "warning"
-        yield Finding("unanswered_at_end", severity, evidence, "see whether the server stands still")
-
-
-def _answers(by_status: dict[int, int], of: int, what: str) -> str:
-    listed = ", ".join(f"HTTP {status}: {format_count(count)}" for status, count in sorted(by_status.items()))
-    return f"{format_count(sum(by_status.values()))} of {format_count(of)} answers {what} ({listed})"
-
-
-def _many(count: int, one: str, several: str) -> str:
-    return f"{format_count(count)} {one if count == 1 else several}"
-
-
-def _by_cause(counts: dict[str, int]) -> str:
-    words = {"heartbeat_timeout": "unanswered in time", "protocol_error": "what came is not HTTP"}
-    return ", ".join(f"{words.get(cause, cause.replace('_', ' '))}: {format_count(count)}" for cause, count in counts.items())
+        longest_s, slowest_s = waited.greatest / 1e6, slowest_us / 1e6 if total.answered else None
+        yield bench.unanswered_at_end(late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= _LONG_S)
 
 
 def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
     """Whether the closed loop measured asyncli itself."""
     if run.elapsed_s < _SHORTEST_SPAN_S or generator.cores is None or generator.cores < MOST_CPU_SHARE * run.workers:
         return None
-    ours = f"asyncli's {run.workers} processes were" if run.workers > 1 else "asyncli's process was"
-    ours = f"{ours} busy for {generator.cores / run.workers:.0%} of the time"
+    busy = generator.cores / run.workers
     if server.cores is not None and server.cores >= BUSY_SERVER_CORES:
-        theirs = f"and the server for {server.cores:.0%} of a core"
-        return Finding("both_busy", "info", f"{ours}, {theirs}: the figures are those of the two together on this host")
-    theirs = "" if server.cores is None else f", the server for {server.cores:.0%} of a core"
-    evidence = f"{ours}{theirs}: the server can do more than was asked of it"
-    return Finding(
-        "generator_saturated_cpu", "error", evidence, "use more --workers, or a --rate below this one to see its latency"
-    )
+        return bench.both_busy(run.workers, busy, server.cores)
+    return bench.saturated_cpu(run.workers, busy, server.cores)
 
 
 def _taken(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
@@ -400,54 +350,28 @@ def _taken(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
     rose = (used - strange[name] for name, used in host.others.items())
     ours = generator.cores or 0.0
     busy = max(server.cores or 0.0, *rose, 0.0) >= BUSY_SERVER_CORES or ours >= MOST_CPU_SHARE * run.workers
-    shares = f"asyncli used {ours:.2f}" + ("" if server.cores is None else f", the server {server.cores:.2f}")
-    evidence = (
-        f"this host's {_many(host.cpus, 'CPU was', 'CPUs were')} {min(1.0, host.busy / host.cpus):.0%} busy: {shares}, and other "
-        f"programs {used:.2f} ({_named(host)})"
-    )
     reached = run.plan.rate is not None and not _misses_rate(run, run.total.asked or Asked())
-    if sum(strange.values()) >= MOST_OF_OTHERS * host.cpus:
-        effect = "without them the rate may be higher, and the latencies lower"
-        if reached:
-            effect = "the rate was reached, but their CPU use is in the latencies, which may be lower without them"
-        remedy = "stop those programs, or bench from and on quiet hosts, and run again"
-        return Finding("host_busy", "warning" if busy else "error", f"{evidence}: {effect}", remedy)
-    wrong = "the latencies are too high" if reached else "the rate is too low, and the latencies are too high"
-    remedy = f"if they do not work for the server, {wrong}: stop them, and run again"
-    return Finding("host_busy", "warning", f"{evidence}, which used less before the first connect", remedy)
+    strangers = sum(strange.values()) >= MOST_OF_OTHERS * host.cpus
+    return bench.host_busy(host.cpus, host.busy, ours, server.cores, used, _named(host), strangers, reached, busy)
 
 
-def _named(host: CpuShares) -> str:
+def _named(host: CpuShares) -> list[Taker]:
     """Which others used the most."""
     most = sorted(host.others.items(), key=lambda pair: -pair[1])[:_NAMED]
-    named = []
-    for name, cores in (pair for pair in most if pair[1] >= most[0][1] / 10):
-        pids = host.pids.get(name, ())
-        listed = ", ".join(map(str, pids[:_PIDS_NAMED])) + (" and others" if len(pids) > _PIDS_NAMED else "")
-        who = f"{name}, {'pid' if len(pids) == 1 else 'pids'} {listed}" if pids else name
-        named.append(f"{who}: {cores:.2f}")
-    return "; ".join(named)
+    return [{"name": name, "pids": host.pids.get(name, ()), "cores": cores} for name, cores in most if cores >= most[0][1] / 10]
 
 
-def _of_open_loop(run: BenchRun, asked: Asked) -> Iterable[Finding]:
-    assert run.plan.rate is not None
-    late, tail = run.total.lateness_us.quantile(0.99), run.total.latency_us.quantile(0.99)
-    if late is not None and late / 1000 > MOST_LATENESS_MS:
-        evidence = f"asyncli asked late: p99 {late / 1000:,.0f} ms (bound {MOST_LATENESS_MS:.0f} ms)"
-        yield Finding("generator_saturated_late", "error", evidence, "use more --workers, or a lower --rate")
-    elif late is not None and tail is not None and late > max(_MOST_OF_TAIL * tail, 1000.0):
-        evidence = f"of the total's p99, {tail / 1000:,.1f} ms, asyncli's own lateness may be {late / 1000:,.1f} ms (its p99)"
-        yield Finding(
-            "late_tail", "warning", evidence, "leave more CPU to asyncli; waiting counts from the write, and is the server's"
-        )
+def _of_open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]:
+    late_us, tail_us = run.total.lateness_us.quantile(0.99), run.total.latency_us.quantile(0.99)
+    if late_us is not None and late_us > 1e3 * MOST_LATENESS_MS:
+        yield bench.saturated_late(late_us / 1e6, MOST_LATENESS_MS / 1e3)
+    elif late_us is not None and tail_us is not None and late_us > max(_MOST_OF_TAIL * tail_us, 1000.0):
+        yield bench.late_tail(tail_us / 1e6, late_us / 1e6)
     sent = run.total.sent - asked.resent
     if _misses_rate(run, asked):
-        achieved = f"{sent / run.elapsed_s:,.0f} requests a second were asked in place of {run.plan.rate:,.0f}"
-        evidence = f"{achieved}: no connection was free"
-        yield Finding("rate_missed", "error", evidence, "use more connections (-c), or a lower --rate: the server cannot keep up")
+        yield bench.rate_missed(sent / run.elapsed_s, rate)
     elif asked.queued > 0.01 * sent:
-        evidence = f"{format_count(asked.queued)} of {format_count(sent)} requests had to wait for a connection to be free"
-        yield Finding("requests_queued", "warning", evidence, "use more connections (-c); the wait is part of their latency")
+        yield bench.requests_queued(asked.queued, sent)
 
 
 def _misses_rate(run: BenchRun, asked: Asked) -> bool:
@@ -464,16 +388,7 @@ def _limit(run: BenchRun, asked: Asked) -> Finding | None:
     if ended is None or run.plan.short:
         return None
     median = ended.requests.quantile(0.5) or 0.0
-    if ended.requests.greatest <= 1:
-        evidence = f"the server closes after each answer: it ended {_many(ended.count, 'connection', 'connections')} so"
-        return Finding(
-            "connections_ended", "warning", evidence, "it keeps none alive: --short asks it so, and counts the connects"
-        )
-    evidence = f"the server ended {format_count(ended.count)} connections with notice, after {median:,.0f} answers each (median)"
-    remedy = (
-        "its limit of requests a connection (nginx: keepalive_requests, Apache: MaxKeepAliveRequests); each cost a new connect"
-    )
-    return Finding("connections_ended", "info", evidence, remedy)
+    return bench.connections_ended(ended.count, median, ended.requests.greatest <= 1)
 
 
 def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verdict, str]:
@@ -488,7 +403,7 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     if not total.answered:
         if here := next((one.evidence for one in run.findings if one.code == NOTHING_LISTENS), None):
             return "untested", here
-        why = _by_cause(total.failures) or _by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was asked")
+        why = by_cause(total.failures) or by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was asked")
         return "untested", f"nothing was answered ({why})"
     errors = [one for one in findings if one.severity == "error"]
     if errors:

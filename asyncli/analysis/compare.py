@@ -39,9 +39,23 @@ from asyncli.analysis.sides import sides
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, bounds, summed
+from asyncli.findings.comparison import (
+    compare_asyncli,
+    compare_burst,
+    compare_company,
+    compare_failed,
+    compare_host,
+    compare_incomplete,
+    compare_invalid,
+    compare_lateness,
+    compare_plan,
+    compare_same,
+    compare_sysctls,
+)
+from asyncli.findings.host import host_shared
 from asyncli.plan import Plan, masked
 from asyncli.records import Environment, Finding, Gap, Phase, Sample
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_count, format_duration
 
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
 Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]
@@ -597,11 +611,7 @@ def _bursts(name: str, ticks: Ticks) -> list[Finding]:
     most, at_s = max(lost)
     if most < _BURST * total:
         return []
-    evidence = (
-        f"{name}: {most:,} of its {total:,} losses fell in one second, at {format_duration(at_s)}: one event, which the "
-        "interval of the rate takes for many"
-    )
-    return [Finding("compare_burst", "warning", evidence, "repeat both runs to see whether it comes again")]
+    return [compare_burst(name, most, total, at_s)]
 
 
 # -- two runs
@@ -771,13 +781,6 @@ _ADDRESS = {"plan.urls", "plan.status_url"}
 _LIMITS = ("nofile_hard", "nproc", "file_max", "conntrack_max", "cgroup_memory_limit", "cpu_quota", "superuser")
 
 
-_NAMES = {
-    "local": "both ends on one host", "memory_bytes": "memory", "cpus": "CPUs", "cpu_model": "CPU", "kernel": "Linux",
-    "machine": "architecture", "python": "Python", "workers": "asyncli's workers", "sources": "source addresses",
-    "plan.urls": "URLs", "plan.status_url": "status URL",
-}  # fmt: skip
-
-
 def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     """What a run was of, flat: the server, each key of the plan (``plan.hold_s``), the host, limits and sysctls."""
     server = environment.get("server")
@@ -808,90 +811,39 @@ def differing(runs: Sequence[Measured]) -> list[Differing]:
     return found
 
 
-def in_words(key: str, value: Any) -> str:
-    """A fact's value for reading: ``plan.hold_s`` 600.0 as "10 min"."""
-    if value is None:
-        return "forever" if key == "plan.hold_s" else "not known" if not key.startswith("plan.") else "not set"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
-    if key.endswith("_s") and isinstance(value, int | float):
-        return format_duration(value)
-    if key in ("memory_bytes", "limits.cgroup_memory_limit") and isinstance(value, int | float):
-        return format_bytes(value)
-    return format_count(value) if isinstance(value, int) and key not in ("plan.seed", "plan.server_pid") else str(value)
-
-
 def _findings(runs: Sequence[Measured], differs: Sequence[Differing], differences: Sequence[Difference]) -> list[Finding]:
-    by_key = {one.key: one for one in differs}
+    by_key = {one.key: one.values for one in differs}
+
+    def of(*keys: str) -> dict[str, list[Any]]:
+        return {key: by_key[key] for key in keys if key in by_key}
+
     found = [*chain.from_iterable(map(_trust, runs))]
-    done = [one for key, one in by_key.items() if key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE]
-    if done:
-        evidence = f"these differ in more than the server: {_listed(done)}"
-        found.append(Finding("compare_plan", "warning", evidence, "repeat one of them with the plan of the other"))
-    for code, keys, what, remedy in (
-        ("compare_host", (*_HOST, "local"), "these are from hosts that differ", "run both on the same host"),
-        ("compare_asyncli", _OURS, "these were made by different versions of asyncli", "repeat the older with the newer one"),
+    done = [key for key in by_key if key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE]
+    for made, unlike in (
+        (compare_plan, of(*done)),
+        (compare_host, of(*_HOST, "local")),
+        (compare_asyncli, of(*_OURS)),
+        (compare_sysctls, of(*(key for key in by_key if key.startswith("sysctls.")))),
     ):
-        unlike = [by_key[key] for key in keys if key in by_key]
         if unlike:
-            found.append(Finding(code, "warning", f"{what}: {_listed(unlike)}", remedy))
-    sysctls = [one for key, one in by_key.items() if key.startswith("sysctls.")]
-    if sysctls:
-        evidence = f"the kernel was set differently: {_listed(sysctls)}"
-        found.append(Finding("compare_sysctls", "warning", evidence, "set them alike, and repeat one of them"))
+            found.append(made(unlike))
     known = runs[0].facts.get("server.config_hash") is not None
     if not set(by_key) - _NO_DIFFERENCE - (_ADDRESS if known else set()):
-        found.append(_same(runs))
+        found.append(compare_same(runs[0].facts.get("server.label") or "the server", known))
     late = [one for one in differences if one.key == "lateness.p99" and one.verdict in ("higher", "lower")]
-    found += [_lateness(one) for one in late]
+    found += [compare_lateness(one.between[1], one.verdict == "higher") for one in late]
     return sorted(found, key=lambda one: {"error": 0, "warning": 1, "info": 2}[one.severity])
 
 
 def _trust(run: Measured) -> list[Finding]:
     """What keeps a run's own numbers from being believed."""
-    found = list(run.findings)
-    shared = [one for one in found if one.code == "host_shared"]
-    found = [one for one in found if one.code != "host_shared"]
-    found += [Finding("compare_company", one.severity, f"{run.name}: {one.evidence}", one.remedy) for one in shared]
+    shared = [one for one in run.findings if one.code == host_shared.code]
+    found = [one for one in run.findings if one.code != host_shared.code]
+    found += [compare_company(run.name, **one.fields) for one in shared]
     if run.spoiled:
-        evidence = f"{run.name} is invalid: {run.spoiled}"
-        found.append(Finding("compare_invalid", "error", evidence, "do not rely on its numbers; see its own report"))
+        found.append(compare_invalid(run.name, run.spoiled))
     if not run.complete:
-        right = "" if run.spoiled else "; what it says is right as far as it goes"
-        evidence = f"{run.name} has no end: it goes on, or was killed{right}"
-        found.append(Finding("compare_incomplete", "warning", evidence, "compare runs that came to their end"))
+        found.append(compare_incomplete(run.name, not run.spoiled))
     elif run.verdict == "failed":
-        found.append(Finding("compare_failed", "info", f"{run.name} failed: {run.why}", "see its own report"))
+        found.append(compare_failed(run.name, run.why))
     return found
-
-
-def _listed(differs: Sequence[Differing], most: int = 6) -> str:
-    words = [f"{named(one.key)} {' against '.join(in_words(one.key, value) for value in one.values)}" for one in differs]
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
-
-
-def named(key: str) -> str:
-    """A fact's key as a plan file or flag would name it: ``plan.keepalive_s`` is "keepalive"."""
-    if key in _NAMES:
-        return _NAMES[key]
-    if key.startswith("sysctls."):
-        return key.removeprefix("sysctls.")
-    return key.removeprefix("plan.").removesuffix("_s").replace(".", " ").replace("_", " ")
-
-
-def _same(runs: Sequence[Measured]) -> Finding:
-    server = runs[0].facts.get("server.label") or "the server"
-    if runs[0].facts.get("server.config_hash") is None:
-        evidence = f"nothing that was recorded tells these runs apart ({server}; of its configuration nothing is known)"
-    else:
-        evidence = f"these are runs of the same server ({server}), configuration and plan: what differs is what repeats differ by"
-    return Finding("compare_same", "info", evidence)
-
-
-def _lateness(late: Difference) -> Finding:
-    second = late.between[1]
-    evidence = f"asyncli itself sent its heartbeats {'later' if late.verdict == 'higher' else 'less late'} in {second}"
-    return Finding("compare_lateness", "warning", evidence, "compare runs with the same load on the host")

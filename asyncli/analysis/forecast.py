@@ -18,6 +18,7 @@ import msgspec
 from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, series, within
 from asyncli.analysis.sides import of_ours, sides
+from asyncli.findings.forecast import forecast_far, forecast_unknown
 from asyncli.plan import Plan
 from asyncli.records import FAR, Check, Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count
@@ -88,10 +89,10 @@ def forecast(
     local = where.ends == 2
     by_code = {check.code: check for check in checks}
     before = within(samples, (-math.inf, first_connect(phases, ticks)))
-    room, said, why_not = _room(before, by_code, environment)
+    room, said = _room(before, by_code, environment)
     generator = server_host = None
     if room is None:
-        findings.append(_unknown("memory", why_not, "see the other findings for why it was not read"))
+        findings.append(forecast_unknown(["memory"], "available_not_read", ""))
     else:
         if local:
             found.memory = _in_all("memory", _BOTH_ENDS, costs, before, room, said)
@@ -104,8 +105,8 @@ def forecast(
     if where.far is not None:
         generator = _of_the_client(costs, before, by_code, environment)
     if room is not None and local and (found.memory is None or found.memory.connections is None):
-        why = found.memory.how if found.memory is not None else "what a connection costs on this host is not known"
-        findings.append(_unknown("memory", why, "ramp more slowly or to more connections, on a quiet host"))
+        how = found.memory.how if found.memory is not None else ""
+        findings.append(forecast_unknown(["memory"], "interval_too_wide" if how else "cost_not_known", how))
 
     known = (
         found.memory,
@@ -123,23 +124,12 @@ def forecast(
     lowest = found.ceilings[0] if found.ceilings else None
     found.first = lowest.name if lowest is not None and lowest.connections is not None else None
     names = {one.name for one in ceilings}
-    if missing := [words for name, words in _SERVERS.items() if name not in names]:
+    if missing := [name for name in ("worker_connections", "descriptors") if name not in names]:
         server = environment.get("server")
-        if local and not (isinstance(server, dict) and server.get("pid")):
-            why = "the server's configuration was not read"
-            remedy = "name its main process with --server-pid, so that its limits and configuration can be read"
-        else:
-            why, remedy = "asyncli cannot read this server's configuration from here", ""
-        findings.append(_unknown(" and ".join(missing), why, remedy))
+        named = isinstance(server, dict) and server.get("pid")
+        findings.append(forecast_unknown(missing, "configuration_not_read" if named or not local else "process_not_named", ""))
     findings += _far(found, held_over_time(ticks, phases).values)
     return found, findings
-
-
-_SERVERS = {"worker_connections": "the server's connection slots", "descriptors": "its descriptors"}
-
-
-def _unknown(what: str, why: str, remedy: str) -> Finding:
-    return Finding("forecast_unknown", "info", f"how many connections would fit is not known by {what}: {why}", remedy)
 
 
 def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
@@ -149,25 +139,20 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
     if memory is None or memory.connections is None or most <= 0 or memory.connections <= _FAR * most:
         return []
     many = memory.rounded(memory.connections)
-    evidence = (
-        f"the {format_count(many)} connections that memory would hold are {memory.rounded(many / most):,.0f} times "
-        "what was measured: caches, tables and the server itself may behave otherwise there"
-    )
-    remedy = f"measure nearer to it, with at least -c {_round_up(many / _FAR)}"
-    return [Finding("forecast_far", "info", evidence, remedy)]
+    return [forecast_far(many, memory.rounded(many / most), _round_up(many / _FAR))]
 
 
 # Memory.
 
 
-def _room(before: Sequence[Sample], checks: Mapping[str, Check], environment: Environment) -> tuple[float | None, str, str]:
-    """(bytes for connections, how they were reckoned, why they are not known). ``before``: the samples of the baseline."""
+def _room(before: Sequence[Sample], checks: Mapping[str, Check], environment: Environment) -> tuple[float | None, str]:
+    """(bytes for connections or None, how they were reckoned). ``before``: the samples of the baseline."""
     free = series(before, "host.available_bytes").values
     if not free:
-        return None, "", "the memory available before the first connect was not read"
+        return None, ""
     far = sides(environment).far
     room, said = _beyond_the_reserve(free, (far or environment).get("memory_bytes"))
-    return (*(_in_the_cgroup(room, said, checks) if far is None else (room, said)), "")
+    return _in_the_cgroup(room, said, checks) if far is None else (room, said)
 
 
 def _beyond_the_reserve(free: Sequence[float], total: object) -> tuple[float, str]:

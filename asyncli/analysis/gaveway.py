@@ -21,9 +21,10 @@ from asyncli.analysis.saturation import is_saturated
 from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series, within
 from asyncli.analysis.sides import Sides, of_ours, sides
 from asyncli.analysis.totals import Totals, errors, never_answered
+from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import listed
 from asyncli.plan import Plan
-from asyncli.records import Check, Environment, Finding, Phase, Sample, Severity
+from asyncli.records import Check, Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
@@ -161,10 +162,6 @@ def what_gave_way(seen: Seen) -> list[GaveWay]:
     return found or [_unknown(seen)]
 
 
-#: The finding in place of a forecast.
-GAVE_WAY = "gave_way"
-
-
 # Limits of the server that were read, and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
 
@@ -181,20 +178,18 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     # What failed to connect and did so at a later attempt gave way to nothing.
     if not lost and (not failed or seen.totals.held >= seen.plan.connections):
         return None
-    did = [f"{format_many(lost, 'connection')} {'was' if lost == 1 else 'were'} lost"] if lost else []
-    did += [f"{format_many(failed, 'connect')} failed"] if failed else []
     served, asked, first = served_most(seen.ticks), seen.plan.connections, what_gave_way(seen)[0]
-    where = f"{seen.server} served at most about {format_count(float(f'{served:.2g}'))} of {format_count(asked)} at once; "
-    where = where if 0 < served < asked else ""
-    likely = "" if first.certain or first.side == "unknown" else "it looks as if this gave way: "
     remedy = "see the findings on what was lost, or failed to open" if first.code == _UNKNOWN else first.remedy
-    severity: Severity = "error" if first.certain and first.side == "server" and first.code in _LIMITS else "info"
-    return Finding(GAVE_WAY, severity, f"no forecast, as {' and '.join(did)}: {where}{likely}{first.evidence}", remedy)
+    limit = first.certain and first.side == "server" and first.code in _LIMITS
+    return gave_way(
+        lost, failed, seen.server, served if 0 < served < asked else None, asked,
+        first.side, first.code, first.certain, limit, first.evidence, remedy,
+    )  # fmt: skip
 
 
 def laid_to_limit(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -> list[Finding]:
     """The ``findings``: where a limit was reached, those that only guess at a cause have its remedy."""
-    reached = next((one for one in findings if one.code == GAVE_WAY and one.severity == "error"), None)
+    reached = next((one for one in findings if one.code == gave_way.code and one.severity == "error"), None)
     if reached is None:
         return list(findings)
     known = {f"lost_{one.cause}" for one in diagnoses if one.certain}

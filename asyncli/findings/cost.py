@@ -54,7 +54,7 @@ def descriptors_listed(bytes_per_connection: float, half_width: float) -> Words:
         f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f}) more are in use on this host, which are not counted "
         "above: inodes and dentries of /proc, left by a program that lists /proc/PID/fd, as monitoring agents do that count "
         "descriptors",
-        "reckon with them where such a program runs, or have it count less often",
+        "expect them where such a program runs, or have it count less often",
     )
 
 

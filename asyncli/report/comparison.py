@@ -19,11 +19,10 @@ from asyncli.analysis.compare import (
     Difference,
     Measured,
     hindrance,
-    in_words,
     measure,
-    named,
 )
 from asyncli.errors import PlanError, StoreError
+from asyncli.findings.comparison import in_words, named
 from asyncli.records import SCHEMA, Finding
 from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncli import __version__
-from asyncli.analysis.compare import GROUPS, METHOD, ROWS, RULE, Comparison, Difference, in_words, named
+from asyncli.analysis.compare import GROUPS, METHOD, ROWS, RULE, Comparison, Difference
+from asyncli.findings.comparison import in_words, named
 from asyncli.report import charts
 from asyncli.report.charts import NARROW, PALETTE, WIDE, NothingToDraw, Style
 from asyncli.report.comparison import UNITS, amounts, headline, sentence, server_of, unsaid, verdict_of, words

@@ -17,7 +17,7 @@ from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import of_one_server, outside, without_counters
-from asyncli.analysis.gaveway import GAVE_WAY, laid_to_limit
+from asyncli.analysis.gaveway import laid_to_limit
 from asyncli.analysis.heard import not_heard, unheard
 from asyncli.analysis.moments import SUSPENDED
 from asyncli.analysis.packets import sent_again
@@ -29,6 +29,7 @@ from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram
 from asyncli.findings.cost import CALLED
+from asyncli.findings.forecast import gave_way
 from asyncli.findings.limits import limit_crossed, limit_kept, limit_unknown
 from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
@@ -494,7 +495,7 @@ def _lateness(histogram: Histogram) -> Lateness:
 
 
 # A server that ended, or a limit of it that was reached.
-_EXPLAINS = ("server_ended", GAVE_WAY)
+_EXPLAINS = ("server_ended", gave_way.code)
 
 
 def _once(findings: list[Finding]) -> list[Finding]:

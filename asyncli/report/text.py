@@ -15,12 +15,12 @@ from asyncli.analysis import drift as drifting
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.gaps import measured_s
-from asyncli.analysis.gaveway import GAVE_WAY
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.findings.cost import LEVELS, SETTLED
+from asyncli.findings.forecast import gave_way
 from asyncli.records import GAVE_UP, NOTHING_LISTENS, Environment, Finding
 from asyncli.report.again import command_for_the_server
 from asyncli.report.summary import PhaseSpan, RunPart, Summary
@@ -176,8 +176,8 @@ def _server_not_seen(summary: Summary) -> str:
 def room(summary: Summary) -> str:
     """The other half of the answer: how many would fit and what gives out first, or what gave way; "" where neither is known."""
     found, sentences = summary.forecast, []
-    if summary.connections.opened and (gave_way := next((one for one in summary.findings if one.code == GAVE_WAY), None)):
-        return oneline(f"{gave_way.evidence[:1].upper()}{gave_way.evidence[1:]}.")
+    if summary.connections.opened and (instead := next((one for one in summary.findings if one.code == gave_way.code), None)):
+        return oneline(f"{instead.evidence[:1].upper()}{instead.evidence[1:]}.")
     if not summary.connections.held:
         # Of a server that held none at the end, what else would give out is idle talk.
         return ""
@@ -534,7 +534,7 @@ def _findings(summary: Summary) -> Iterable[RenderableType]:
 
     if shown := _found(summary):
         yield Text("Findings", "bold")
-        yield from (_note(_finding(one, "\n  remedy")) for one in shown)
+        yield from (_note(_finding(one)) for one in shown)
         yield ""
 
 
@@ -547,7 +547,7 @@ def _findings_and_files(summary: Summary, path: str) -> Iterable[RenderableType]
     # The doubts have said it in full.
     found, run = [one for one in _found(summary) if one.code != "host_shared"], summary.run
     told = [one for one in found if one.severity != "info" or one.code == "limit_kept"]
-    yield from (_note(_finding(one, "; remedy")) for one in told)
+    yield from (_note(_finding(one)) for one in told)
     if told:
         yield ""
     notes = len(found) - len(told)
@@ -557,12 +557,13 @@ def _findings_and_files(summary: Summary, path: str) -> Iterable[RenderableType]
     yield Text.assemble("How it is measured: ", ("asyncli explain cost", "bold"))
 
 
-def _finding(finding: Finding, remedy: str) -> Text:
+def _finding(finding: Finding) -> Text:
     from rich.text import Text
 
     text = Text.assemble((finding.severity, SEVERITY_STYLE[finding.severity]), f"  {oneline(finding.evidence)}")
     if finding.remedy:
-        text.append(f"{remedy}: {oneline(finding.remedy)}", "dim")
+        # On a line of its own: a command in it can be copied.
+        text.append(f"\nremedy: {oneline(finding.remedy)}", "dim")
     return text
 
 

@@ -29,12 +29,11 @@ from asyncli.analysis.compare import (
     differing,
     hindrance,
     holm,
-    in_words,
     measure,
-    named,
     rates_differ,
 )
 from asyncli.core.histogram import Histogram, bucket
+from asyncli.findings.comparison import in_words, named
 from asyncli.records import Deaths, Sample, Tick
 from asyncli.store.reader import Run
 
