@@ -28,6 +28,7 @@ from asyncli.collect.status import StatusReader
 from asyncli.environment import look_around
 from asyncli.errors import AsyncliError, EngineError, PeerError, StoreError
 from asyncli.findings.capacity import not_at_rest, server_gone
+from asyncli.metrics import HOST_AVAILABLE_BYTES, KERNEL_TCP_ALLOC, STATUS_ACTIVE
 from asyncli.plan import MOST_CONNECTIONS, Plan, shown_plan
 from asyncli.preflight import refusals, refuse
 from asyncli.preflight.checks import host_checks
@@ -119,7 +120,7 @@ class CapacitySearch:
         #: Where nothing listens, before the first step.
         self.unheard: Finding | None = None
         self._memory: int | None = None
-        self._own = "host.available_bytes"
+        self._own = HOST_AVAILABLE_BYTES
         self._began = datetime.datetime.now(datetime.UTC)
         self._zero = time.monotonic()
 
@@ -205,7 +206,7 @@ class CapacitySearch:
         self._memory = limits.memory_total
         spread, checks, _ = await look_at(plan)
         watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
-        self._own = of_ours("host.available_bytes", watched)
+        self._own = of_ours(HOST_AVAILABLE_BYTES, watched)
         if not self.plan.force:
             refuse([one for one in checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
             if spread.local:
@@ -254,7 +255,7 @@ class _Guard:
     of what is available on it.
     """
 
-    def __init__(self, onlooker: Onlooker, total: int | None, own: str = "host.available_bytes") -> None:
+    def __init__(self, onlooker: Onlooker, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
         self.stop: Callable[[str], None] = lambda _: None
         self._to, self._total, self._own = onlooker, total, own
         self._before: float | None = None
@@ -351,16 +352,16 @@ class _Rest:
                 latest = (await self._link.hello(measure=False)).latest
             except PeerError:
                 return None
-            self._counts = "status.active" in latest
-            return latest.get("status.active", latest.get("kernel.tcp_alloc", 0.0))
+            self._counts = STATUS_ACTIVE in latest
+            return latest.get(STATUS_ACTIVE, latest.get(KERNEL_TCP_ALLOC, 0.0))
         if self._status is not None:
             try:
-                return (await self._status.read()).get("status.active", 0.0)
+                return (await self._status.read()).get(STATUS_ACTIVE, 0.0)
             except PeerError:
                 return None
         if not self._local:
             return 0.0
-        return (await asyncio.to_thread(read_counters)).values.get("kernel.tcp_alloc", 0.0)
+        return (await asyncio.to_thread(read_counters)).values.get(KERNEL_TCP_ALLOC, 0.0)
 
     async def close(self) -> None:
         if self._link is not None:

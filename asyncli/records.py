@@ -274,66 +274,6 @@ class Sample(msgspec.Struct):
     values: dict[str, float]
 
 
-#: Every metric a sample may hold, with its meaning. Families end in a dot and stand for many names.
-METRICS: dict[str, str] = {
-    "status.active": "connections the server says are open, our poller's own included",
-    "status.accepts": "connections the server has accepted since its start",
-    "status.handled": "connections the server has handled since its start",
-    "status.requests": "requests since the server's start, our polls included",
-    "status.reading": "connections in which the server reads a request",
-    "status.writing": "connections in which the server writes an answer",
-    "status.waiting": "idle keep-alive connections",
-    "status.busy": "Apache's processes or threads that serve a connection or a request",
-    "status.idle": "Apache's processes or threads that wait for one",
-    "status.limit": "sessions that HAProxy's frontends may have (slim)",
-    "status.polls": "status requests we have sent since our start: the server counts them as requests",
-    "status.unanswered": "of these, those that no page answered: the server may have counted them or not",
-    "status.connects": "connections our polls have made: the server counts each as one accept",
-    "server.processes": "processes of the server",
-    "server.threads": "threads of the server",
-    "server.ended": "processes of the server that ended since our start: a reload ends all workers, a crash one",
-    "server.pss_bytes": "proportional set size, summed over the server's processes",
-    "server.uss_bytes": "private memory, summed over the server's processes",
-    "server.anon_shmem_bytes": "PSS of anonymous and shared memory, swapped out or not, summed; no pages of files",
-    "server.rss_bytes": "resident set size, summed (counts shared pages many times)",
-    "server.cpu_s": "user and system time of the server's processes since their start",
-    "server.descriptors": "descriptors of that process of the server which has most of its limit in use",
-    "server.descriptors_limit": "the limit of that process",
-    "server.group_bytes": "memory of the server's control group without its page cache, where the group has a limit",
-    "server.group_limit_bytes": "the tightest limit of that group and of those above it",
-    "server.group_killed": "processes of that group that the kernel ended for want of memory, since it was made",
-    "generator.processes": "processes of the generator: host and workers",
-    "generator.uss_bytes": "private memory of host and workers",
-    "generator.pss_bytes": "proportional set size of host and workers",
-    "generator.cpu_s": "user and system time of host and workers",
-    "session.uss_bytes": "private memory of the session process (collector, run file, screen)",
-    "session.cpu_s": "user and system time of the session process",
-    "kernel.socket_bytes": "slab objects in use of the socket family (TCP, sock_inode_cache, filp, dentry, epoll...)",
-    "kernel.socket_slab_bytes": "pages held by those slabs: the upper bound",
-    "kernel.listing_bytes": "inodes and dentries of /proc: what a program that lists /proc/PID/fd leaves for each descriptor",
-    "kernel.slab.": "bytes in use of one cache of the socket family, by its own name",
-    "kernel.tcp_inuse": "TCP sockets in use (sockstat)",
-    "kernel.tcp_orphan": "orphaned TCP sockets",
-    "kernel.tcp_tw": "sockets in TIME_WAIT",
-    "kernel.tcp_alloc": "allocated TCP sockets",
-    "kernel.tcp_mem_bytes": "pages of queued TCP buffers, host-wide; noisy, and part of slab: never added to it",
-    "host.used_bytes": "MemTotal - MemFree - Buffers - (Cached - Shmem) - host.cpu_lists_bytes",
-    "host.cpu_lists_bytes": "free pages on the CPUs' own lists, which MemFree does not count (zoneinfo)",
-    "host.free_bytes": "MemFree",
-    "host.available_bytes": "MemAvailable",
-    "host.slab_bytes": "Slab of meminfo",
-    "host.pagetable_bytes": "PageTables of meminfo",
-    "host.cpu_busy_s": "CPU seconds of the host that were not idle, all cores",
-    "agent.uss_bytes": "private memory of the agent that samples the server's host",
-    "agent.cpu_s": "user and system time of that agent",
-    "client.": "the same of asyncli's own host, where an agent samples the server's: client.host..., client.tcp...",
-    "clock.suspended_s": "seconds that this machine was suspended; a value each time that it woke",
-    "silent.": "seconds that this client host of a cluster had said nothing; a value each time that it spoke again",
-    "tcp.": "a TCP extension counter since boot: ListenOverflows, ListenDrops, TCPTimeWaitOverflow, RetransSegs...",
-    "probe.": "seconds that one round of this probe took",
-}
-
-
 #: What a hypervisor gave to other machines (proc_stat(5), steal), among the programs of :class:`CpuShares`.
 STOLEN = "the hypervisor (steal)"
 
@@ -368,9 +308,6 @@ class Check(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         tidy(self)
 
-
-#: The family of METRICS that says how long a client host was silent.
-SILENT = "silent."
 
 #: Checks of the server's host, where that is another one, have codes that begin so.
 FAR = "far_"

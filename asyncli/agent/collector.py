@@ -28,9 +28,22 @@ from asyncli.engine.spread import Spread
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten
 from asyncli.findings.agents import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
+from asyncli.metrics import (
+    AGENT_CPU_S,
+    CLIENT,
+    KERNEL_TCP_INUSE,
+    KERNEL_TCP_ORPHAN,
+    KERNEL_TCP_TW,
+    METRICS,
+    SERVER_ENDED,
+    STATUS_CONNECTS,
+    STATUS_POLLS,
+    STATUS_UNANSWERED,
+    TCP,
+)
 from asyncli.plan import Plan
 from asyncli.preflight import examine_far
-from asyncli.records import METRICS, Check, Finding, Sample
+from asyncli.records import Check, Finding, Sample
 from asyncli.units import format_duration
 
 _EVERY_S = 1.0
@@ -46,9 +59,9 @@ _FUTURE_S = 10.0
 # A sample may come so far (s) behind the one before it: as the clock is known a little better, beside that of a border.
 _BEHIND_S = 0.1
 #: What the agent counts from its own start: where it is started anew in a run, it goes on from where it was.
-_ITS_OWN = ("status.polls", "status.connects", "status.unanswered", "server.ended", "agent.cpu_s")
+_ITS_OWN = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, AGENT_CPU_S)
 _FAMILIES = tuple(name for name in METRICS if name.endswith("."))
-_NEAR = ("tcp.", "kernel.tcp_inuse", "kernel.tcp_orphan", "kernel.tcp_tw")
+_NEAR = (TCP, KERNEL_TCP_INUSE, KERNEL_TCP_ORPHAN, KERNEL_TCP_TW)
 Read = Callable[[], Reading]
 
 
@@ -232,9 +245,9 @@ class AgentCollector:
         self._hello, self._after, self._anew = hello, 0, True
         begun_s = self._on_our_clock(hello.started_s)
         self._before = dict(self._counted)
-        if math.isfinite(self._last_s) and "status.polls" in self._counted:
+        if math.isfinite(self._last_s) and STATUS_POLLS in self._counted:
             # Counted among those of which the server may have seen none or all.
-            for name in ("status.polls", "status.unanswered"):
+            for name in (STATUS_POLLS, STATUS_UNANSWERED):
                 self._before[name] += max(0.0, math.ceil(begun_s - self._last_s) + 1.0)
         self._tell(agent_restarted(self._link.url, begun_s))
 
@@ -336,4 +349,4 @@ def _of_the_client(reading: Reading, *, near_only: bool = False) -> Reading:
     """The same under names of this host's own; ``near_only``: what each network namespace has for itself. What cannot be read of
     it has no finding: no number of the report wants it."""
     kept = {name: value for name, value in reading.values.items() if not near_only or name.startswith(_NEAR)}
-    return Reading({f"client.{name}": value for name, value in kept.items()})
+    return Reading({f"{CLIENT}{name}": value for name, value in kept.items()})

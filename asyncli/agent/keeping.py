@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from asyncli.agent.wire import KEEPS_S, LEASE_S, MOST_ROWS, Row, Said, numbers
 from asyncli.findings import rewritten
+from asyncli.metrics import PROBE
 from asyncli.records import Finding, Sample
 
 # Beside the ring's ten minutes, whatever the clock does: one a second, and the borders of phases.
@@ -38,8 +39,8 @@ class Ring:
         """Keep one. What names a soak's session is the agent's own process here, and there is no generator."""
         values = {}
         for name, value in numbers(sample.values).items():
-            if not name.startswith(("generator.", "probe.generator")):
-                values[name.replace("session", "agent", 1) if name.startswith(("session.", "probe.session")) else name] = value
+            if not name.startswith(("generator.", f"{PROBE}generator")):
+                values[name.replace("session", "agent", 1) if name.startswith(("session.", f"{PROBE}session")) else name] = value
         self.newest += 1
         self._rows.append(Row(self.newest, sample.t_s, values))
         self._latest.update((name, (sample.t_s, value)) for name, value in values.items())

@@ -14,6 +14,7 @@ from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.findings import bench
 from asyncli.findings.bench import Taker, by_cause
+from asyncli.metrics import SERVER_CPU_S
 from asyncli.records import NOTHING_LISTENS, STOLEN, Asked, CpuShares, Environment, Finding
 from asyncli.units import format_count, format_duration
 
@@ -260,10 +261,10 @@ def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) 
 
 def _server(run: BenchRun) -> Spent:
     """The server's CPU from the first to the last sample: all its processes, those that ended too."""
-    of_server = [one.values for one in run.samples if "server.cpu_s" in one.values]
+    of_server = [one.values for one in run.samples if SERVER_CPU_S in one.values]
     if len(of_server) < 2:
         return Spent(None, None, None, None, None)
-    cpu_s = of_server[-1]["server.cpu_s"] - of_server[0]["server.cpu_s"]
+    cpu_s = of_server[-1][SERVER_CPU_S] - of_server[0][SERVER_CPU_S]
     return _spent(cpu_s, None, run.total.answered, run.elapsed_s)
 
 

@@ -12,6 +12,7 @@ from asyncli.analysis.series import Ticks, end_of_hold, first_connect, series
 from asyncli.analysis.sides import of_ours, sides
 from asyncli.analysis.totals import Totals
 from asyncli.findings.host import host_busy, host_shared
+from asyncli.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
 from asyncli.records import Environment, Finding, Phase, Sample
 
 # Sockets of daemons come and go by the dozen; and a share of ours below this moves no number that we print by more.
@@ -29,12 +30,12 @@ def others_cores(samples: Sequence[Sample], environment: Environment, start_s: f
 
     None where too little was read, or where the server is on that host and its share is not known.
     """
-    busy = _cores(samples, of_ours("host.cpu_busy_s", environment), start_s, stop_s)
-    server = _cores(samples, "server.cpu_s", start_s, stop_s) if environment.get("local") is True else 0.0
+    busy = _cores(samples, of_ours(HOST_CPU_BUSY_S, environment), start_s, stop_s)
+    server = _cores(samples, SERVER_CPU_S, start_s, stop_s) if environment.get("local") is True else 0.0
     if busy is None or server is None:
         return None
     # Before the first connect there may be no generator.
-    ours = (_cores(samples, name, start_s, stop_s) or 0.0 for name in ("generator.cpu_s", "session.cpu_s"))
+    ours = (_cores(samples, name, start_s, stop_s) or 0.0 for name in (GENERATOR_CPU_S, SESSION_CPU_S))
     return max(0.0, busy - server - sum(ours))
 
 
@@ -51,7 +52,7 @@ def cpus_taken(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample],
     What used less before the first connect, or was not seen then, may be the server's backend.
     """
     start, stop, cpus = first_connect(phases, ticks), end_of_hold(phases, ticks, samples), environment.get("cpus")
-    busy = _cores(samples, of_ours("host.cpu_busy_s", environment), start, stop)
+    busy = _cores(samples, of_ours(HOST_CPU_BUSY_S, environment), start, stop)
     before, then = (others_cores(samples, environment, *span) for span in ((-math.inf, start), (start, stop)))
     if not isinstance(cpus, int | float) or busy is None or then is None or busy < MOST_CPU_SHARE * cpus:
         return []
@@ -68,7 +69,7 @@ def company(
     By sockstat's ``alloc``, which counts the sockets of both families in every network namespace, as the slabs do: it
     should rise by as many as we hold, twice that where the server is on this host.
     """
-    allocated = series(samples, "kernel.tcp_alloc")
+    allocated = series(samples, KERNEL_TCP_ALLOC)
     start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
     before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - _STALE_S))
     if before is None or after is None or not math.isfinite(start):

@@ -53,6 +53,7 @@ from asyncli.findings.comparison import (
     compare_sysctls,
 )
 from asyncli.findings.host import host_shared
+from asyncli.metrics import SERVER_CPU_S
 from asyncli.plan import Plan, masked
 from asyncli.records import Environment, Finding, Gap, Phase, Sample
 from asyncli.units import format_count, format_duration
@@ -448,7 +449,7 @@ def _per(run: Records, start_s: float, end_s: float, counted: str, name: str) ->
     """
     from scipy.special import stdtrit
 
-    cpu = series(run.samples, "server.cpu_s").between(start_s, end_s)
+    cpu = series(run.samples, SERVER_CPU_S).between(start_s, end_s)
     if not len(cpu):
         return "the CPU time of the server's processes was not read"
     # Both ends must be readings: beyond them nothing is known.

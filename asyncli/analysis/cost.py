@@ -33,6 +33,16 @@ from asyncli.findings.cost import (
     plateau_unsettled,
     plateaus_too_few,
 )
+from asyncli.metrics import (
+    GENERATOR_USS_BYTES,
+    HOST_USED_BYTES,
+    KERNEL_LISTING_BYTES,
+    KERNEL_SOCKET_BYTES,
+    KERNEL_TCP_MEM_BYTES,
+    SERVER_PSS_BYTES,
+    SERVER_RSS_BYTES,
+    STATUS_ACTIVE,
+)
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes
@@ -386,11 +396,11 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
     ramp = within(samples, (-math.inf, ours.until_s))
     user, kind = server_memory(ramp)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
-    kernel = series(ramp, "kernel.socket_bytes")
-    queued = series(ramp, "kernel.tcp_mem_bytes")
-    generator = series(ramp, "generator.uss_bytes")
-    host, in_use = series(ramp, "host.used_bytes"), " of memory in use"
-    listing = series(ramp, "kernel.listing_bytes")
+    kernel = series(ramp, KERNEL_SOCKET_BYTES)
+    queued = series(ramp, KERNEL_TCP_MEM_BYTES)
+    generator = series(ramp, GENERATOR_USS_BYTES)
+    host, in_use = series(ramp, HOST_USED_BYTES), " of memory in use"
+    listing = series(ramp, KERNEL_LISTING_BYTES)
     listed = shared.fit("listing", listing)
     if isinstance(listed, Fit) and listed.cost.ci95[0] > _LISTING_THAT_TELLS:
         # Another program's doing, in bursts, and in proportion to the connections: left in, it would be taken for their cost.
@@ -420,7 +430,7 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
     result.generator_user = one("generator_user", ours.fit("generator_user", generator, note=" of USS"))
     result.host_total = one("host_total", shared.fit("host_total", host, note=in_use))
     if where.far is not None:
-        client = ours.fit("client_total", series(ramp, of_ours("host.used_bytes", environment)), note=" of memory in use")
+        client = ours.fit("client_total", series(ramp, of_ours(HOST_USED_BYTES, environment)), note=" of memory in use")
         result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
@@ -446,8 +456,8 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
 
 def server_memory(samples: Sequence[Sample]) -> tuple[Series, str]:
     """The memory of the server's processes over time, and what kind it is: "PSS", or "RSS" where that was not read."""
-    user = series(samples, "server.pss_bytes")
-    return (user, "PSS") if len(user) else (series(samples, "server.rss_bytes"), "RSS")
+    user = series(samples, SERVER_PSS_BYTES)
+    return (user, "PSS") if len(user) else (series(samples, SERVER_RSS_BYTES), "RSS")
 
 
 def residue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], *, listed: bool = False) -> Residue:
@@ -471,15 +481,15 @@ def residue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], *,
     samples = within(samples, (-math.inf, start), (begin, math.inf))
     for name, metric in (
         ("server_user", server_memory(samples)[0]),
-        ("kernel", series(samples, "kernel.socket_bytes")),
-        ("host_total", series(samples, "host.used_bytes")),
+        ("kernel", series(samples, KERNEL_SOCKET_BYTES)),
+        ("host_total", series(samples, HOST_USED_BYTES)),
     ):
         grown = risen(metric)
         if grown is not None:
             at_s, more = grown
             setattr(found, name, more)
             found.after_s = max(found.after_s or 0.0, at_s - begin)
-    listing = risen(series(samples, "kernel.listing_bytes"))
+    listing = risen(series(samples, KERNEL_LISTING_BYTES))
     if listed and found.host_total is not None and listing is not None:
         found.host_total -= listing[1]
     return found
@@ -523,7 +533,7 @@ def _minus(whole: Series, parts: Sequence[Series]) -> Series:
 
 def _server_count(samples: Sequence[Sample], held: Series, phases: Sequence[Phase], ticks: Ticks) -> Series | None:
     """The server's active connections less our poller, where other clients use it too; None where all are ours."""
-    active = series(samples, "status.active")
+    active = series(samples, STATUS_ACTIVE)
     start = first_connect(phases, ticks)
     most = max(held.values)
     bound = max(_OTHERS, _OTHERS_SHARE * most)

@@ -12,6 +12,7 @@ from asyncli.analysis.totals import Totals, errors
 from asyncli.analysis.witness import cuts
 from asyncli.findings import losses
 from asyncli.findings.losses import Incident, Told
+from asyncli.metrics import TCP
 from asyncli.records import Environment, Finding, Phase, Sample, Tick
 
 # Failures that a client host meets whose own way is cut.
@@ -79,7 +80,7 @@ def listen_queue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample
         return found
     stop = end_of_hold(phases, ticks, samples)
     for what in ("Overflows", "Drops"):
-        counter = series(samples, f"tcp.Listen{what}")
+        counter = series(samples, f"{TCP}Listen{what}")
         first, last = counter.first(), counter.last(until_s=stop)
         if first is not None and last is not None and last > first:
             found.append(losses.listen(what.lower(), last - first, where.host))

@@ -21,6 +21,20 @@ import msgspec
 
 from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
+from asyncli.metrics import (
+    GENERATOR_USS_BYTES,
+    HOST_AVAILABLE_BYTES,
+    HOST_USED_BYTES,
+    KERNEL_LISTING_BYTES,
+    KERNEL_SOCKET_BYTES,
+    SERVER_ANON_SHMEM_BYTES,
+    SERVER_ENDED,
+    SERVER_PROCESSES,
+    SERVER_PSS_BYTES,
+    SERVER_RSS_BYTES,
+    SERVER_USS_BYTES,
+    STATUS_ACCEPTS,
+)
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_duration
@@ -61,14 +75,14 @@ _PAGE = 4096.0
 #: hold of 100,000 connections on nginx it fell by 230 kB within two seconds, while nothing private changed by a byte in ten
 #: minutes. Private memory alone would hide what its processes share.
 SOURCES: dict[MetricName, tuple[str, ...]] = {
-    "server_user": ("server.anon_shmem_bytes", "server.uss_bytes", "server.pss_bytes", "server.rss_bytes"),
-    "kernel": ("kernel.socket_bytes",),
-    "generator_user": ("generator.uss_bytes",),
-    "host_total": ("host.used_bytes",),
+    "server_user": (SERVER_ANON_SHMEM_BYTES, SERVER_USS_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES),
+    "kernel": (KERNEL_SOCKET_BYTES,),
+    "generator_user": (GENERATOR_USS_BYTES,),
+    "host_total": (HOST_USED_BYTES,),
 }
 # What of the server's memory these leave out (of files; of private memory also what is shared) is in both of these. What both
 # grow by is the server's doing: PSS alone another program moves that unmaps the same files, RSS alone one process more.
-_WIDER = ("server.pss_bytes", "server.rss_bytes")
+_WIDER = (SERVER_PSS_BYTES, SERVER_RSS_BYTES)
 
 RULE = (
     "the slope through the medians of each minute of the hold (Theil-Sen), less its first --keepalive seconds, in which "
@@ -282,7 +296,7 @@ def drifts(
             cuts = starts_anew if of_server else ()
             found[name] = look.at(metric, follows=name == "kernel", cuts=cuts, wider=wider, slow=name in _SLOW_TO_TELL)
             found[name].metric = found[name].metric or source
-    available = series(samples, "host.available_bytes").last(until_s=end)
+    available = series(samples, HOST_AVAILABLE_BYTES).last(until_s=end)
     grown = [_grows(name, found[name], available) for name in found if _worth_saying(name, found)]
     return found, [*grown, *_unknown({name: one for name, one in found.items() if one.bytes_per_hour is None})]
 
@@ -307,7 +321,7 @@ def source_of(samples: Sequence[Sample], name: MetricName) -> str:
 def drifting(samples: Sequence[Sample], source: str) -> Series:
     """The memory ``source`` over time, of the host without inodes of /proc; empty where it was not sampled."""
     metric = series(samples, source)
-    listing = series(samples, "kernel.listing_bytes") if source == "host.used_bytes" else Series()
+    listing = series(samples, KERNEL_LISTING_BYTES) if source == HOST_USED_BYTES else Series()
     return _less(metric, listing) if len(listing) else metric
 
 
@@ -471,7 +485,7 @@ def _restarts(samples: Sequence[Sample]) -> list[float]:
 
     By its counters; and, where no page shows them, by half of its processes or more ending at once.
     """
-    accepts, ended, processes = (series(samples, name) for name in ("status.accepts", "server.ended", "server.processes"))
+    accepts, ended, processes = (series(samples, name) for name in (STATUS_ACCEPTS, SERVER_ENDED, SERVER_PROCESSES))
     found = {accepts.t_s[place] for place in began_anew(accepts.values)}
     for (_, before), (t_s, after) in pairwise(zip(ended.t_s, ended.values, strict=True)):
         if after > before and after - before >= 0.5 * (processes.last(t_s) or math.inf):

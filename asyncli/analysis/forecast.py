@@ -19,6 +19,7 @@ from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, series, within
 from asyncli.analysis.sides import of_ours, sides
 from asyncli.findings.forecast import forecast_far, forecast_unknown
+from asyncli.metrics import HOST_AVAILABLE_BYTES, HOST_USED_BYTES, KERNEL_LISTING_BYTES, KERNEL_SOCKET_BYTES, SERVER_PROCESSES
 from asyncli.plan import Plan
 from asyncli.records import FAR, Check, Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count
@@ -147,7 +148,7 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
 
 def _room(before: Sequence[Sample], checks: Mapping[str, Check], environment: Environment) -> tuple[float | None, str]:
     """(bytes for connections or None, how they were reckoned). ``before``: the samples of the baseline."""
-    free = series(before, "host.available_bytes").values
+    free = series(before, HOST_AVAILABLE_BYTES).values
     if not free:
         return None, ""
     far = sides(environment).far
@@ -179,11 +180,11 @@ def _of_the_client(
 ) -> Ceiling | None:
     """asyncli's own host, where an agent watches the server's; None where it was not sampled."""
     total = costs.client_total
-    free = series(before, of_ours("host.available_bytes", environment)).values
+    free = series(before, of_ours(HOST_AVAILABLE_BYTES, environment)).values
     if total is None or not free:
         return None
     room, said = _in_the_cgroup(*_beyond_the_reserve(free, environment.get("memory_bytes")), checks)
-    room, said = _less_once(room, said, total.fixed_bytes - _level(series(before, of_ours("host.used_bytes", environment))))
+    room, said = _less_once(room, said, total.fixed_bytes - _level(series(before, of_ours(HOST_USED_BYTES, environment))))
     how = f"asyncli's own host, {_OUR_END}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
     return _by_memory("generator", room, total.bytes_per_connection, total.ci95, how)
 
@@ -203,8 +204,8 @@ def _in_all(
         # Two levels of a whole host hold what its other programs did between them.
         return None
     listed = any(one.code == "descriptors_listed" for one in costs.findings)
-    inodes = series(before, "kernel.listing_bytes").values if listed else []
-    there = _level(series(before, "host.used_bytes")) - (statistics.median(inodes) if inodes else 0.0)
+    inodes = series(before, KERNEL_LISTING_BYTES).values if listed else []
+    there = _level(series(before, HOST_USED_BYTES)) - (statistics.median(inodes) if inodes else 0.0)
     room, said = _less_once(room, said, total.fixed_bytes - there)
     how = f"{host}, {where}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
     if listed:
@@ -234,7 +235,7 @@ def _server_alone(costs: Costs, before: Sequence[Sample], ends: int, room: float
     if user is None or kernel is None or user.of_levels:
         # Two levels say nothing of what would be left over.
         return None
-    there = _level(server_memory(before)[0]) + _level(series(before, "kernel.socket_bytes")) / ends
+    there = _level(server_memory(before)[0]) + _level(series(before, KERNEL_SOCKET_BYTES)) / ends
     room, said = _less_once(room, said, user.fixed_bytes + kernel.fixed_bytes - there)
     own = user.bytes_per_connection + kernel.bytes_per_connection
     # The two errors may go together, so they are added as they are.
@@ -292,7 +293,7 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
 def _descriptors_in_use(samples: Sequence[Sample], phases: Sequence[Phase], ticks: Ticks) -> Ceiling | None:
     """By RLIMIT_NOFILE of the server's fullest process, and how its open ones rose with the connections."""
     limit, used = (series(samples, f"server.{name}") for name in ("descriptors_limit", "descriptors"))
-    most, processes = max(held_over_time(ticks, phases).values, default=0.0), series(samples, "server.processes")
+    most, processes = max(held_over_time(ticks, phases).values, default=0.0), series(samples, SERVER_PROCESSES)
     may = limit.last()
     start = first_connect(phases, ticks)
     begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)

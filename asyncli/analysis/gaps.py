@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from asyncli.analysis.series import Ticks, end_of_hold, phase, within
 from asyncli.analysis.sides import sides
+from asyncli.metrics import HOST_USED_BYTES, STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS
 from asyncli.records import SERVER_CHANGED, Environment, Gap, Phase, Sample, Span, left_out_s
 
 # What the server has counted between our last record and our end nobody can compare.
-_COUNTERS = ("status.accepts", "status.handled", "status.requests")
+_COUNTERS = (STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS)
 
 
 Records = tuple[Sequence[Phase], Ticks, Sequence[Sample]]
@@ -38,7 +39,7 @@ def of_one_server(samples: Sequence[Sample], environment: Environment) -> Sequen
     changed_s = _changed_s(environment)
     if changed_s is None:
         return samples
-    of_it = ("server.", "host.used_bytes") if sides(environment).server else ("server.",)
+    of_it = ("server.", HOST_USED_BYTES) if sides(environment).server else ("server.",)
     return [
         Sample(one.t_s, {name: value for name, value in one.values.items() if not name.startswith(of_it)})
         if one.t_s <= changed_s

@@ -23,6 +23,30 @@ from asyncli.analysis.sides import Sides, of_ours, sides
 from asyncli.analysis.totals import Totals, errors, never_answered
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import listed
+from asyncli.metrics import (
+    GENERATOR_CPU_S,
+    GENERATOR_USS_BYTES,
+    HOST_AVAILABLE_BYTES,
+    HOST_CPU_BUSY_S,
+    KERNEL_SOCKET_BYTES,
+    SERVER_CPU_S,
+    SERVER_DESCRIPTORS,
+    SERVER_DESCRIPTORS_LIMIT,
+    SERVER_GROUP_BYTES,
+    SERVER_GROUP_KILLED,
+    SERVER_GROUP_LIMIT_BYTES,
+    SERVER_PSS_BYTES,
+    SERVER_THREADS,
+    STATUS_ACCEPTS,
+    STATUS_ACTIVE,
+    STATUS_BUSY,
+    STATUS_CONNECTS,
+    STATUS_HANDLED,
+    STATUS_IDLE,
+    STATUS_LIMIT,
+    TCP,
+    TCP_RETRANS_SEGS,
+)
 from asyncli.plan import Plan
 from asyncli.records import Check, Environment, Finding, Phase, Sample
 from asyncli.units import format_bytes, format_count, format_many
@@ -202,8 +226,8 @@ def laid_to_limit(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -
 
 def _both_busy(seen: Seen) -> Iterator[GaveWay]:
     """All CPUs of a host that server and asyncli share, where that made either late."""
-    cpus, busy = _number(seen.environment.get("cpus")), seen.cores("host.cpu_busy_s")
-    server, ours = seen.cores("server.cpu_s"), seen.cores("generator.cpu_s")
+    cpus, busy = _number(seen.environment.get("cpus")), seen.cores(HOST_CPU_BUSY_S)
+    server, ours = seen.cores(SERVER_CPU_S), seen.cores(GENERATOR_CPU_S)
     if not seen.local or cpus is None or busy is None or ours is None or busy < _BUSY * cpus:
         return
     # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it.
@@ -248,15 +272,15 @@ def _starved(seen: Seen) -> Iterator[GaveWay]:
 
 def _host_memory(seen: Seen) -> Iterator[GaveWay]:
     """A host that had less memory left than must stay: the server's elsewhere, or asyncli's own."""
-    far, takers = seen.sides.far, {"server.pss_bytes": seen.server, "kernel.socket_bytes": "the kernel's sockets"}
+    far, takers = seen.sides.far, {SERVER_PSS_BYTES: seen.server, KERNEL_SOCKET_BYTES: "the kernel's sockets"}
     if far is not None:
         total = _number(far.get("memory_bytes"))
-        if evidence := _short_of_memory(seen, "the server's host", total, "host.available_bytes", takers):
+        if evidence := _short_of_memory(seen, "the server's host", total, HOST_AVAILABLE_BYTES, takers):
             yield GaveWay("server", "host_memory", evidence, "give it more memory, or make a connection cheaper")
     total = _number(seen.environment.get("memory_bytes"))
     # Of what took how much, what was sampled is of the server's host, where that is another one.
-    takers = {} if far is not None else {**takers, "generator.uss_bytes": "asyncli"}
-    if evidence := _short_of_memory(seen, "this host", total, seen.ours("host.available_bytes"), takers):
+    takers = {} if far is not None else {**takers, GENERATOR_USS_BYTES: "asyncli"}
+    if evidence := _short_of_memory(seen, "this host", total, seen.ours(HOST_AVAILABLE_BYTES), takers):
         yield GaveWay("host", "memory", evidence, "run asyncli on another host, or where there is more memory")
 
 
@@ -276,8 +300,8 @@ def _short_of_memory(seen: Seen, who: str, total: float | None, available: str, 
 
 
 def _server_memory(seen: Seen) -> Iterator[GaveWay]:
-    killed = seen.rise("server.group_killed", to_end=True)
-    limit, most = seen.metric("server.group_limit_bytes").last(), max(seen.metric("server.group_bytes").values, default=0.0)
+    killed = seen.rise(SERVER_GROUP_KILLED, to_end=True)
+    limit, most = seen.metric(SERVER_GROUP_LIMIT_BYTES).last(), max(seen.metric(SERVER_GROUP_BYTES).values, default=0.0)
     if limit is None or (not killed and most < _FULL_GROUP * limit):
         return
     room = f"its control group may use {format_bytes(limit)}, and used {format_bytes(most)}"
@@ -291,8 +315,8 @@ def _slots(seen: Seen) -> Iterator[GaveWay]:
     for one in seen.diagnoses:
         if one.code == "idle_reuse" and one.certain:
             yield GaveWay("server", "slots", one.evidence, one.remedy)
-    refused = seen.rise("status.accepts") - seen.rise("status.handled")
-    if seen.metric("status.handled").values and refused >= 1:
+    refused = seen.rise(STATUS_ACCEPTS) - seen.rise(STATUS_HANDLED)
+    if seen.metric(STATUS_HANDLED).values and refused >= 1:
         evidence = f"{seen.server} accepted {format_count(refused)} connections and closed them at once: it had no slot left"
         yield GaveWay("server", "slots", evidence, "raise its limit on connections (nginx: worker_connections)")
 
@@ -300,12 +324,12 @@ def _slots(seen: Seen) -> Iterator[GaveWay]:
 def _places(seen: Seen) -> Iterator[GaveWay]:
     """What a status page tells of a server's own limit: HAProxy's sessions, Apache's processes or threads."""
     stop = end_of_hold(seen.phases, seen.ticks, seen.samples)
-    limit, most = seen.metric("status.limit").last(), max(seen.metric("status.active").values, default=0.0)
+    limit, most = seen.metric(STATUS_LIMIT).last(), max(seen.metric(STATUS_ACTIVE).values, default=0.0)
     if limit is not None and most >= _FULL_GROUP * limit - _POLLERS:
         evidence = f"{seen.server} had {format_count(most)} sessions open, and its status page (slim) says that it may have "
         evidence += format_count(limit)
         yield GaveWay("server", "slots", evidence, "raise maxconn in haproxy.cfg, of the frontend and global")
-    busy, idle = seen.metric("status.busy").last(until_s=stop), seen.metric("status.idle").last(until_s=stop)
+    busy, idle = seen.metric(STATUS_BUSY).last(until_s=stop), seen.metric(STATUS_IDLE).last(until_s=stop)
     if busy and idle == 0:
         evidence = f"all {format_count(busy)} workers of {seen.server} were busy to the end, and none was idle"
         remedy = "raise MaxRequestWorkers and ServerLimit (of processes or threads), or take the event MPM"
@@ -314,7 +338,7 @@ def _places(seen: Seen) -> Iterator[GaveWay]:
 
 def _server_descriptors(seen: Seen) -> Iterator[GaveWay]:
     """A process that has none left: its accept() fails, and who connects waits in the listen queue."""
-    used, limit = seen.metric("server.descriptors"), seen.metric("server.descriptors_limit")
+    used, limit = seen.metric(SERVER_DESCRIPTORS), seen.metric(SERVER_DESCRIPTORS_LIMIT)
     shares = [(a / b, a, b) for a, b in zip(used.values, limit.values, strict=False) if b]
     share, most, of = max(shares, default=(0.0, 0.0, 0.0))
     if share < _FULL_DESCRIPTORS:
@@ -341,8 +365,8 @@ def _server_ended(seen: Seen) -> Iterator[GaveWay]:
 
 def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
     """As many cores as the server has threads to use, where it was slow or silent."""
-    cpus, used = _number((seen.sides.far or seen.environment).get("cpus")), seen.cores("server.cpu_s")
-    threads = seen.metric("server.threads").last()
+    cpus, used = _number((seen.sides.far or seen.environment).get("cpus")), seen.cores(SERVER_CPU_S)
+    threads = seen.metric(SERVER_THREADS).last()
     if used is None or cpus is None or threads is None or not (seen.slow or seen.silent() or _overflowed(seen)):
         return
     may_use = min(threads, cpus)
@@ -354,7 +378,7 @@ def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
 
 
 def _overflowed(seen: Seen) -> float:
-    return seen.rise("tcp.ListenOverflows") if seen.sides.server else 0.0
+    return seen.rise(f"{TCP}ListenOverflows") if seen.sides.server else 0.0
 
 
 def _queue(seen: Seen) -> Iterator[GaveWay]:
@@ -379,14 +403,14 @@ def _network(seen: Seen) -> Iterator[GaveWay]:
     # Of this host we know when it was the server's own queue that dropped them: nothing was lost on the way then.
     if (not silent and not seen.slow) or _overflowed(seen) >= max(1.0, _DROPPED * silent):
         return
-    again = seen.rise(seen.ours("tcp.RetransSegs"))
+    again = seen.rise(seen.ours(TCP_RETRANS_SEGS))
     sent = whole.started + whole.sent
     lossy = again >= _RETRANSMITTED and again >= _RETRANSMITTED_SHARE * sent
     resent = f"{format_count(again)} segments were sent again, {again / sent:.0%} of what we asked" if lossy else ""
     remedy = "see routes, firewalls and the load of what is between; ip -s link and nstat show drops"
     timeouts = whole.failures.get("connect_timeout", 0)
-    if seen.metric("status.accepts").values and timeouts:
-        accepted = seen.rise("status.accepts") - seen.rise("status.connects")
+    if seen.metric(STATUS_ACCEPTS).values and timeouts:
+        accepted = seen.rise(STATUS_ACCEPTS) - seen.rise(STATUS_CONNECTS)
         unseen = whole.started - accepted
         if unseen >= max(_UNSEEN, _UNSEEN_SHARE * whole.started):
             evidence = (
@@ -433,7 +457,7 @@ def _never_answered(seen: Seen) -> Iterator[GaveWay]:
     first = never_answered(seen.totals.whole)
     if first < 0.9 * dead.count:
         return
-    busy = "" if (used := seen.cores("server.cpu_s")) is None else f", and it used {used:.2f} cores"
+    busy = "" if (used := seen.cores(SERVER_CPU_S)) is None else f", and it used {used:.2f} cores"
     were = "connection was" if first == 1 else "connections were"
     evidence = (
         f"{format_count(first)} {were} open at our end and never answered at all, as one that waits in the listen queue is, "
@@ -457,7 +481,7 @@ def _lost(seen: Seen) -> Iterator[GaveWay]:
 
 def _slow(seen: Seen) -> Iterator[GaveWay]:
     if seen.slow:
-        used = seen.cores("server.cpu_s")
+        used = seen.cores(SERVER_CPU_S)
         but = (
             "" if used is None else f", though {seen.server} used {used:.2f} cores: it waits for something, or the way to it does"
         )
@@ -494,7 +518,7 @@ def served_most(ticks: Ticks) -> int:
 def least_available(samples: Sequence[Sample], phases: Sequence[Phase], ticks: Ticks, environment: Environment) -> float | None:
     """The least memory (bytes) that was available on this host from the first connect on; None where it was not read."""
     driven = within(samples, (first_connect(phases, ticks), end_of_hold(phases, ticks, samples)))
-    return min(series(driven, of_ours("host.available_bytes", environment)).values, default=None)
+    return min(series(driven, of_ours(HOST_AVAILABLE_BYTES, environment)).values, default=None)
 
 
 def _number(value: object) -> float | None:

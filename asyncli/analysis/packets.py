@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series
 from asyncli.analysis.sides import of_ours
 from asyncli.findings.latency import packets_sent_again
+from asyncli.metrics import TCP
 from asyncli.records import Environment, Finding, Phase, Sample
 
 # Over so long (s) a share is told; and from this share and number on it is worth a word: a clean way of today loses fewer than
@@ -18,10 +19,10 @@ _SPAN_S, _SHARE, _FEWEST = 10.0, 0.01, 10
 
 def sent_again(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
     """What this host had to send again, and where an agent counted it the server's host."""
-    ours = of_ours("tcp.", environment)
+    ours = of_ours(TCP, environment)
     found = _of_one(phases, ticks, samples, ours, here=True)
-    if ours != "tcp.":
-        found += _of_one(phases, ticks, samples, "tcp.", here=False)
+    if ours != TCP:
+        found += _of_one(phases, ticks, samples, TCP, here=False)
     return found
 
 

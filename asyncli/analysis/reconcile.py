@@ -27,6 +27,7 @@ from asyncli.findings.counts import (
     reconcile_until,
     reconciliation_unknown,
 )
+from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick
 
@@ -375,9 +376,9 @@ class _Pages:
         }
         #: Whether anything is told that can be compared with a count of ours.
         self.told = any(len(columns[name]) for name in ("active", "accepts", "requests"))
-        connects = _where(series(samples, "status.connects"), instants)
-        unanswered = _where(series(samples, "status.unanswered"), instants)
-        took = _where(series(samples, "probe.status"), instants)
+        connects = _where(series(samples, STATUS_CONNECTS), instants)
+        unanswered = _where(series(samples, STATUS_UNANSWERED), instants)
+        took = _where(series(samples, f"{PROBE}status"), instants)
         self.t_s = np.array(instants)
         took_s = np.array(took) if len(took) == len(instants) else np.zeros(len(instants))
         #: The page spoke of a moment since then (it may have come a round later than it was asked for), and until then.

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from asyncli.metrics import CLIENT, TCP
 from asyncli.records import Environment
 
-_EACH_NETWORK = "tcp."
+_EACH_NETWORK = TCP
 
 
 class Sides(NamedTuple):
@@ -51,5 +52,5 @@ def of_ours(metric: str, environment: Environment) -> str:
     known = sides(environment)
     if isinstance(environment.get("agent"), dict):
         apart = known.far is not None or (metric.startswith(_EACH_NETWORK) and not known.one_network)
-        return f"client.{metric}" if apart else metric
+        return f"{CLIENT}{metric}" if apart else metric
     return metric

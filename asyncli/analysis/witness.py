@@ -12,7 +12,8 @@ import msgspec
 
 from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, held_over_time, instants, series
 from asyncli.analysis.sides import of_ours, sides
-from asyncli.records import SILENT, Check, Environment, Phase, Sample
+from asyncli.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
+from asyncli.records import Check, Environment, Phase, Sample
 from asyncli.samples import metrics_of
 
 # A status page or a scan of processes may miss a second or two; what is missing for longer than this was not there.
@@ -118,10 +119,10 @@ class Witness:
         self._missed_s = max(_GAP_S, 2 * statistics.median(steps)) if steps else _GAP_S
         pages = ("active", "accepts", "connects", "requests", "polls")
         self._status = {name: series(samples, f"status.{name}") for name in pages}
-        counters = (of_ours(name, environment) for name in ("tcp.RetransSegs", "tcp.OutSegs"))
+        counters = (of_ours(name, environment) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
         self._resent, self._segments = (series(samples, name) for name in counters)
         self._samples = samples
-        slept = series(samples, "clock.suspended_s")
+        slept = series(samples, CLOCK_SUSPENDED_S)
         #: When this machine woke from a suspension (s of the run, to a second), and how long it was (s).
         self.suspensions = list(slept.rows())
 

@@ -38,7 +38,8 @@ from asyncli.engine.shard import (
 )  # fmt: skip
 from asyncli.errors import ClusterError, EngineError
 from asyncli.findings.generator import cluster_clock, host_back, host_joined, host_lost, host_silent, hosts_all_lost, share_taken
-from asyncli.records import SILENT, Finding
+from asyncli.metrics import GENERATOR_CPU_S, SILENT
+from asyncli.records import Finding
 from asyncli.units import format_duration
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -514,7 +515,7 @@ class ClusterGenerator:
 
     def _spent_by(self, name: str) -> None:
         """CPU time that a lost host has used stays used."""
-        key = "generator.cpu_s"
+        key = GENERATOR_CPU_S
         self._spent[key] = self._spent.get(key, 0.0) + self._measured.pop(name, {}).get(key, 0.0)
 
     def _tell(self, finding: Finding) -> None:

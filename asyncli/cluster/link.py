@@ -26,6 +26,7 @@ from asyncli.engine.spread import Spread
 from asyncli.environment import host_name, look_around
 from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
 from asyncli.findings.generator import cluster_memory
+from asyncli.metrics import CLIENT, TCP
 from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import read_limits
 from asyncli.preflight.limits import Limits
@@ -167,10 +168,10 @@ class Cluster:
     def leave_out(self) -> tuple[str, ...]:
         """Beginnings of the names of what is sampled and says nothing of this run."""
         assert self._fleet is not None
-        names = ("generator.",) if self._ends else ("generator.", "kernel.", "host.", *(("tcp.",) if self._ends == 0 else ()))
+        names = ("generator.",) if self._ends else ("generator.", "kernel.", "host.", *((TCP,) if self._ends == 0 else ()))
         all_here = self._opened_on(machine()) == self._fleet.plan.connections
         # With an agent's samples there are this host's, which is no client.
-        return (*names, "client.") if self._agent and not all_here else names
+        return (*names, CLIENT) if self._agent and not all_here else names
 
     def environment(self, hosts: list[dict[str, Any]]) -> dict[str, Any]:
         """What the run file's environment has of it; ``hosts``: :meth:`ClusterGenerator.document`."""

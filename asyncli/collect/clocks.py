@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from asyncli.findings.clocks import clock_stepped, stalled, suspended
+from asyncli.metrics import CLOCK_SUSPENDED_S
 from asyncli.records import Finding, Sample
 
 #: Looks are so far apart (s); what is longer than ``STILL_S`` was no busy second, but a process that did not run.
@@ -79,7 +80,7 @@ class ClockWatch:
         slept_s = now.boot_s - before.boot_s - awake_s
         stepped_s = now.wall_s - before.wall_s - awake_s - slept_s
         if slept_s >= _LEAST_S:
-            self._on_sample(Sample(t_s, {"clock.suspended_s": slept_s}))
+            self._on_sample(Sample(t_s, {CLOCK_SUSPENDED_S: slept_s}))
             self._on_finding(suspended(t_s, slept_s, _wall(now.wall_s - slept_s), _wall(now.wall_s)))
         elif awake_s >= STILL_S:
             self._on_finding(stalled("session", t_s, awake_s))

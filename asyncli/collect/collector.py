@@ -29,6 +29,7 @@ from asyncli.collect.room import Room
 from asyncli.collect.status import StatusReader
 from asyncli.errors import HostError
 from asyncli.findings.probes import server_ended, server_master_ended, server_processes_unknown, server_restarted
+from asyncli.metrics import PROBE, SERVER_ENDED
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
 
@@ -254,7 +255,7 @@ class Collector:
             return
         self._say(self._outage(name).answered(now_s))
         values.update(outcome.reading.values)
-        values[f"probe.{name}"] = outcome.cost_s
+        values[f"{PROBE}{name}"] = outcome.cost_s
         for finding in outcome.reading.findings:
             if finding.code not in self._said:
                 self._said.add(finding.code)
@@ -269,7 +270,7 @@ class Collector:
         page, took_s = poll.result()
         self._say(self._outage("status").answered(now_s))
         values.update(page)
-        values["probe.status"] = took_s
+        values[f"{PROBE}status"] = took_s
 
     def _say(self, finding: Finding | None) -> None:
         if finding is not None:
@@ -323,7 +324,7 @@ async def _timed(status: StatusReader) -> tuple[dict[str, float], float]:
 
 
 def _with_restarts(reading: Reading, tree: ServerTree) -> Reading:
-    reading.values["server.ended"] = float(tree.ended)
+    reading.values[SERVER_ENDED] = float(tree.ended)
     if tree.restarts:
         reading.findings.append(server_restarted(tree.roots[0]))
     if tree.orphaned:

@@ -16,6 +16,18 @@ import msgspec
 from asyncli.collect.probes import Reading
 from asyncli.collect.procfs import PAGE_BYTES, PROC, TICKS_PER_S, read_text
 from asyncli.findings.probes import slab_caches_missing, slabinfo_unreadable
+from asyncli.metrics import (
+    HOST_CPU_BUSY_S,
+    HOST_CPU_LISTS_BYTES,
+    HOST_FREE_BYTES,
+    HOST_USED_BYTES,
+    KERNEL_LISTING_BYTES,
+    KERNEL_SLAB,
+    KERNEL_SOCKET_BYTES,
+    KERNEL_SOCKET_SLAB_BYTES,
+    KERNEL_TCP_MEM_BYTES,
+    TCP,
+)
 from asyncli.records import Finding
 
 SLAB_LINKS = Path("/sys/kernel/slab")
@@ -136,16 +148,16 @@ def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str], page_by
     """
     family = {name: slabs[listed] for name, listed in resolved.items() if listed in slabs}
     listing = family.pop(_LISTING_CACHE, None)
-    values = {f"kernel.slab.{name}": float(slab.active_bytes) for name, slab in family.items()}
+    values = {f"{KERNEL_SLAB}{name}": float(slab.active_bytes) for name, slab in family.items()}
     socket_bytes = sum(slab.active_bytes for slab in family.values())
     slab_bytes = sum(slab.slab_bytes(page_bytes) for slab in family.values())
     if listing is not None and (dentry := family.get("dentry")) is not None:
         entries = min(listing.active_objs, dentry.active_objs) * dentry.objsize
-        values["kernel.listing_bytes"] = float(listing.active_bytes + entries)
+        values[KERNEL_LISTING_BYTES] = float(listing.active_bytes + entries)
         socket_bytes -= entries
         slab_bytes -= entries
-    values["kernel.socket_bytes"] = float(socket_bytes)
-    values["kernel.socket_slab_bytes"] = float(slab_bytes)
+    values[KERNEL_SOCKET_BYTES] = float(socket_bytes)
+    values[KERNEL_SOCKET_SLAB_BYTES] = float(slab_bytes)
     return values
 
 
@@ -159,7 +171,7 @@ def parse_sockstat(text: str, text6: str = "", page_bytes: int = PAGE_BYTES) -> 
         fields = rest.split()
         for name, number in zip(fields[::2], fields[1::2], strict=False):
             if name == "mem":
-                values["kernel.tcp_mem_bytes"] = float(int(number) * page_bytes)
+                values[KERNEL_TCP_MEM_BYTES] = float(int(number) * page_bytes)
             elif name in ("inuse", "orphan", "tw", "alloc"):
                 values[f"kernel.tcp_{name}"] = values.get(f"kernel.tcp_{name}", 0.0) + int(number)
     if not values:
@@ -181,7 +193,7 @@ def parse_meminfo(text: str) -> dict[str, float]:
             kib[name] = int(fields[0])
     try:
         used = kib["MemTotal"] - kib["MemFree"] - kib["Buffers"] - (kib["Cached"] - kib["Shmem"])
-        values = {"host.used_bytes": used, "host.free_bytes": kib["MemFree"]}
+        values = {HOST_USED_BYTES: used, HOST_FREE_BYTES: kib["MemFree"]}
     except KeyError as error:
         raise ValueError(f"/proc/meminfo has no line {error.args[0]}") from None
     for metric, name in (("available", "MemAvailable"), ("slab", "Slab"), ("pagetable", "PageTables")):
@@ -208,7 +220,7 @@ def parse_counters(text: str, group: str, wanted: Iterable[str]) -> dict[str, fl
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
         raise ValueError(f"no pair of lines for {group} in the kernel's counters")
     keep = frozenset(wanted)
-    return {f"tcp.{name}": float(number) for name, number in zip(*rows, strict=True) if name in keep}
+    return {f"{TCP}{name}": float(number) for name, number in zip(*rows, strict=True) if name in keep}
 
 
 def parse_cpu_busy(text: str, ticks_per_s: int = TICKS_PER_S) -> dict[str, float]:
@@ -220,7 +232,7 @@ def parse_cpu_busy(text: str, ticks_per_s: int = TICKS_PER_S) -> dict[str, float
     if not fields or fields[0] != "cpu":
         raise ValueError("/proc/stat does not begin with cpu")
     user, nice, system, _idle, _iowait, *rest = map(int, fields[1:])
-    return {"host.cpu_busy_s": (user + nice + system + sum(rest[:3])) / ticks_per_s}
+    return {HOST_CPU_BUSY_S: (user + nice + system + sum(rest[:3])) / ticks_per_s}
 
 
 def read_counters(proc: Path = PROC) -> Reading:
@@ -232,8 +244,8 @@ def read_counters(proc: Path = PROC) -> Reading:
     values = parse_sockstat(read_text(proc / "net/sockstat"), text6)
     values |= parse_meminfo(read_text(proc / "meminfo"))
     try:
-        values["host.cpu_lists_bytes"] = waiting = parse_zoneinfo(read_text(proc / "zoneinfo"))
-        values["host.used_bytes"] -= waiting
+        values[HOST_CPU_LISTS_BYTES] = waiting = parse_zoneinfo(read_text(proc / "zoneinfo"))
+        values[HOST_USED_BYTES] -= waiting
     except (FileNotFoundError, PermissionError):
         pass  # a hardened kernel or a container's proc: the sum is then what meminfo gives
     values |= parse_counters(read_text(proc / "net/netstat"), "TcpExt", TCP_COUNTERS)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from asyncli.records import METRICS
+from asyncli.metrics import METRICS
 from asyncli.text import oneline
 
 # Tengine and Angie append columns (request_time), so more than three numbers are let through. Counts are of 64 bits at most. No

@@ -15,7 +15,7 @@ from pathlib import Path
 from asyncli.collect.probes import Reading
 from asyncli.collect.procfs import PROC, TICKS_PER_S, Memory, Stat, children, parents, read_memory, read_stat
 from asyncli.findings.probes import memory_unprivileged
-from asyncli.records import METRICS
+from asyncli.metrics import METRICS, SESSION_CPU_S, SESSION_USS_BYTES
 
 
 class ProcessesGoneError(Exception):
@@ -230,13 +230,13 @@ class ServerTree:
 
 def read_session_cpu() -> Reading:
     """``session.cpu_s``: our own threads, without the children we waited for (the generator is counted by itself)."""
-    return Reading({"session.cpu_s": time.process_time()})
+    return Reading({SESSION_CPU_S: time.process_time()})
 
 
 def read_session_memory() -> Reading:
     """``session.uss_bytes``: our own private memory. Always permitted."""
     memory = read_memory(os.getpid())
-    return Reading({} if memory is None else {"session.uss_bytes": float(memory.uss_bytes)})
+    return Reading({} if memory is None else {SESSION_USS_BYTES: float(memory.uss_bytes)})
 
 
 def listed(pids: Callable[[], Iterable[int]], proc: Path = PROC) -> Callable[[], list[Stat]]:

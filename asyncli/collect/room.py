@@ -15,6 +15,13 @@ from pathlib import Path
 from asyncli.collect.groups import Group, memory_group
 from asyncli.collect.probes import Reading
 from asyncli.collect.procfs import PROC, read_text
+from asyncli.metrics import (
+    SERVER_DESCRIPTORS,
+    SERVER_DESCRIPTORS_LIMIT,
+    SERVER_GROUP_BYTES,
+    SERVER_GROUP_KILLED,
+    SERVER_GROUP_LIMIT_BYTES,
+)
 
 # A server of a process for each connection has as many as it holds, each with few descriptors: the first ones tell enough.
 _MOST_PROCESSES = 128
@@ -54,9 +61,9 @@ class Room:
                     fullest = max(fullest, (number / limit, number, limit))
         _, number, limit = fullest
         if number:
-            return {"server.descriptors": float(number), "server.descriptors_limit": float(limit)}
+            return {SERVER_DESCRIPTORS: float(number), SERVER_DESCRIPTORS_LIMIT: float(limit)}
         least = min(filter(None, self._limits.values()), default=0)
-        return {"server.descriptors_limit": float(least)} if least else {}
+        return {SERVER_DESCRIPTORS_LIMIT: float(least)} if least else {}
 
     def _memory(self, pids: list[int]) -> dict[str, float]:
         if not self._looked and pids:
@@ -68,9 +75,9 @@ class Room:
         with contextlib.suppress(OSError, ValueError):
             limit = self._group.limit_bytes
             return {
-                "server.group_bytes": float(self._group.held_bytes),
-                "server.group_killed": float(self._group.killed),
-                **({} if limit is None else {"server.group_limit_bytes": float(limit)}),
+                SERVER_GROUP_BYTES: float(self._group.held_bytes),
+                SERVER_GROUP_KILLED: float(self._group.killed),
+                **({} if limit is None else {SERVER_GROUP_LIMIT_BYTES: float(limit)}),
             }
         return {}
 

@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from asyncli.collect.pages import NotStatusPage, StatusPage, excerpt, parse_page
 from asyncli.errors import PeerError
+from asyncli.metrics import (
+    STATUS_ACCEPTS,
+    STATUS_ACTIVE,
+    STATUS_CONNECTS,
+    STATUS_HANDLED,
+    STATUS_POLLS,
+    STATUS_REQUESTS,
+    STATUS_UNANSWERED,
+)
 from asyncli.text import oneline
 
 if TYPE_CHECKING:
@@ -70,10 +79,10 @@ class StatusReader:
     def _with_us(self, page: StatusPage) -> dict[str, float]:
         polls, connects = float(self.polls), float(self.connects)
         unanswered = polls - self.pages
-        values = {**page.values, "status.polls": polls, "status.connects": connects, "status.unanswered": unanswered}
+        values = {**page.values, STATUS_POLLS: polls, STATUS_CONNECTS: connects, STATUS_UNANSWERED: unanswered}
         if not page.with_us:
             # Those who read the counts take our one connection, our connects and our polls out of them again.
-            ours = {"status.active": 1.0, "status.accepts": connects, "status.handled": connects, "status.requests": polls}
+            ours = {STATUS_ACTIVE: 1.0, STATUS_ACCEPTS: connects, STATUS_HANDLED: connects, STATUS_REQUESTS: polls}
             values |= {name: values[name] + count for name, count in ours.items() if name in values}
         return values
 

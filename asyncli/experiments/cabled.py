@@ -24,6 +24,7 @@ from asyncli.findings.experiment import slots
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
+from asyncli.metrics import HOST_FREE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES
 from asyncli.records import Finding, Sample
 
 #: The source's addresses.
@@ -188,7 +189,7 @@ class Charges:
 
     async def _read(self, group: MemoryGroup) -> None:
         while True:
-            self.samples.append(Sample(time.monotonic(), {"server.pss_bytes": float(group.held_bytes)}))
+            self.samples.append(Sample(time.monotonic(), {SERVER_PSS_BYTES: float(group.held_bytes)}))
             await asyncio.sleep(1.0)
 
 
@@ -201,7 +202,7 @@ def slots_of(nginx: LabNginx) -> Finding:
 def memory() -> dict[str, Any]:
     """This host's free and used memory now, bytes."""
     values = read_counters().values
-    return {"free": values.get("host.free_bytes"), "used": values.get("host.used_bytes")}
+    return {"free": values.get(HOST_FREE_BYTES), "used": values.get(HOST_USED_BYTES)}
 
 
 def suffix(number: int) -> str:

@@ -23,6 +23,7 @@ from asyncli.experiments.judging import Case, claimed, in_every_round
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Table, row_of
 from asyncli.lab import child
 from asyncli.lab.network import Network
+from asyncli.metrics import STATUS_ACTIVE
 from asyncli.store.reader import Run, read_run, read_with
 from asyncli.units import format_duration, parse_duration
 
@@ -167,7 +168,7 @@ def figures_of(
     """Each moment's figures, what all of it adds up to (``sum``), and the ``timeline``, by the seconds after the cut."""
     zero_s = run.environment["clock"]["monotonic_s"]
     cut_s, back_s = watched.cut_s - zero_s, watched.back_s - zero_s
-    asked, active = run.plan.connections, series(run.samples, "status.active")
+    asked, active = run.plan.connections, series(run.samples, STATUS_ACTIVE)
     end_s = end_of_hold(run.phases, run.ticks, run.samples)
 
     def told(code: str) -> float | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from asyncli.collect.kernel import parse_counters
 from asyncli.collect.procfs import PROC, read_text
+from asyncli.metrics import TCP
 
 #: A figure's name -> the counters whose sum it is; one that a kernel lacks counts as 0.
 COUNTED: dict[str, tuple[str, ...]] = {
@@ -60,4 +61,4 @@ def _read(proc: Path) -> dict[str, float]:
             values |= parse_counters(read_text(proc / file), group, wanted)
         except (OSError, ValueError):
             return {}
-    return {name.removeprefix("tcp."): value for name, value in values.items()}
+    return {name.removeprefix(TCP): value for name, value in values.items()}

@@ -19,6 +19,7 @@ from asyncli.analysis.totals import fold
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
 from asyncli.lab import LabServer
+from asyncli.metrics import KERNEL_SLAB, SERVER_CPU_S, SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS
 from asyncli.plan import Layer, Plan, build_plan
 from asyncli.records import Phase, Sample, Tick
 from asyncli.session import NoWatcher, Soak, Target
@@ -81,7 +82,7 @@ class _Ladder(NoWatcher):
     def _charge(self, at_s: float) -> None:
         if self._charged is not None:
             # Under the name of the server's memory: its line is fitted as that is.
-            self.charges.append(Sample(at_s, {"server.pss_bytes": float(self._charged())}))
+            self.charges.append(Sample(at_s, {SERVER_PSS_BYTES: float(self._charged())}))
 
 
 def _memory_of(group: ProcessGroup, slabs: SlabReader) -> dict[str, float]:
@@ -97,7 +98,7 @@ def _memory_of(group: ProcessGroup, slabs: SlabReader) -> dict[str, float]:
 
 def pss_of(pid: int) -> float | None:
     """Bytes of memory (PSS) of ``pid`` and its descendants; None where it cannot be read. Blocking."""
-    return _memory_of(ProcessGroup("server", ServerTree([pid])), SlabReader()).get("server.pss_bytes")
+    return _memory_of(ProcessGroup("server", ServerTree([pid])), SlabReader()).get(SERVER_PSS_BYTES)
 
 
 class Climbed(NamedTuple):
@@ -148,11 +149,11 @@ def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, A
         "failed": sum(totals.whole.failures.values()),
         "causes": {name: dead.count for name, dead in totals.whole.deaths.items()} | totals.whole.failures,
         "p99_ms": _ms(totals.whole.latency_us.quantile(0.99)),
-        "processes": series(samples, "server.processes").last(until_s=end),
-        "threads": series(samples, "server.threads").last(until_s=end),
-        "idle_bytes": series(samples, "server.pss_bytes").last(until_s=start),
-        "full_bytes": series(samples, "server.pss_bytes").last(until_s=end),
-        "charged_bytes": charges[0].values["server.pss_bytes"] if charges else None,
+        "processes": series(samples, SERVER_PROCESSES).last(until_s=end),
+        "threads": series(samples, SERVER_THREADS).last(until_s=end),
+        "idle_bytes": series(samples, SERVER_PSS_BYTES).last(until_s=start),
+        "full_bytes": series(samples, SERVER_PSS_BYTES).last(until_s=end),
+        "charged_bytes": charges[0].values[SERVER_PSS_BYTES] if charges else None,
         "beat_us": _beat_us(run, samples),
     }
     for key, one in (("user", cost.server_user), ("kernel", cost.kernel), ("host", cost.host_total)):
@@ -183,8 +184,8 @@ def slope(run: Run, samples: Sequence[Sample]) -> Cost | None:
 
 def tcp_of_an_end(samples: Sequence[Sample]) -> list[Sample]:
     """The TCP sockets of the host, of which a connection has one at either end."""
-    tcp = series(samples, "kernel.slab.TCP")
-    return [Sample(t_s, {"server.pss_bytes": value / 2}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]
+    tcp = series(samples, f"{KERNEL_SLAB}TCP")
+    return [Sample(t_s, {SERVER_PSS_BYTES: value / 2}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]
 
 
 def _own(host: Cost | None, kernel: Cost | None, generator: Cost | None) -> dict[str, float | None]:
@@ -204,7 +205,7 @@ def _beat_us(run: Run, samples: Sequence[Sample]) -> float | None:
     hold = phase(run.phases, "hold")
     if hold is None or hold.end_s is None:
         return None
-    spent = series(samples, "server.cpu_s").between(hold.start_s, hold.end_s)
+    spent = series(samples, SERVER_CPU_S).between(hold.start_s, hold.end_s)
     answered = [(t_s, tick.answered) for t_s, tick in run.ticks]
     if len(spent) < 2:
         return None

@@ -22,6 +22,7 @@ from asyncli.experiments.judging import WORTH, Case, Interval, Side, claimed, in
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Row, Table, of_step, row_of, span, turned
 from asyncli.lab import LabServer, choose
 from asyncli.lab.binary import descriptor_limit
+from asyncli.metrics import HOST_AVAILABLE_BYTES
 from asyncli.plan import SHORTEST_KEEPALIVE_S
 from asyncli.units import format_bytes, format_count, parse_duration
 
@@ -221,7 +222,7 @@ def _said(plan: dict[str, Any], number: int, what: str) -> str:
 
 
 def _free_bytes() -> float:
-    return read_counters().values.get("host.available_bytes", 0.0)
+    return read_counters().values.get(HOST_AVAILABLE_BYTES, 0.0)
 
 
 def _host_facts() -> dict[str, Any]:

@@ -33,6 +33,7 @@ from asyncli.experiments.strace import counting
 from asyncli.experiments.usage import usage_of
 from asyncli.lab import LabServer, choose
 from asyncli.lab.apache import page
+from asyncli.metrics import KERNEL_TCP_TW, SERVER_PSS_BYTES
 
 #: setup -> the lab's server for it. Few: a child for two connections. Two ports: as the first, with a port for its status page,
 #: for which the children accept under a lock.
@@ -168,12 +169,12 @@ async def _measure(context: Context, setup: str, way: str, number: int) -> None:
 
 def _memory(run: BenchRun) -> dict[str, Any]:
     """Of the server's processes, and what the kernel keeps of closed connections."""
-    pss = [(one.t_s, one.values["server.pss_bytes"]) for one in run.samples if "server.pss_bytes" in one.values]
+    pss = [(one.t_s, one.values[SERVER_PSS_BYTES]) for one in run.samples if SERVER_PSS_BYTES in one.values]
     return {
         "pss": pss,
         "pss_begun_bytes": pss[0][1] if pss else None,
         "pss_bytes": pss[-1][1] if pss else None,
-        "tw": run.samples[-1].values.get("kernel.tcp_tw") if run.samples else None,
+        "tw": run.samples[-1].values.get(KERNEL_TCP_TW) if run.samples else None,
     }
 
 

@@ -25,6 +25,7 @@ from asyncli.findings.experiment import slots
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
+from asyncli.metrics import HOST_FREE_BYTES, HOST_USED_BYTES, SERVER_CPU_S, SERVER_RSS_BYTES
 from asyncli.records import Phase, Sample, Tick
 from asyncli.store.reader import Run, read_run
 from asyncli.units import parse_duration
@@ -81,7 +82,7 @@ async def _round(context: Context, number: int, folder: Path) -> None:
     clients = {file.name: await asyncio.to_thread(read_run, file) for file in files}
     first, second = clients.values()
     context.add(_IDLE, number, **before)
-    context.add(_STARTED, number, **started, rss=series(first.samples, "server.rss_bytes").first())
+    context.add(_STARTED, number, **started, rss=series(first.samples, SERVER_RSS_BYTES).first())
     found = figures_of(clients, both(first, second), charges.samples, sockets_charged=charges.with_sockets)
     context.add(_ON, number, **found["on"])
     context.add("cost", number, **found["cost"])
@@ -182,7 +183,7 @@ def figures_of(
     on = {
         **failures, "asked": run.plan.connections, "held": totals.held, "lost": totals.whole.lost, "opened": totals.whole.opened,
         "answered": totals.whole.answered, "agrees": known.agrees, "disagree": "; ".join(wrong) or None, "late_ms": _ms(lateness),
-        "p99_ms": _ms(latency), "free": last("host.free_bytes"), "used": last("host.used_bytes"), "rss": last("server.rss_bytes"),
+        "p99_ms": _ms(latency), "free": last(HOST_FREE_BYTES), "used": last(HOST_USED_BYTES), "rss": last(SERVER_RSS_BYTES),
         **{name: last(f"status.{name}") for name in ("active", "waiting", "accepts", "handled", "requests")},
     }  # fmt: skip
     each = {}
@@ -212,7 +213,7 @@ def _cost(run: Run, on: dict[str, Any], end_s: float, charges: list[Sample], soc
     hold = next((one for one in run.phases if one.name == "hold"), None)
     cpu = None
     if hold is not None and end_s > hold.start_s:
-        spent = series(run.samples, "server.cpu_s").between(hold.start_s, end_s)
+        spent = series(run.samples, SERVER_CPU_S).between(hold.start_s, end_s)
         if len(spent) > 1:
             cpu = (spent.values[-1] - spent.values[0]) / (spent.t_s[-1] - spent.t_s[0])
     user, kernel = found.server_user, found.kernel

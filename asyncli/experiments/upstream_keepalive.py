@@ -28,6 +28,7 @@ from asyncli.experiments.record import (
 from asyncli.lab.nginx import LabNginx
 from asyncli.lab.program import ask
 from asyncli.lab.proxy import LabNginxProxy
+from asyncli.metrics import STATUS_ACCEPTS, STATUS_REQUESTS
 
 #: step -> (keep-alive to the backends, requests that a backend allows a connection, idle connections that the proxy keeps)
 _STEPS = {
@@ -87,7 +88,7 @@ async def _counts(backend: LabNginx) -> tuple[int, int]:
         counts = parse_page(body).values
     except NotStatusPage as error:
         raise HostError(f"a backend's status page cannot be read ({error}); look at the host's load") from None
-    return int(counts["status.accepts"]), int(counts["status.requests"])
+    return int(counts[STATUS_ACCEPTS]), int(counts[STATUS_REQUESTS])
 
 
 def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:

@@ -13,6 +13,7 @@ import msgspec
 from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
 from asyncli.analysis.gaveway import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.saturation import saturation
+from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report.analyses import Analyses
 from asyncli.report.jsonout import finite_json
@@ -137,8 +138,8 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
         available_bytes=least_available(run.samples, run.phases, run.ticks, run.environment),
         server_bytes=_first(summary.server.pss_bytes.hold_end, summary.server.rss_bytes.hold_end),
-        server_cores=seen.cores("server.cpu_s"),
-        asyncli_cores=seen.cores("generator.cpu_s"),
+        server_cores=seen.cores(SERVER_CPU_S),
+        asyncli_cores=seen.cores(GENERATOR_CPU_S),
         duration_s=summary.run.duration_s,
         gave_way=ways,
         server=seen.server,

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.totals import phases_of_ticks
 from asyncli.core.histogram import Histogram
-from asyncli.records import METRICS, Deaths
+from asyncli.metrics import meaning
+from asyncli.records import Deaths
 from asyncli.report.analyses import Analyses
 from asyncli.report.frames import ordered_metrics
 from asyncli.report.summary import Summary
@@ -103,12 +104,6 @@ def to_csv(table: Table) -> str:
     writer.writerow(table.columns)
     writer.writerows([_written(cell) for cell in row] for row in table.rows)
     return text.getvalue()
-
-
-def meaning(metric: str) -> str:
-    """What a metric of a sample means; of a family (``tcp.ListenDrops``), what the family means."""
-    families = [name for name in METRICS if name.endswith(".") and metric.startswith(name)]
-    return METRICS.get(metric) or METRICS.get(max(families, key=len, default=""), "")
 
 
 def _written(cell: Cell) -> str | int | float | None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncli.analysis.totals import phases_of_ticks
 from asyncli.core.histogram import Histogram
-from asyncli.records import METRICS, PHASES, Finding, Sample
+from asyncli.metrics import METRICS
+from asyncli.records import PHASES, Finding, Sample
 from asyncli.samples import metrics_of
 from asyncli.store.reader import Run
 
@@ -67,7 +68,7 @@ class Frames:
     def samples(self) -> DataFrame:
         """One row for each reading of the server, the kernel and the host; one column a metric. Index ``t_s``.
 
-        Names and meanings: ``asyncli.records.METRICS``. NaN where a metric was not read at that instant.
+        Names and meanings: ``asyncli.metrics.METRICS``. NaN where a metric was not read at that instant.
         """
         samples = self._run.samples
         nan = float("nan")

@@ -13,6 +13,17 @@ import msgspec
 
 from asyncli.analysis.cost import FREED_KEPT, SURE
 from asyncli.core.histogram import Histogram
+from asyncli.metrics import (
+    GENERATOR_USS_BYTES,
+    HOST_USED_BYTES,
+    KERNEL_LISTING_BYTES,
+    KERNEL_SOCKET_BYTES,
+    SERVER_ENDED,
+    SERVER_PROCESSES,
+    SERVER_PSS_BYTES,
+    SERVER_RSS_BYTES,
+    STATUS_ACCEPTS,
+)
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.report.livelimits import LiveLimits
@@ -111,12 +122,12 @@ class LiveState(msgspec.Struct):
 
 
 _MEMORY = {
-    "server": ("server.pss_bytes", "server.rss_bytes"),
-    "kernel": ("kernel.socket_bytes",),
-    "generator": ("generator.uss_bytes",),
-    "host": ("host.used_bytes",),
+    "server": (SERVER_PSS_BYTES, SERVER_RSS_BYTES),
+    "kernel": (KERNEL_SOCKET_BYTES,),
+    "generator": (GENERATOR_USS_BYTES,),
+    "host": (HOST_USED_BYTES,),
     # What another program leaves that lists our descriptors: no part of a connection's cost, here as in the report.
-    "listing": ("kernel.listing_bytes",),
+    "listing": (KERNEL_LISTING_BYTES,),
 }
 _COSTS = ("server", "kernel", "generator", "host")
 _STATUS = ("active", "waiting", "accepts", "handled")
@@ -251,12 +262,12 @@ class LiveFold:
                 # Since our start, and without our poller's own connection: only so can they be held against our counts.
                 first = self._first.setdefault(field, {"active": 1.0, "waiting": 0.0}.get(field, number))
                 setattr(state, field, max(0, round(number - first)))
-        if (accepts := values.get("status.accepts")) is not None:
+        if (accepts := values.get(STATUS_ACCEPTS)) is not None:
             state.server_restarts += self._accepts is not None and accepts < self._accepts
             self._accepts = accepts
-        if (number := values.get("server.processes")) is not None:
+        if (number := values.get(SERVER_PROCESSES)) is not None:
             state.server_processes = round(number)
-        state.server_ended = max(state.server_ended, round(values.get("server.ended", 0.0)))
+        state.server_ended = max(state.server_ended, round(values.get(SERVER_ENDED, 0.0)))
         self._listing = _first(values, _MEMORY["listing"], self._listing) or 0.0
         read = {name: value for name in _COSTS if (value := _first(values, _MEMORY[name])) is not None}
         if "host" in read:

@@ -41,6 +41,7 @@ from asyncli.findings.unknown import (
     residue_unknown,
     server_numbers_unknown,
 )
+from asyncli.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
 from asyncli.plan import Plan, shown_plan
 from asyncli.records import CUT, SCHEMA, Environment, Finding, Phase, PhaseName
 from asyncli.report.analyses import Analyses, analyse
@@ -402,8 +403,8 @@ def _server(run: Run, marks: _Marks) -> tuple[Server, list[Finding]]:
 
 
 def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generator, list[Finding]]:
-    processes, memory = marks.then("generator.processes"), marks.then("generator.uss_bytes")
-    cpu = marks.metric("generator.cpu_s")
+    processes, memory = marks.then(GENERATOR_PROCESSES), marks.then(GENERATOR_USS_BYTES)
+    cpu = marks.metric(GENERATOR_CPU_S)
     spent = cpu.last(until_s=marks.stop)
     used = None
     if memory.baseline is not None and memory.hold_end is not None:

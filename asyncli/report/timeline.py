@@ -13,6 +13,15 @@ import msgspec
 from asyncli.analysis.series import Series, end_of_run, first_connect, held_over_time, series
 from asyncli.analysis.sides import sides
 from asyncli.core.histogram import Histogram
+from asyncli.metrics import (
+    GENERATOR_USS_BYTES,
+    HOST_USED_BYTES,
+    KERNEL_LISTING_BYTES,
+    KERNEL_SOCKET_BYTES,
+    SERVER_PSS_BYTES,
+    SERVER_RSS_BYTES,
+    STATUS_ACTIVE,
+)
 from asyncli.records import PhaseName, Tick
 from asyncli.report.decimate import Broken, Buckets, broken, buckets, extremes, merged, rates, sums
 from asyncli.store.reader import Run
@@ -24,17 +33,17 @@ Unit = Literal["count", "bytes", "per_s", "ms"]
 #: Metric of a sample -> (what the line is called, its role); "{server}" stands for the server's name, "{host}" for
 #: the host that was sampled.
 MEMORY: dict[str, tuple[str, Role]] = {
-    "host.used_bytes": ("{host}", "total"),
-    "kernel.socket_bytes": ("kernel", "kernel"),
-    "server.pss_bytes": ("{server}", "server"),
-    "generator.uss_bytes": ("asyncli", "ours"),
-    "kernel.listing_bytes": ("of /proc", "most"),
+    HOST_USED_BYTES: ("{host}", "total"),
+    KERNEL_SOCKET_BYTES: ("kernel", "kernel"),
+    SERVER_PSS_BYTES: ("{server}", "server"),
+    GENERATOR_USS_BYTES: ("asyncli", "ours"),
+    KERNEL_LISTING_BYTES: ("of /proc", "most"),
 }
 #: What another program leaves that lists descriptors: drawn only where it can be seen, and then it explains a jump of the host's.
-LISTING = "kernel.listing_bytes"
+LISTING = KERNEL_LISTING_BYTES
 _LISTING_THAT_SHOWS = 10e6
 # Where PSS cannot be read, RSS may be.
-_INSTEAD = {"server.pss_bytes": "server.rss_bytes"}
+_INSTEAD = {SERVER_PSS_BYTES: SERVER_RSS_BYTES}
 _QUANTILES: tuple[tuple[str, float, Role], ...] = (("p50", 0.5, "middle"), ("p99", 0.99, "high"), ("max", 1.0, "most"))
 # A logarithmic axis has no zero, and below this the clock of one process says nothing to the other.
 _LEAST_MS = 0.01
@@ -129,7 +138,7 @@ def _connections(run: Run, asked: Series | None, into: Buckets) -> Panel:
         lines.append(_gauge("asked", "asked", asked, into))
     if run.ticks:
         lines.append(_gauge("held", "ours", held_over_time(run.ticks, run.phases), into))
-    active = series(run.samples, "status.active")
+    active = series(run.samples, STATUS_ACTIVE)
     if len(active):
         # Our poller's own connection is not one of the soak's.
         theirs = Series(active.t_s, [max(0.0, value - 1) for value in active.values])

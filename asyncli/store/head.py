@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncli.core.histogram import Histogram, bucket
+from asyncli.metrics import HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, STATUS_ACTIVE
 from asyncli.records import Finding, Phase, Tick
 from asyncli.samples import Samples
 from asyncli.store.reader import Columns, Run, as_samples, read_findings, read_frame, read_ticks, read_with, row_at
@@ -22,7 +23,7 @@ from asyncli.store.stored import StoredHistogram, open_tick
 # The cost looks a few seconds into the hold, and at the server's own count there, which may come seldom.
 _INTO_HOLD_S = 15.0
 # What the cost on the host in all, and where that is unknown the server's, is made of.
-_METRICS = ("host.used_bytes", "kernel.listing_bytes", "server.pss_bytes", "server.rss_bytes", "status.active")
+_METRICS = (HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, STATUS_ACTIVE)
 #: Below this (us) no verdict calls asyncli late: the bounds of analysis.saturation are higher.
 PUNCTUAL_US = 40_000
 

@@ -11,6 +11,7 @@ import msgspec
 
 from asyncli.errors import StoreError
 from asyncli.findings.run import where
+from asyncli.metrics import GENERATOR_CPU_S, SESSION_CPU_S
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Environment, Finding, Gap, Phase, Tick, left_out_s
 from asyncli.store.follow import summed
@@ -20,7 +21,7 @@ from asyncli.store.stored import open_tick
 from asyncli.units import format_instant, instant_of
 
 #: Counters that begin at 0 with our processes: one that goes on with a run adds what they had come to.
-OUR_COUNTERS = ("generator.cpu_s", "session.cpu_s")
+OUR_COUNTERS = (GENERATOR_CPU_S, SESSION_CPU_S)
 #: In the environment: when a hold that ends by the wall clock was to end (s since 1970), reckoned when it began.
 HOLD_ENDS = "hold_ends_s"
 

@@ -14,8 +14,9 @@ from asyncli.collect import collector as module
 from asyncli.collect.collector import Collector
 from asyncli.collect.probes import Reading
 from asyncli.errors import HostError, PeerError
+from asyncli.metrics import METRICS
 from asyncli.plan import Plan
-from asyncli.records import METRICS, Finding, Sample
+from asyncli.records import Finding, Sample
 
 PAGE = "Active connections: 1 \nserver accepts handled requests\n 1 1 {} \nReading: 0 Writing: 1 Waiting: 0 \n"
 NOWHERE = "http://127.0.0.1:9/"

@@ -11,7 +11,7 @@ import pytest
 
 from asyncli.collect.groups import Group, memory_group
 from asyncli.collect.room import Room
-from asyncli.records import METRICS
+from asyncli.metrics import METRICS
 
 V1 = "4:memory:/mine\n3:cpu:/\n0::/\n"
 MOUNT = "36 32 0:33 / {at} rw,relatime - {kind} {kind} rw,memory\n"

@@ -15,7 +15,7 @@ from middle_box import between
 from programs import SHORT, Program
 from provoked import Held, N, Soaks, Told, an_nginx, holding, most, result, soaked, struck
 
-from asyncli.records import METRICS
+from asyncli.metrics import METRICS
 
 pytestmark = pytest.mark.nginx
 SOAKS = Soaks[Told]()

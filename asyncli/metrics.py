@@ -1,0 +1,137 @@
+"""Every metric that a sample may hold: its name, kind and meaning, once.
+
+The first word of a name is its side, its end the unit: ``_bytes``, ``_s`` (seconds), none for a number of things. What follows
+the dot of a family's name is a name of the kernel's or ours. To add a metric: a line here, and the probe that reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+
+class Metric(NamedTuple):
+    """``exposed`` is its name to Prometheus, without our prefix; ``label`` tells a family's members apart there."""
+
+    kind: Literal["gauge", "counter"]
+    about: str
+    exposed: str
+    label: str = ""
+
+
+METRICS: dict[str, Metric] = {}
+
+
+def _gauge(name: str, about: str) -> str:
+    METRICS[name] = Metric("gauge", about, _exposed(name))
+    return name
+
+
+def _counter(name: str, about: str) -> str:
+    """It only rises, while what it counts lives."""
+    METRICS[name] = Metric("counter", about, _exposed(name) + "_total")
+    return name
+
+
+def _family(name: str, about: str, exposed: str = "", label: str = "") -> str:
+    METRICS[name] = Metric("counter" if exposed.endswith("_total") else "gauge", about, exposed, label)
+    return name
+
+
+def _exposed(name: str) -> str:
+    return re.sub(r"_s\Z", "_seconds", name.replace(".", "_"))
+
+
+def meaning(name: str) -> str:
+    """What a metric means; of one of a family (``tcp.ListenDrops``), what the family means."""
+    found = METRICS.get(name) or METRICS.get(family_of(name))
+    return found.about if found else ""
+
+
+def family_of(name: str) -> str:
+    """The family that it is of, "" for none."""
+    return max((one for one in METRICS if one.endswith(".") and name.startswith(one)), key=len, default="")
+
+
+STATUS_ACTIVE = _gauge("status.active", "connections the server says are open, our poller's own included")
+STATUS_ACCEPTS = _counter("status.accepts", "connections the server has accepted since its start")
+STATUS_HANDLED = _counter("status.handled", "connections the server has handled since its start")
+STATUS_REQUESTS = _counter("status.requests", "requests since the server's start, our polls included")
+STATUS_READING = _gauge("status.reading", "connections in which the server reads a request")
+STATUS_WRITING = _gauge("status.writing", "connections in which the server writes an answer")
+STATUS_WAITING = _gauge("status.waiting", "idle keep-alive connections")
+STATUS_BUSY = _gauge("status.busy", "Apache's processes or threads that serve a connection or a request")
+STATUS_IDLE = _gauge("status.idle", "Apache's processes or threads that wait for one")
+STATUS_LIMIT = _gauge("status.limit", "sessions that HAProxy's frontends may have (slim)")
+STATUS_POLLS = _counter("status.polls", "status requests we have sent since our start: the server counts them as requests")
+STATUS_UNANSWERED = _counter(
+    "status.unanswered", "of these, those that no page answered: the server may have counted them or not",
+)
+STATUS_CONNECTS = _counter("status.connects", "connections our polls have made: the server counts each as one accept")
+SERVER_PROCESSES = _gauge("server.processes", "processes of the server")
+SERVER_THREADS = _gauge("server.threads", "threads of the server")
+SERVER_ENDED = _counter(
+    "server.ended", "processes of the server that ended since our start: a reload ends all workers, a crash one",
+)
+SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed over the server's processes")
+SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")
+SERVER_ANON_SHMEM_BYTES = _gauge(
+    "server.anon_shmem_bytes", "PSS of anonymous and shared memory, swapped out or not, summed; no pages of files",
+)
+SERVER_RSS_BYTES = _gauge("server.rss_bytes", "resident set size, summed (counts shared pages many times)")
+SERVER_CPU_S = _counter("server.cpu_s", "user and system time of the server's processes since their start")
+SERVER_DESCRIPTORS = _gauge("server.descriptors", "descriptors of that process of the server which has most of its limit in use")
+SERVER_DESCRIPTORS_LIMIT = _gauge("server.descriptors_limit", "the limit of that process")
+SERVER_GROUP_BYTES = _gauge(
+    "server.group_bytes", "memory of the server's control group without its page cache, where the group has a limit",
+)
+SERVER_GROUP_LIMIT_BYTES = _gauge("server.group_limit_bytes", "the tightest limit of that group and of those above it")
+SERVER_GROUP_KILLED = _counter(
+    "server.group_killed", "processes of that group that the kernel ended for want of memory, since it was made",
+)
+GENERATOR_PROCESSES = _gauge("generator.processes", "processes of the generator: host and workers")
+GENERATOR_USS_BYTES = _gauge("generator.uss_bytes", "private memory of host and workers")
+GENERATOR_PSS_BYTES = _gauge("generator.pss_bytes", "proportional set size of host and workers")
+GENERATOR_CPU_S = _counter("generator.cpu_s", "user and system time of host and workers")
+SESSION_USS_BYTES = _gauge("session.uss_bytes", "private memory of the session process (collector, run file, screen)")
+SESSION_CPU_S = _counter("session.cpu_s", "user and system time of the session process")
+KERNEL_SOCKET_BYTES = _gauge(
+    "kernel.socket_bytes", "slab objects in use of the socket family (TCP, sock_inode_cache, filp, dentry, epoll...)",
+)
+KERNEL_SOCKET_SLAB_BYTES = _gauge("kernel.socket_slab_bytes", "pages held by those slabs: the upper bound")
+KERNEL_LISTING_BYTES = _gauge(
+    "kernel.listing_bytes", "inodes and dentries of /proc: what a program that lists /proc/PID/fd leaves for each descriptor",
+)
+KERNEL_SLAB = _family(
+    "kernel.slab.", "bytes in use of one cache of the socket family, by its own name", "kernel_slab_bytes", "cache",
+)
+KERNEL_TCP_INUSE = _gauge("kernel.tcp_inuse", "TCP sockets in use (sockstat)")
+KERNEL_TCP_ORPHAN = _gauge("kernel.tcp_orphan", "orphaned TCP sockets")
+KERNEL_TCP_TW = _gauge("kernel.tcp_tw", "sockets in TIME_WAIT")
+KERNEL_TCP_ALLOC = _gauge("kernel.tcp_alloc", "allocated TCP sockets")
+KERNEL_TCP_MEM_BYTES = _gauge(
+    "kernel.tcp_mem_bytes", "pages of queued TCP buffers, host-wide; noisy, and part of slab: never added to it",
+)
+HOST_USED_BYTES = _gauge("host.used_bytes", "MemTotal - MemFree - Buffers - (Cached - Shmem) - host.cpu_lists_bytes")
+HOST_CPU_LISTS_BYTES = _gauge(
+    "host.cpu_lists_bytes", "free pages on the CPUs' own lists, which MemFree does not count (zoneinfo)",
+)
+HOST_FREE_BYTES = _gauge("host.free_bytes", "MemFree")
+HOST_AVAILABLE_BYTES = _gauge("host.available_bytes", "MemAvailable")
+HOST_SLAB_BYTES = _gauge("host.slab_bytes", "Slab of meminfo")
+HOST_PAGETABLE_BYTES = _gauge("host.pagetable_bytes", "PageTables of meminfo")
+HOST_CPU_BUSY_S = _counter("host.cpu_busy_s", "CPU seconds of the host that were not idle, all cores")
+AGENT_USS_BYTES = _gauge("agent.uss_bytes", "private memory of the agent that samples the server's host")
+AGENT_CPU_S = _counter("agent.cpu_s", "user and system time of that agent")
+CLIENT = _family("client.", "the same of asyncli's own host, where an agent samples the server's: client.host..., client.tcp...")
+CLOCK_SUSPENDED_S = _gauge("clock.suspended_s", "seconds that this machine was suspended; a value each time that it woke")
+SILENT = _family("silent.", "seconds that this client host of a cluster had said nothing; a value each time that it spoke again")
+TCP = _family(
+    "tcp.",
+    "a TCP extension counter since boot: ListenOverflows, ListenDrops, TCPTimeWaitOverflow, RetransSegs...",
+    "tcp_events_total",
+    "counter",
+)
+PROBE = _family("probe.", "seconds that one round of this probe took", "probe_seconds", "probe")
+#: Of the family: segments sent again.
+TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
