@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from asyncli.agent.link import Link
+from asyncli.analysis.bottleneck import GaveWay, memory_floor
 from asyncli.analysis.capacity import RULE, Bracket, Foretold, Search, bracket, foretold, next_count, verdict
 from asyncli.analysis.forecast import Forecast
-from asyncli.analysis.gaveway import GaveWay, memory_floor
 from asyncli.analysis.sides import of_ours
 from asyncli.collect.kernel import read_counters
 from asyncli.collect.listening import nothing_listens

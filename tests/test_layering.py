@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {"errors", "units", "plan", "records", "agent.collector", "engine", "collect", "preflight", "store.resume", "store.writer", "environment"},
     "capacity": {
         "errors", "units", "plan", "records", "agent.link", "collect.kernel", "collect.listening", "collect.procfs", "collect.status", "preflight", "environment", "session",
-        "store.reader", "analysis.capacity", "analysis.forecast", "analysis.gaveway", "analysis.sides", "report",
+        "store.reader", "analysis.capacity", "analysis.forecast", "analysis.bottleneck", "analysis.sides", "report",
     },
     "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from asyncli.analysis.diagnosis import Diagnosis
+from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings.counts import (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from asyncli.analysis.bottleneck import Seen, instead_of_forecast
 from asyncli.analysis.cost import Costs, costs
-from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.drift import Drift, MetricName, drifts, in_words
 from asyncli.analysis.forecast import Forecast, forecast
 from asyncli.analysis.gaps import for_cost, for_drift
-from asyncli.analysis.gaveway import Seen, instead_of_forecast
+from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold
 from asyncli.findings.cost import CALLED
@@ -44,11 +44,9 @@ def analyse(run: Run) -> Analyses:
         cost = Costs(residue=cost.residue)
     _leave_out_growth(cost, drift)
     ceilings, of_forecast = forecast(plan, cost, of_cost[2], run.checks, environment, *of_cost[:2])
-    diagnoses = diagnose(totals, ticks, phases, samples, run.checks, environment, plan, run.findings)
+    diagnoses = diagnose(run, totals)
     saturated = saturation(plan, totals, phases, ticks, environment)
-    gave_way = instead_of_forecast(
-        Seen(plan, phases, ticks, samples, run.checks, environment, totals, diagnoses, run.findings, saturated)
-    )
+    gave_way = instead_of_forecast(Seen(run, totals, diagnoses, saturated))
     return Analyses(
         totals=totals,
         costs=cost,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
-from asyncli.analysis.gaveway import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.saturation import saturation
 from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
@@ -111,10 +111,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     limits = [one.threshold.key for one in crossed]
     slow = _slow(summary) if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
     saturated = saturation(run.plan, analyses.totals, run.phases, run.ticks, run.environment)
-    seen = Seen(
-        run.plan, run.phases, run.ticks, run.samples, run.checks, run.environment, analyses.totals, analyses.diagnoses,
-        run.findings, saturated, slow,
-    )  # fmt: skip
+    seen = Seen(run, analyses.totals, analyses.diagnoses, saturated, slow)
     stopped = any(one.code in (STOPPED, CUT) for one in run.findings)
     held = summary.verdict == "passed" and not stopped
     ways = [] if held or stopped else what_gave_way(seen)
@@ -136,7 +133,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         failed=summary.connections.failed,
         latency_p99_ms=summary.heartbeats.latency_ms.p99,
         lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
-        available_bytes=least_available(run.samples, run.phases, run.ticks, run.environment),
+        available_bytes=least_available(run),
         server_bytes=_first(summary.server.pss_bytes.hold_end, summary.server.rss_bytes.hold_end),
         server_cores=seen.cores(SERVER_CPU_S),
         asyncli_cores=seen.cores(GENERATOR_CPU_S),

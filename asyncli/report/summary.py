@@ -10,21 +10,19 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis import deaths
+from asyncli.analysis.bottleneck import laid_to_limit
 from asyncli.analysis.company import company, cpus_taken
 from asyncli.analysis.cost import Cost, Residue
-from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import of_one_server, outside, without_counters
-from asyncli.analysis.gaveway import laid_to_limit
-from asyncli.analysis.heard import not_heard, unheard
-from asyncli.analysis.moments import SUSPENDED
-from asyncli.analysis.packets import sent_again
+from asyncli.analysis.losses import loss_findings
+from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.losses.recorded import SUSPENDED
+from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.series import Series, end_of_hold, end_of_run, first_connect, phase, series
-from asyncli.analysis.silences import slow_answers, stalls
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram
@@ -232,7 +230,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     generator, generator_findings = _generator(marks, totals, is_saturated(limits))
     rate = achieved_per_s(plan, totals, phases, measured)
     end = end_of_run(phases, ticks, samples)
-    silent = unheard(totals, ticks, phases, plan)
+    silent = unheard(run, totals)
     summary = Summary(
         schema=SCHEMA,
         run=RunPart(
@@ -255,8 +253,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             lost=whole.lost,
             reopened=whole.reopened,
             failed=sum(whole.failures.values()),
-            failures=deaths.counted(whole.failures),
-            deaths=deaths.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
+            failures=loss_findings.counted(whole.failures),
+            deaths=loss_findings.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
         ramp=RampPart(plan.asked_per_s, rate, _lateness(whole.ramp_lateness_us)),
         heartbeats=Heartbeats(
@@ -304,17 +302,17 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *_of_limits(outcomes),
             *unreadable,
             *limits,
-            *deaths.failures(totals, ticks, samples, plan.connect_timeout_s),
-            *deaths.deaths(known.diagnoses),
+            *loss_findings.failures(run, totals),
+            *loss_findings.lost(known.diagnoses),
             *disagreements,
             *company(totals, phases, ticks, samples, environment),
             *cpus_taken(phases, ticks, samples, environment),
-            *deaths.listen_queue(phases, ticks, samples, environment),
-            *sent_again(phases, ticks, samples, run.environment),
-            *stalls(phases, ticks, samples, run.checks, environment),
-            *slow_answers(phases, ticks, samples, run.checks, environment),
-            *deaths.statuses(whole),
-            *not_heard(silent, totals, plan),
+            *loss_findings.listen_queue(run),
+            *sent_again(run),
+            *stalls(run),
+            *slow_answers(run),
+            *loss_findings.statuses(whole),
+            *not_heard(run, totals, silent),
             *_of_the_file(run),
             *_few_of_each(run.findings),
             *_of_numbers(plan, totals, rate),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from synthetic_run import a_run
 
-from asyncli.analysis.heard import not_heard, unheard
+from asyncli.analysis.losses.slowness import not_heard, unheard
 from asyncli.analysis.totals import fold
 from asyncli.records import Deaths
 
@@ -28,11 +28,11 @@ def test_what_was_not_heard(fault_at_s: float | None, count: int, since_s: float
         for _ in range(many):
             run.ticks[-1][1].heard_ms.add(ago_s * 1e3)
     totals = fold(run.ticks, run.phases)
-    seen = unheard(totals, run.ticks, run.phases, run.plan)
+    seen = unheard(run, totals)
     assert seen is not None
     assert (seen.count, seen.fault) == (count, fault_at_s is not None)
     assert seen.ago_s == pytest.approx(since_s, abs=1.0)
-    (found,) = not_heard(seen, totals, run.plan)
+    (found,) = not_heard(run, totals, seen)
     assert found.remedy == remedy
 
 
@@ -41,8 +41,8 @@ def test_where_each_was_heard_nothing_is_said() -> None:
     for _ in range(100):
         run.ticks[-1][1].heard_ms.add(29_000)
     totals = fold(run.ticks, run.phases)
-    assert unheard(totals, run.ticks, run.phases, run.plan) is None
-    assert not_heard(None, totals, run.plan) == []
+    assert unheard(run, totals) is None
+    assert not_heard(run, totals, None) == []
 
 
 def test_a_silence_of_all_to_the_end_counts_from_its_beginning_however_early_the_first_fault() -> None:
@@ -58,7 +58,7 @@ def test_a_silence_of_all_to_the_end_counts_from_its_beginning_however_early_the
     for ago_s, many in ((5.0, 20), (20.0, 80)):
         for _ in range(many):
             run.ticks[-1][1].heard_ms.add(ago_s * 1e3)
-    seen = unheard(fold(run.ticks, run.phases), run.ticks, run.phases, run.plan)
+    seen = unheard(run, fold(run.ticks, run.phases))
     assert seen is not None
     assert (seen.count, seen.fault) == (80, True)
     assert seen.ago_s == pytest.approx(15.0, abs=2.0)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import synthetic_run
 
-from asyncli.analysis.diagnosis import Diagnosis
+from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import (
     CountsOverTime,
     Divergence,

@@ -10,8 +10,8 @@ from synthetic_run import FIXED, GENERATOR, KERNEL_END, SERVER, a_run
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.forecast import RESERVE, forecast
+from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.sides import of_ours, sides
-from asyncli.analysis.witness import Witness
 from asyncli.records import Phase, Sample
 from asyncli.store.reader import Run
 
@@ -59,12 +59,15 @@ def test_while_an_agent_is_not_heard_nothing_is_said_of_the_server() -> None:
     ours = [Sample(float(second), {"generator.cpu_s": float(second), "client.host.free_bytes": 1.0}) for second in range(60)]
     seen = [there(second) for second in range(60) if not 20 <= second < 40]
     samples = sorted([*ours, *seen], key=lambda one: one.t_s)
-    phases = [Phase("ramp", 0.0, 5.0), Phase("hold", 5.0, 60.0)]
-    said = Witness(phases, [], samples, [], ELSEWHERE).about(22.0, 24.0, 10)
+    def elsewhere(samples: list[Sample]) -> Run:
+        phases = [Phase("ramp", 0.0, 5.0), Phase("hold", 5.0, 60.0)]
+        return msgspec.structs.replace(a_run(), environment=ELSEWHERE, phases=phases, ticks=[], samples=samples, checks=[])
+
+    said = ServerEvidence(elsewhere(samples)).about(22.0, 24.0, 10)
     assert (said.gone, said.restarted, said.silent) == (False, False, False)
     # A look at the server's host that does not find them is another thing.
     looked = sorted([*samples, *(Sample(second + 0.1, {"kernel.tcp_tw": 0.0}) for second in range(20, 40))], key=lambda one: one.t_s)
-    said = Witness(phases, [], looked, [], ELSEWHERE).about(22.0, 24.0, 10)
+    said = ServerEvidence(elsewhere(looked)).about(22.0, 24.0, 10)
     assert (said.restarted, said.silent) == (True, True)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from synthetic_run import a_run, spread
 
-from asyncli.analysis.diagnosis import Diagnosis
-from asyncli.analysis.gaveway import (
+from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.bottleneck import (
     GaveWay,
     Seen,
     instead_of_forecast,
@@ -37,10 +37,7 @@ def seen(*changes: Change, slow: str = "", late: bool = False, codes: tuple[str,
         change(run)
     saturation = [Finding("generator_saturated_beats", "error", "heartbeats went out late", "more --workers")] if late else []
     diagnoses = [Diagnosis("closed_idle", code, 9, f"9 died of {code}", "mend it", certain, 5.0, 6.0) for code in codes]
-    totals = fold(run.ticks, run.phases)
-    return Seen(
-        run.plan, run.phases, run.ticks, run.samples, run.checks, run.environment, totals, diagnoses, run.findings, saturation, slow
-    )
+    return Seen(run, fold(run.ticks, run.phases), diagnoses, saturation, slow)
 
 
 def rising(name: str, per_s: float, start: float = 100.0) -> Change:
@@ -249,7 +246,7 @@ def test_memory_on_this_host() -> None:
     run.samples[0].values["host.available_bytes"] = 1.0
     low = next(one for one in run.samples if one.t_s > first_connect(run.phases, run.ticks) + 2)
     low.values["host.available_bytes"] = 7e9
-    assert least_available(run.samples, run.phases, run.ticks, run.environment) == 7e9
+    assert least_available(run) == 7e9
     assert end_of_hold(run.phases, run.ticks, run.samples) > low.t_s
 
 

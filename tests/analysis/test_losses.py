@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from asyncli.analysis.diagnosis import Diagnosis, diagnose
-from asyncli.analysis.mortality import chance_idle, mode, narrow, within, without
+from asyncli.analysis.losses.attribution import Diagnosis, diagnose
+from asyncli.analysis.losses.likelihood import chance_idle, mode, within, without
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS
 from asyncli.plan import Plan
 from asyncli.records import Check, Deaths, Phase, Sample, Tick
+from asyncli.store.reader import Run
 
 HELD = 1000
 NGINX = {"server": {"label": "nginx/1.22.1"}}
@@ -90,7 +91,8 @@ class Scene:
     def found(self) -> list[Diagnosis]:
         ticks = [(1.0 + second, tick) for second, tick in self.ticks.items()]
         totals = fold(ticks, self.phases)
-        found = diagnose(totals, ticks, self.phases, self.samples, self.checks, self.environment, self.plan)
+        run = Run("f00d", "2026-01-01T00:00:00Z", self.plan, self.environment, self.phases, ticks, self.samples, [], self.checks, complete=True)
+        found = diagnose(run, totals)
         counts: dict[str, int] = {}
         for one in found:
             counts[one.cause] = counts.get(one.cause, 0) + one.count
@@ -877,7 +879,7 @@ def test_what_fits_none_is_said_to_fit_none(cause: str) -> None:
 def test_nothing_died_and_nothing_is_known() -> None:
     assert Scene().found() == []
     ticks = [(2.0, Tick(second=1, deaths={"closed_idle": Deaths(count=4), "generator_lost": Deaths(count=2)}))]
-    found = diagnose(fold(ticks, ()), ticks, (), (), (), {}, Scene().plan)
+    found = diagnose(Run("f00d", "", Scene().plan, {}, [], ticks, [], [], [], complete=False), fold(ticks, ()))
     assert [(one.code, one.count, one.from_s) for one in found] == [("too_few", 4, 1.0), ("generator_lost", 2, 1.0)]
 
 
