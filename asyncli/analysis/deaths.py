@@ -6,30 +6,30 @@ from collections.abc import Sequence
 
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.mortality import began_s
-from asyncli.analysis.series import Ticks, end_of_hold, series
-from asyncli.analysis.sides import sides
 from asyncli.analysis.totals import Totals, errors
 from asyncli.analysis.witness import cuts
 from asyncli.findings import losses
 from asyncli.findings.losses import Incident, Told
 from asyncli.metrics import TCP
-from asyncli.records import Environment, Finding, Phase, Sample, Tick
+from asyncli.records import Finding, Tick
+from asyncli.run import Run
 
 # Failures that a client host meets whose own way is cut.
 _OF_A_CUT = ("connect_timeout", "unreachable")
 
 
-def failures(totals: Totals, ticks: Ticks = (), samples: Sequence[Sample] = (), connect_timeout_s: float = 0.0) -> list[Finding]:
-    """A finding for each cause of attempts that never established; when, where the ``ticks`` are given; whose, by the samples."""
+def failures(run: Run, totals: Totals) -> list[Finding]:
+    """A finding for each cause of attempts that never established; when, and whose, by the samples."""
     found = []
-    cut = cuts(samples, connect_timeout_s)
+    connect_timeout_s = run.plan.connect_timeout_s
+    cut = cuts(run.samples, connect_timeout_s)
     in_hold = totals.during("hold").failures
     for cause, count in counted(totals.whole.failures).items():
-        instants = [t_s for t_s, tick in ticks if tick.failures.get(cause)]
+        instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
         from_s = began_s(instants[0], connect_timeout_s if cause == "connect_timeout" else 0.0) if instants else None
         told: list[Told] = []
         for one in cut if cause in _OF_A_CUT else ():
-            theirs = sum(tick.failures.get(cause, 0) for t_s, tick in ticks if one.holds(t_s, connect_timeout_s))
+            theirs = sum(tick.failures.get(cause, 0) for t_s, tick in run.ticks if one.holds(t_s, connect_timeout_s))
             if theirs:
                 told.append({"count": theirs, "hosts": one.hosts, "until_s": one.last_s})
         replacing = totals.whole.lost > 0 and in_hold.get(cause) == count
@@ -72,18 +72,16 @@ def statuses(whole: Tick) -> list[Finding]:
     return [losses.status_errors(bad)] if bad else []
 
 
-def listen_queue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
+def listen_queue(run: Run) -> list[Finding]:
     """Findings where the listen queues of the server's host overflowed; none where that was not sampled."""
     found: list[Finding] = []
-    where = sides(environment)
-    if not where.server:
+    if not run.sides.server:
         return found
-    stop = end_of_hold(phases, ticks, samples)
     for what in ("Overflows", "Drops"):
-        counter = series(samples, f"{TCP}Listen{what}")
-        first, last = counter.first(), counter.last(until_s=stop)
+        counter = run.series(f"{TCP}Listen{what}")
+        first, last = counter.first(), counter.last(until_s=run.stop_s)
         if first is not None and last is not None and last > first:
-            found.append(losses.listen(what.lower(), last - first, where.host))
+            found.append(losses.listen(what.lower(), last - first, run.sides.host))
     return found
 
 

@@ -8,18 +8,14 @@ gone for the next. Each is provoked on a real nginx in tests/integration (docs/f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from asyncli.analysis import moments, silences, timers
 from asyncli.analysis.mortality import FEWEST, Case, Share, Words, left
-from asyncli.analysis.series import Ticks
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.witness import Witness
 from asyncli.findings.losses import befell
-from asyncli.plan import Plan
-from asyncli.records import Check, Environment, Finding, Phase, Sample
+from asyncli.run import Run
 
 #: What to do where no mechanism fits, by cause.
 REMEDIES = {
@@ -80,24 +76,14 @@ class Diagnosis(msgspec.Struct, frozen=True):
     incident: int = 0
 
 
-def diagnose(
-    totals: Totals,
-    ticks: Ticks,
-    phases: Sequence[Phase],
-    samples: Sequence[Sample],
-    checks: Sequence[Check],
-    environment: Environment,
-    plan: Plan,
-    findings: Sequence[Finding] = (),
-) -> list[Diagnosis]:
+def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
     """Every death of the run under one diagnosis: the counts of a cause's diagnoses add up to its deaths.
 
-    ``totals``: those of ``ticks``; ``findings``: those of the run file. The most frequent cause comes first, and within it the
-    most frequent diagnosis.
+    The most frequent cause comes first, and within it the most frequent diagnosis.
     """
     if not totals.whole.deaths:
         return []
-    case = Case(totals, ticks, plan, Witness(phases, ticks, samples, checks, environment), findings)
+    case = Case(totals, run.ticks, run.plan, Witness(run), run.findings)
     for case.turn, mechanism in enumerate((*_MECHANISMS, _unexplained)):
         mechanism(case)
     found = []

@@ -18,8 +18,6 @@ from asyncli.analysis.company import MOST_OF_OTHERS, others_cores
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.saturation import is_saturated
-from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series, within
-from asyncli.analysis.sides import Sides, of_ours, sides
 from asyncli.analysis.totals import Totals, errors, never_answered
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import listed
@@ -47,8 +45,9 @@ from asyncli.metrics import (
     TCP,
     TCP_RETRANS_SEGS,
 )
-from asyncli.plan import Plan
-from asyncli.records import Check, Environment, Finding, Phase, Sample
+from asyncli.records import Finding
+from asyncli.run import Run, Ticks
+from asyncli.samples import Series
 from asyncli.units import format_bytes, format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
@@ -110,46 +109,25 @@ class Seen(msgspec.Struct, frozen=True):
     ``saturation``: the findings of saturation.py; ``ended``: how the generator failed, in words.
     """
 
-    plan: Plan
-    phases: Sequence[Phase]
-    ticks: Ticks
-    samples: Sequence[Sample]
-    checks: Sequence[Check]
-    environment: Environment
+    run: Run
     totals: Totals
     diagnoses: Sequence[Diagnosis]
-    findings: Sequence[Finding]
     saturation: Sequence[Finding]
     slow: str = ""
 
     @property
-    def local(self) -> bool:
-        return self.environment.get("local") is True
-
-    @property
-    def sides(self) -> Sides:
-        return sides(self.environment)
-
-    def ours(self, name: str) -> str:
-        """The metric ``name`` of asyncli's own host."""
-        return of_ours(name, self.environment)
-
-    @property
     def server(self) -> str:
         """The server's name in sentences."""
-        server = self.environment.get("server")
-        label = server.get("label") if isinstance(server, dict) else None
-        name = str(label).partition("/")[0] if label else ""
+        name = self.run.place.server_label.partition("/")[0]
         # asyncli's own server, of the lab.
         return "the built-in server" if name == "asyncli" else name if 0 < len(name) <= _LONGEST_NAME else "the server"
 
     def metric(self, name: str) -> Series:
-        return series(self.samples, name)
+        return self.run.series(name)
 
     def rise(self, name: str, *, to_end: bool = False) -> float:
         """By how much a counter rose from the first connect to the hold's end, or to the end of all; 0 where it was not read."""
-        start = first_connect(self.phases, self.ticks)
-        stop = math.inf if to_end else end_of_hold(self.phases, self.ticks, self.samples) + 1.0
+        start, stop = self.run.first_connect_s, math.inf if to_end else self.run.stop_s + 1.0
         counter = self.metric(name)
         before, after = counter.last(until_s=start), counter.last(until_s=stop)
         before = counter.first() if before is None else before
@@ -157,8 +135,8 @@ class Seen(msgspec.Struct, frozen=True):
 
     def cores(self, name: str) -> float | None:
         """Cores in use in the last seconds before the drain, by a counter of CPU seconds; None where too little was read."""
-        stop = end_of_hold(self.phases, self.ticks, self.samples)
-        part = self.metric(name).between(max(first_connect(self.phases, self.ticks), stop - _STRETCH_S), stop + 0.5)
+        stop = self.run.stop_s
+        part = self.metric(name).between(max(self.run.first_connect_s, stop - _STRETCH_S), stop + 0.5)
         if len(part) < 2 or part.t_s[-1] - part.t_s[0] < _SHORTEST_STRETCH_S:
             return None
         return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
@@ -200,9 +178,9 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     ours = whole.deaths.get("generator_lost")
     lost, failed = whole.lost - (ours.count if ours is not None else 0), sum(whole.failures.values())
     # What failed to connect and did so at a later attempt gave way to nothing.
-    if not lost and (not failed or seen.totals.held >= seen.plan.connections):
+    if not lost and (not failed or seen.totals.held >= seen.run.plan.connections):
         return None
-    served, asked, first = served_most(seen.ticks), seen.plan.connections, what_gave_way(seen)[0]
+    served, asked, first = served_most(seen.run.ticks), seen.run.plan.connections, what_gave_way(seen)[0]
     remedy = "see the findings on what was lost, or failed to open" if first.code == _UNKNOWN else first.remedy
     limit = first.certain and first.side == "server" and first.code in _LIMITS
     return gave_way(
@@ -226,14 +204,14 @@ def laid_to_limit(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -
 
 def _both_busy(seen: Seen) -> Iterator[GaveWay]:
     """All CPUs of a host that server and asyncli share, where that made either late."""
-    cpus, busy = _number(seen.environment.get("cpus")), seen.cores(HOST_CPU_BUSY_S)
+    cpus, busy = seen.run.place.cpus, seen.cores(HOST_CPU_BUSY_S)
     server, ours = seen.cores(SERVER_CPU_S), seen.cores(GENERATOR_CPU_S)
-    if not seen.local or cpus is None or busy is None or ours is None or busy < _BUSY * cpus:
+    if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < _BUSY * cpus:
         return
     # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it.
     late = is_saturated(seen.saturation)
     # What others used before the first connect too is no work of the server's.
-    before = others_cores(seen.samples, seen.environment, -math.inf, first_connect(seen.phases, seen.ticks))
+    before = others_cores(seen.run, -math.inf, seen.run.first_connect_s)
     taken = min(before or 0.0, busy - (server or 0.0) - ours)
     # They make it slow; what is silent for as long as a timeout has another reason.
     by_others, by_us = taken >= MOST_OF_OTHERS * cpus and seen.slow, ours >= _OUR_SHARE * cpus and (seen.slow or seen.silent())
@@ -265,29 +243,29 @@ def _starved(seen: Seen) -> Iterator[GaveWay]:
         if count := failures.get(cause):
             evidence = f"asyncli ran out of {what}: {format_count(count)} connects found none"
             yield GaveWay("host", what.replace(" ", "_"), evidence, remedy)
-    for finding in seen.findings:
+    for finding in seen.run.findings:
         if finding.code in ("worker_lost", "generator_failed", "generator_silent", "asyncli_failed", "drain_unfinished"):
             yield GaveWay("host", finding.code, finding.evidence, finding.remedy)
 
 
 def _host_memory(seen: Seen) -> Iterator[GaveWay]:
     """A host that had less memory left than must stay: the server's elsewhere, or asyncli's own."""
-    far, takers = seen.sides.far, {SERVER_PSS_BYTES: seen.server, KERNEL_SOCKET_BYTES: "the kernel's sockets"}
+    far, takers = seen.run.sides.far, {SERVER_PSS_BYTES: seen.server, KERNEL_SOCKET_BYTES: "the kernel's sockets"}
     if far is not None:
-        total = _number(far.get("memory_bytes"))
+        total = far.memory_bytes
         if evidence := _short_of_memory(seen, "the server's host", total, HOST_AVAILABLE_BYTES, takers):
             yield GaveWay("server", "host_memory", evidence, "give it more memory, or make a connection cheaper")
-    total = _number(seen.environment.get("memory_bytes"))
+    total = seen.run.place.memory_bytes
     # Of what took how much, what was sampled is of the server's host, where that is another one.
     takers = {} if far is not None else {**takers, GENERATOR_USS_BYTES: "asyncli"}
-    if evidence := _short_of_memory(seen, "this host", total, seen.ours(HOST_AVAILABLE_BYTES), takers):
+    if evidence := _short_of_memory(seen, "this host", total, seen.run.of_ours(HOST_AVAILABLE_BYTES), takers):
         yield GaveWay("host", "memory", evidence, "run asyncli on another host, or where there is more memory")
 
 
 def _short_of_memory(seen: Seen, who: str, total: float | None, available: str, takers: Mapping[str, str]) -> str:
     """What was left of a host's memory, and what took it; "" where enough was, or it is not known."""
     free = seen.metric(available)
-    start = first_connect(seen.phases, seen.ticks)
+    start = seen.run.first_connect_s
     before, least = free.last(until_s=start), min(free.between(start, math.inf).values, default=None)
     if total is None or before is None or least is None or least >= memory_floor(total, before):
         return ""
@@ -323,7 +301,7 @@ def _slots(seen: Seen) -> Iterator[GaveWay]:
 
 def _places(seen: Seen) -> Iterator[GaveWay]:
     """What a status page tells of a server's own limit: HAProxy's sessions, Apache's processes or threads."""
-    stop = end_of_hold(seen.phases, seen.ticks, seen.samples)
+    stop = seen.run.stop_s
     limit, most = seen.metric(STATUS_LIMIT).last(), max(seen.metric(STATUS_ACTIVE).values, default=0.0)
     if limit is not None and most >= _FULL_GROUP * limit - _POLLERS:
         evidence = f"{seen.server} had {format_count(most)} sessions open, and its status page (slim) says that it may have "
@@ -358,14 +336,14 @@ def _server_ended(seen: Seen) -> Iterator[GaveWay]:
     for one in seen.diagnoses:
         if one.code in _ENDED:
             yield GaveWay("server", one.code, one.evidence, one.remedy, one.certain)
-    for finding in seen.findings:
+    for finding in seen.run.findings:
         if finding.code == "server_ended":
             yield GaveWay("server", "server_ended", finding.evidence, finding.remedy)
 
 
 def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
     """As many cores as the server has threads to use, where it was slow or silent."""
-    cpus, used = _number((seen.sides.far or seen.environment).get("cpus")), seen.cores(SERVER_CPU_S)
+    cpus, used = (seen.run.sides.far or seen.run.place).cpus, seen.cores(SERVER_CPU_S)
     threads = seen.metric(SERVER_THREADS).last()
     if used is None or cpus is None or threads is None or not (seen.slow or seen.silent() or _overflowed(seen)):
         return
@@ -378,14 +356,15 @@ def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
 
 
 def _overflowed(seen: Seen) -> float:
-    return seen.rise(f"{TCP}ListenOverflows") if seen.sides.server else 0.0
+    return seen.rise(f"{TCP}ListenOverflows") if seen.run.sides.server else 0.0
 
 
 def _queue(seen: Seen) -> Iterator[GaveWay]:
     if count := _overflowed(seen):
         drops = "once" if count == 1 else f"{format_count(count)} times"
         evidence = (
-            f"the listen queue of a program on {seen.sides.host} was full {drops} (ListenOverflows), so who connected had to wait"
+            f"the listen queue of a program on {seen.run.sides.host} was full {drops} (ListenOverflows), "
+            "so who connected had to wait"
         )
         remedy = "raise net.core.somaxconn and the server's backlog=, let it accept faster, or ramp more slowly (--ramp)"
         yield GaveWay("server", "listen_queue", evidence, remedy, certain=False)
@@ -403,7 +382,7 @@ def _network(seen: Seen) -> Iterator[GaveWay]:
     # Of this host we know when it was the server's own queue that dropped them: nothing was lost on the way then.
     if (not silent and not seen.slow) or _overflowed(seen) >= max(1.0, _DROPPED * silent):
         return
-    again = seen.rise(seen.ours(TCP_RETRANS_SEGS))
+    again = seen.rise(seen.run.of_ours(TCP_RETRANS_SEGS))
     sent = whole.started + whole.sent
     lossy = again >= _RETRANSMITTED and again >= _RETRANSMITTED_SHARE * sent
     resent = f"{format_count(again)} segments were sent again, {again / sent:.0%} of what we asked" if lossy else ""
@@ -417,11 +396,11 @@ def _network(seen: Seen) -> Iterator[GaveWay]:
                 f"{format_count(timeouts)} connects got no answer, and {seen.server} never saw them: by its status page it "
             )
             evidence += f"accepted {format_count(accepted)} of {format_count(whole.started)}"
-            if not seen.local:
+            if not seen.run.place.local:
                 evidence += "; lost on the way, or dropped by a full listen queue of its host, which is not seen from here"
                 remedy += "; nstat -az TcpExtListenOverflows on its host tells of its queue"
             evidence = f"{evidence}; {resent}" if resent else evidence
-            yield GaveWay("network", "never_arrived", evidence, remedy, certain=seen.local)
+            yield GaveWay("network", "never_arrived", evidence, remedy, certain=seen.run.place.local is True)
             return
     if lossy:
         yield GaveWay("network", "retransmissions", resent, remedy, certain=False)
@@ -451,7 +430,7 @@ def _errors(seen: Seen) -> Iterator[GaveWay]:
 def _never_answered(seen: Seen) -> Iterator[GaveWay]:
     """Connections that were open at our end, and of which not even the first heartbeat was answered: nobody has accepted them."""
     dead = seen.totals.whole.deaths.get("heartbeat_timeout")
-    served = served_most(seen.ticks)
+    served = served_most(seen.run.ticks)
     if dead is None or not dead.count:
         return
     first = never_answered(seen.totals.whole)
@@ -486,7 +465,7 @@ def _slow(seen: Seen) -> Iterator[GaveWay]:
             "" if used is None else f", though {seen.server} used {used:.2f} cores: it waits for something, or the way to it does"
         )
         remedy = "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"
-        yield GaveWay("server" if seen.local else "unknown", "slow", f"{seen.slow}{but}", remedy, certain=False)
+        yield GaveWay("server" if seen.run.place.local else "unknown", "slow", f"{seen.slow}{but}", remedy, certain=False)
 
 
 _MECHANISMS = (
@@ -499,7 +478,7 @@ def _unknown(seen: Seen) -> GaveWay:
     said = "; ".join(one.evidence for one in seen.diagnoses)
     if not said:
         whole = seen.totals.whole
-        said = f"{format_count(seen.totals.held)} of {format_count(seen.plan.connections)} were held, {whole.lost} lost"
+        said = f"{format_count(seen.totals.held)} of {format_count(seen.run.plan.connections)} were held, {whole.lost} lost"
     return GaveWay(
         "unknown", _UNKNOWN, f"{said}; nothing that was read says what gave way", "see the report of that step", certain=False
     )
@@ -515,11 +494,7 @@ def served_most(ticks: Ticks) -> int:
     return max((max(tick.held, tick.held_at_drain) for _, tick in ticks), default=0)
 
 
-def least_available(samples: Sequence[Sample], phases: Sequence[Phase], ticks: Ticks, environment: Environment) -> float | None:
+def least_available(run: Run) -> float | None:
     """The least memory (bytes) that was available on this host from the first connect on; None where it was not read."""
-    driven = within(samples, (first_connect(phases, ticks), end_of_hold(phases, ticks, samples)))
-    return min(series(driven, of_ours(HOST_AVAILABLE_BYTES, environment)).values, default=None)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    available = run.series(run.of_ours(HOST_AVAILABLE_BYTES))
+    return min(available.between(run.first_connect_s, run.stop_s).values, default=None)

@@ -5,17 +5,15 @@ A connection that sleeps is held as far as its last answer says. What owes an an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from asyncli.analysis.mortality import began_s
-from asyncli.analysis.series import Ticks, phase
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import bounds
 from asyncli.findings import latency
 from asyncli.plan import Plan
-from asyncli.records import Finding, Phase
+from asyncli.records import Finding
+from asyncli.run import Run
 
 
 class Unheard(msgspec.Struct, frozen=True):
@@ -30,14 +28,14 @@ class Unheard(msgspec.Struct, frozen=True):
     fault: bool
 
 
-def unheard(totals: Totals, ticks: Ticks, phases: Sequence[Phase], plan: Plan) -> Unheard | None:
+def unheard(run: Run, totals: Totals) -> Unheard | None:
     """What of the held was not heard; None where each was, or the run never came to its drain."""
-    hold, drain = phase(phases, "hold"), phase(phases, "drain")
+    hold, drain = run.phase("hold"), run.phase("drain")
     if hold is None or drain is None:
         return None
-    faults = [began_s(t_s, plan.timeout_s) for t_s, tick in ticks if "heartbeat_timeout" in tick.deaths]
+    faults = [began_s(t_s, run.plan.timeout_s) for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths]
     # Of a silence of all to the end, however long after the first fault, its beginning counts.
-    answered_s = max((t_s for t_s, tick in ticks if tick.answered), default=hold.start_s)
+    answered_s = max((t_s for t_s, tick in run.ticks if tick.answered), default=hold.start_s)
     silent = any(one >= answered_s - 1.0 for one in faults) and answered_s < drain.start_s
     since_s = max(hold.start_s, min(faults, default=hold.start_s), answered_s if silent else hold.start_s)
     ago_s = drain.start_s - since_s

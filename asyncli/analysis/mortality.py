@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from asyncli.analysis.series import Ticks
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.witness import Witness
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Tick
+from asyncli.run import Ticks
 from asyncli.units import format_clock, format_duration
 
 # Fewer dead than this agree by chance.

@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 
-from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series
-from asyncli.analysis.sides import of_ours
 from asyncli.findings.latency import packets_sent_again
 from asyncli.metrics import TCP
-from asyncli.records import Environment, Finding, Phase, Sample
+from asyncli.records import Finding
+from asyncli.run import Run
+from asyncli.samples import Series
 
 # Over so long (s) a share is told; and from this share and number on it is worth a word: a clean way of today loses fewer than
 # one in a thousand, and one or two are sent again for want of patience (RFC 6298, 2.4).
 _SPAN_S, _SHARE, _FEWEST = 10.0, 0.01, 10
 
 
-def sent_again(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
+def sent_again(run: Run) -> list[Finding]:
     """What this host had to send again, and where an agent counted it the server's host."""
-    ours = of_ours(TCP, environment)
-    found = _of_one(phases, ticks, samples, ours, here=True)
+    ours = run.of_ours(TCP)
+    found = _of_one(run, ours, here=True)
     if ours != TCP:
-        found += _of_one(phases, ticks, samples, TCP, here=False)
+        found += _of_one(run, TCP, here=False)
     return found
 
 
-def _of_one(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], family: str, *, here: bool) -> list[Finding]:
+def _of_one(run: Run, family: str, *, here: bool) -> list[Finding]:
     """A finding where a host had to send 1 % or more of its TCP segments again within ten seconds of ramp and hold.
 
     Of all programs in its network namespace (RetransSegs and OutSegs of /proc/net/snmp; OutSegs leaves out what is sent again,
     RFC 4022). Of what was lost on the way here only the other side's counters tell.
     """
-    again, out = series(samples, f"{family}RetransSegs"), series(samples, f"{family}OutSegs")
-    start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
+    again, out = run.series(f"{family}RetransSegs"), run.series(f"{family}OutSegs")
+    start, stop = run.first_connect_s, run.stop_s
     if not math.isfinite(start) or not len(again) or not len(out):
         return []
     worst, count, first_s, last_s = 0.0, 0.0, math.inf, -math.inf

@@ -12,13 +12,13 @@ import math
 from collections.abc import Sequence
 
 from asyncli.analysis.mortality import FEWEST, Case, Cell, Share, in_seconds, left, one_of, within
-from asyncli.analysis.series import Ticks, end_of_hold, first_connect
 from asyncli.analysis.timers import idle_edge, known_idle
 from asyncli.analysis.witness import Cut, Testimony, Witness
 from asyncli.core.histogram import summed
 from asyncli.findings.latency import NoAnswers, answers_slow, no_answers, no_answers_more
 from asyncli.findings.losses import befell, cut_off
-from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
+from asyncli.records import Finding, Tick
+from asyncli.run import Run
 from asyncli.units import format_count, format_duration, format_many
 
 # As good as nobody; half and most of them.
@@ -234,15 +234,12 @@ def _part_of_an_answer(case: Case, cells: Sequence[Cell]) -> float | None:
 # -- silences that nobody died of
 
 
-def stalls(
-    phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], checks: Sequence[Check], environment: Environment
-) -> list[Finding]:
+def stalls(run: Run) -> list[Finding]:
     """A finding for each stretch of two seconds or more in which nobody was answered, though some waited, and nobody died of it.
 
     Not where connections died meanwhile or soon after: their diagnosis says it. Not where the generator itself stood still.
     """
-    stop = end_of_hold(phases, ticks, samples)
-    start = first_connect(phases, ticks)
+    start, stop, ticks = run.first_connect_s, run.stop_s, run.ticks
     found: list[tuple[float, float, int]] = []
     rows = [(t_s, tick) for t_s, tick in ticks if start < t_s <= stop]
     drained = [(t_s, tick) for t_s, tick in ticks if t_s > stop]
@@ -263,7 +260,7 @@ def stalls(
         begun = None
     if not found:
         return []
-    witness = Witness(phases, ticks, samples, checks, environment)
+    witness = Witness(run)
     told = [_stall(witness, *one) for one in found[:_MOST_STALLS]]
     if len(found) > _MOST_STALLS:
         told.append(no_answers_more(len(found) - _MOST_STALLS))
@@ -286,15 +283,13 @@ def _stall(witness: Witness, from_s: float, to_s: float, waited: int) -> Finding
 # -- answers that came late, of which nobody died
 
 
-def slow_answers(
-    phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], checks: Sequence[Check], environment: Environment
-) -> list[Finding]:
+def slow_answers(run: Run) -> list[Finding]:
     """A finding that says when answers came late for three seconds or more, if they did: half of all in each of these seconds.
 
     Over a night the percentiles of the whole hide some minutes, and never say when. Not where heartbeats were given up or nobody
     was answered: their own findings say it. Nor where asyncli itself sent them late.
     """
-    start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
+    start, stop, ticks = run.first_connect_s, run.stop_s, run.ticks
     rows = [(t_s, tick) for t_s, tick in ticks if start < t_s <= stop and tick.answered]
     some = rows[:: max(1, len(rows) // _ENOUGH)]
     medians = sorted(_of_answers(tick, 0.5) for _, tick in some)
@@ -321,7 +316,7 @@ def slow_answers(
     longest = max(told, key=len)
     from_s, to_s = longest[0][0] - 1.0, longest[-1][0]
     took = summed([tick.latency_us for _, tick in longest]).quantile(0.5) or 0.0
-    witness = Witness(phases, ticks, samples, checks, environment)
+    witness = Witness(run)
     cores, all_s = witness.about(from_s, to_s, 0).cores, sum(map(len, told))
     return [answers_slow(from_s, to_s, took / 1e6, usual_us / 1e6, witness.called, cores, len(told), all_s)]
 

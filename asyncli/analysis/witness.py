@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import re
 import statistics
 from collections.abc import Sequence
 
 import msgspec
 
-from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, held_over_time, instants, series
-from asyncli.analysis.sides import of_ours, sides
 from asyncli.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
-from asyncli.records import Check, Environment, Phase, Sample
-from asyncli.samples import metrics_of
+from asyncli.records import Sample
+from asyncli.run import Run
+from asyncli.samples import Series, began_anew, metrics_of, series
 
 # A status page or a scan of processes may miss a second or two; what is missing for longer than this was not there.
 _GAP_S = 2.5
@@ -94,35 +92,31 @@ def cuts(samples: Sequence[Sample], patience_s: float) -> list[Cut]:
 class Witness:
     """The samples, the checks and the environment of a run, asked about the server."""
 
-    def __init__(
-        self, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], checks: Sequence[Check], environment: Environment
-    ) -> None:
+    def __init__(self, run: Run) -> None:
         #: What the server's configuration says: the code of a check -> the value that was read.
-        self.configured = {check.code: check.have for check in checks if check.have is not None}
-        server = environment.get("server")
-        label = str(server.get("label") or "") if isinstance(server, dict) else ""
+        self.configured = {check.code: check.have for check in run.checks if check.have is not None}
         #: "nginx", "Apache"; "" where unknown.
-        self.name = re.split(r"[/\s]", label, maxsplit=1)[0]
+        self.name = run.place.server_name
         #: Server and client are on one host, where no packet is lost between them.
-        self.local = sides(environment).one_network
-        self._behind = any(check.code == "nginx_listen" for check in checks)
-        self._stop = end_of_hold(phases, ticks, samples)
+        self.local = run.sides.one_network
+        self._behind = any(check.code == "nginx_listen" for check in run.checks)
+        self._stop = run.stop_s
         # Between the last second of the hold and the first of the drain lies no line: it is held until it is let go.
-        self._held = held_over_time([row for row in ticks if row[0] <= self._stop], phases)
+        self._held = msgspec.structs.replace(run, ticks=[row for row in run.ticks if row[0] <= self._stop]).held
         # The status page is one probe, the rest are others: a sample without it that has another was taken all the same.
-        self._looks = instants(samples, *(_OF_AGENT if isinstance(environment.get("agent"), dict) else _LOCAL))
+        self._looks = run.instants(*(_LOCAL if run.place.agent is None else _OF_AGENT))
         names = ("processes", "ended", "cpu_s")
-        self._server = {name: series(samples, f"server.{name}") for name in names}
+        self._server = {name: run.series(f"server.{name}") for name in names}
         self._seen = self._server["processes"].t_s
         # Probes that cost much are asked less often than once a second.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._seen)]
         self._missed_s = max(_GAP_S, 2 * statistics.median(steps)) if steps else _GAP_S
         pages = ("active", "accepts", "connects", "requests", "polls")
-        self._status = {name: series(samples, f"status.{name}") for name in pages}
-        counters = (of_ours(name, environment) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
-        self._resent, self._segments = (series(samples, name) for name in counters)
-        self._samples = samples
-        slept = series(samples, CLOCK_SUSPENDED_S)
+        self._status = {name: run.series(f"status.{name}") for name in pages}
+        counters = (run.of_ours(name) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
+        self._resent, self._segments = (run.series(name) for name in counters)
+        self._samples = run.samples
+        slept = run.series(CLOCK_SUSPENDED_S)
         #: When this machine woke from a suspension (s of the run, to a second), and how long it was (s).
         self.suspensions = list(slept.rows())
 

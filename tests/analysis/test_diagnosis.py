@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from synthetic_run import bare_run
 
 from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.mortality import chance_idle, mode, narrow, within, without
@@ -89,8 +90,9 @@ class Scene:
 
     def found(self) -> list[Diagnosis]:
         ticks = [(1.0 + second, tick) for second, tick in self.ticks.items()]
-        totals = fold(ticks, self.phases)
-        found = diagnose(totals, ticks, self.phases, self.samples, self.checks, self.environment, self.plan)
+        run = bare_run(ticks, self.phases, self.samples, self.environment, plan=self.plan, checks=self.checks)
+        totals = fold(run)
+        found = diagnose(run, totals)
         counts: dict[str, int] = {}
         for one in found:
             counts[one.cause] = counts.get(one.cause, 0) + one.count
@@ -877,7 +879,8 @@ def test_what_fits_none_is_said_to_fit_none(cause: str) -> None:
 def test_nothing_died_and_nothing_is_known() -> None:
     assert Scene().found() == []
     ticks = [(2.0, Tick(second=1, deaths={"closed_idle": Deaths(count=4), "generator_lost": Deaths(count=2)}))]
-    found = diagnose(fold(ticks, ()), ticks, (), (), (), {}, Scene().plan)
+    run = bare_run(ticks, plan=Scene().plan)
+    found = diagnose(run, fold(run))
     assert [(one.code, one.count, one.from_s) for one in found] == [("too_few", 4, 1.0), ("generator_lost", 2, 1.0)]
 
 
