@@ -26,7 +26,8 @@ from asyncli.analysis.totals import fold
 from asyncli.findings.losses import befell
 from asyncli.lab.child import group_alive
 from asyncli.lab.nginx import LabNginx
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.store.reader import read_run
 
 T = TypeVar("T")
 N = 100
@@ -248,7 +249,7 @@ class Told:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run = run = read_run(folder / "run.db")
-        self.totals = fold(run.ticks, run.phases)
+        self.totals = fold(run)
         self.summary = report(folder, "run.db")
         #: The dead's diagnoses, and the findings: each code's evidence.
         self.diagnoses = diagnose(run, self.totals)

@@ -19,8 +19,6 @@ from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.likelihood import FEWEST
 from asyncli.analysis.saturation import is_saturated
-from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, series
-from asyncli.analysis.sides import Sides, of_ours, sides
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import Words, bottleneck
 from asyncli.findings.forecast import gave_way
@@ -48,7 +46,7 @@ from asyncli.metrics import (
     TCP,
 )
 from asyncli.records import Finding
-from asyncli.store.reader import Run
+from asyncli.run import Run, Ticks
 
 Side = Literal["server", "host", "network", "unknown"]
 
@@ -108,46 +106,25 @@ class Seen(msgspec.Struct, frozen=True):
     slow: str = ""
 
     @property
-    def local(self) -> bool:
-        return self.run.environment.get("local") is True
-
-    @property
-    def sides(self) -> Sides:
-        return sides(self.run.environment)
-
-    @property
     def server(self) -> str:
         """The server's name in sentences."""
-        server = self.run.environment.get("server")
-        label = server.get("label") if isinstance(server, dict) else None
-        name = str(label).partition("/")[0] if label else ""
+        name = self.run.place.server_label.partition("/")[0]
         # asyncli's own server, of the lab.
         return "the built-in server" if name == "asyncli" else name if 0 < len(name) <= _LONGEST_NAME else "the server"
 
-    @property
-    def start_s(self) -> float:
-        return first_connect(self.run.phases, self.run.ticks)
-
-    @property
-    def stop_s(self) -> float:
-        return end_of_hold(self.run.phases, self.run.ticks, self.run.samples)
-
-    def metric(self, name: str) -> Series:
-        return series(self.run.samples, name)
-
     def most(self, name: str) -> float:
-        return max(self.metric(name).values, default=0.0)
+        return max(self.run.series(name).values, default=0.0)
 
     def rise(self, name: str, *, to_end: bool = False) -> float:
         """By how much a counter rose from the first connect to the hold's end, or to the end of all; 0 where it was not read."""
-        counter = self.metric(name)
-        before, after = counter.last(until_s=self.start_s), counter.last(until_s=math.inf if to_end else self.stop_s + 1.0)
+        counter, start_s = self.run.series(name), self.run.first_connect_s
+        before, after = counter.last(until_s=start_s), counter.last(until_s=math.inf if to_end else self.run.stop_s + 1.0)
         before = counter.first() if before is None else before
         return max(0.0, after - before) if before is not None and after is not None else 0.0
 
     def cores(self, name: str) -> float | None:
         """Cores in use in the last seconds before the drain, by a counter of CPU seconds; None where too little was read."""
-        part = self.metric(name).between(max(self.start_s, self.stop_s - _STRETCH_S), self.stop_s + 0.5)
+        part = self.run.series(name).between(max(self.run.first_connect_s, self.run.stop_s - _STRETCH_S), self.run.stop_s + 0.5)
         if len(part) < 2 or part.t_s[-1] - part.t_s[0] < _SHORTEST_STRETCH_S:
             return None
         return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
@@ -162,7 +139,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     def overflowed(self) -> float:
         """How often a listen queue of the server's host was full."""
-        return self.rise(f"{TCP}ListenOverflows") if self.sides.server else 0.0
+        return self.rise(f"{TCP}ListenOverflows") if self.run.sides.server else 0.0
 
 
 def memory_floor(total: float, available: float) -> float:
@@ -234,9 +211,9 @@ def _diagnosed(side: Side, codes: Set[str], seen: Seen) -> Iterator[GaveWay]:
 
 def _both_busy(seen: Seen) -> Iterator[GaveWay]:
     """All CPUs of a host that server and asyncli share, where that made either late."""
-    cpus, busy = _number(seen.run.environment.get("cpus")), seen.cores(HOST_CPU_BUSY_S)
+    cpus, busy = seen.run.place.cpus, seen.cores(HOST_CPU_BUSY_S)
     server, ours = seen.cores(SERVER_CPU_S), seen.cores(GENERATOR_CPU_S)
-    if not seen.local or cpus is None or busy is None or ours is None or busy < _BUSY * cpus:
+    if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < _BUSY * cpus:
         return
     # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it.
     beside = ours if server is None else busy - server
@@ -266,18 +243,17 @@ def _starved(seen: Seen) -> Iterator[GaveWay]:
 def _host_memory(seen: Seen) -> Iterator[GaveWay]:
     """A host that had less memory left than must stay: the server's elsewhere, or asyncli's own."""
     # Of what took how much, what was sampled is of the server's host, where that is another one.
-    environment, far = seen.run.environment, seen.sides.far
+    run, far = seen.run, seen.run.sides.far
     took = {seen.server: seen.rise(SERVER_PSS_BYTES), "the kernel's sockets": seen.rise(KERNEL_SOCKET_BYTES)}
     if far is not None:
-        yield from _short_of_memory(seen, "the server's host", far.get("memory_bytes"), HOST_AVAILABLE_BYTES, took)
+        yield from _short_of_memory(seen, "the server's host", far.memory_bytes, HOST_AVAILABLE_BYTES, took)
     took = {**took, "asyncli": seen.rise(GENERATOR_USS_BYTES)} if far is None else {}
-    ours = of_ours(HOST_AVAILABLE_BYTES, environment)
-    yield from _short_of_memory(seen, "this host", environment.get("memory_bytes"), ours, took)
+    yield from _short_of_memory(seen, "this host", run.place.memory_bytes, run.of_ours(HOST_AVAILABLE_BYTES), took)
 
 
-def _short_of_memory(seen: Seen, who: str, memory: object, available: str, took: dict[str, float]) -> Iterator[GaveWay]:
-    free, total = seen.metric(available), _number(memory)
-    before, least = free.last(until_s=seen.start_s), min(free.between(seen.start_s, math.inf).values, default=None)
+def _short_of_memory(seen: Seen, who: str, total: float | None, available: str, took: dict[str, float]) -> Iterator[GaveWay]:
+    free, start_s = seen.run.series(available), seen.run.first_connect_s
+    before, least = free.last(until_s=start_s), min(free.between(start_s, math.inf).values, default=None)
     if total is None or before is None or least is None or least >= memory_floor(total, before):
         return
     ours = who == "this host"
@@ -290,7 +266,7 @@ def _short_of_memory(seen: Seen, who: str, memory: object, available: str, took:
 
 def _server_memory(seen: Seen) -> Iterator[GaveWay]:
     killed = seen.rise(SERVER_GROUP_KILLED, to_end=True)
-    limit, most = seen.metric(SERVER_GROUP_LIMIT_BYTES).last(), seen.most(SERVER_GROUP_BYTES)
+    limit, most = seen.run.series(SERVER_GROUP_LIMIT_BYTES).last(), seen.most(SERVER_GROUP_BYTES)
     if limit is not None and (killed or most >= _FULL_GROUP * limit):
         yield _way("server", "memory_limit", bottleneck.memory_limit(seen.server, limit, most, killed))
 
@@ -303,19 +279,19 @@ def _slots(seen: Seen, *, certain: bool = True) -> Iterator[GaveWay]:
     if not certain:
         return
     refused = seen.rise(STATUS_ACCEPTS) - seen.rise(STATUS_HANDLED)
-    if seen.metric(STATUS_HANDLED).values and refused >= 1:
+    if seen.run.series(STATUS_HANDLED).values and refused >= 1:
         yield _way("server", "slots", bottleneck.not_handled(seen.server, refused))
-    limit, most = seen.metric(STATUS_LIMIT).last(), seen.most(STATUS_ACTIVE)
+    limit, most = seen.run.series(STATUS_LIMIT).last(), seen.most(STATUS_ACTIVE)
     if limit is not None and most >= _FULL_GROUP * limit - _POLLERS:
         yield _way("server", "slots", bottleneck.sessions(seen.server, most, limit))
-    busy, idle = (seen.metric(name).last(until_s=seen.stop_s) for name in (STATUS_BUSY, STATUS_IDLE))
+    busy, idle = (seen.run.series(name).last(until_s=seen.run.stop_s) for name in (STATUS_BUSY, STATUS_IDLE))
     if busy and idle == 0:
         yield _way("server", "slots", bottleneck.busy_workers(seen.server, busy))
 
 
 def _server_descriptors(seen: Seen) -> Iterator[GaveWay]:
     """A process that has none left: its accept() fails, and who connects waits in the listen queue."""
-    used, limit = seen.metric(SERVER_DESCRIPTORS), seen.metric(SERVER_DESCRIPTORS_LIMIT)
+    used, limit = seen.run.series(SERVER_DESCRIPTORS), seen.run.series(SERVER_DESCRIPTORS_LIMIT)
     shares = [(a / b, a, b) for a, b in zip(used.values, limit.values, strict=False) if b]
     share, most, of = max(shares, default=(0.0, 0.0, 0.0))
     if share >= _FULL_DESCRIPTORS:
@@ -331,8 +307,8 @@ def _server_ended(seen: Seen) -> Iterator[GaveWay]:
 
 def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
     """As many cores as the server has threads to use, where it was slow or silent."""
-    cpus, used = _number((seen.sides.far or seen.run.environment).get("cpus")), seen.cores(SERVER_CPU_S)
-    threads = seen.metric(SERVER_THREADS).last()
+    cpus, used = (seen.run.sides.far or seen.run.place).cpus, seen.cores(SERVER_CPU_S)
+    threads = seen.run.series(SERVER_THREADS).last()
     if used is None or cpus is None or threads is None or not (seen.slow or seen.silent() or seen.overflowed()):
         return
     may_use = min(threads, cpus)
@@ -342,7 +318,7 @@ def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
 
 def _listen_queue(seen: Seen) -> Iterator[GaveWay]:
     if count := seen.overflowed():
-        yield _way("server", "listen_queue", bottleneck.listen_queue(seen.sides.host, count), certain=False)
+        yield _way("server", "listen_queue", bottleneck.listen_queue(seen.run.sides.host, count), certain=False)
 
 
 # By what connections were lost, refused or late for, without more.
@@ -354,9 +330,9 @@ def _never_arrived(seen: Seen) -> Iterator[GaveWay]:
     accepted = seen.rise(STATUS_ACCEPTS) - seen.rise(STATUS_CONNECTS)
     # A SYN that a full listen queue drops is sent again, and dropped again: then nothing was lost on the way.
     dropped = 2 * seen.overflowed() >= max(1, seen.silent())
-    if seen.metric(STATUS_ACCEPTS).values and not dropped and started - accepted >= max(FEWEST, timeouts / 2) and timeouts:
-        words = bottleneck.never_arrived(seen.server, timeouts, accepted, started, seen.local)
-        yield _way("network", "never_arrived", words, certain=seen.local)
+    if seen.run.series(STATUS_ACCEPTS).values and not dropped and started - accepted >= max(FEWEST, timeouts / 2) and timeouts:
+        words = bottleneck.never_arrived(seen.server, timeouts, accepted, started, seen.run.place.local is True)
+        yield _way("network", "never_arrived", words, certain=seen.run.place.local is True)
 
 
 def _not_connected(seen: Seen) -> Iterator[GaveWay]:
@@ -382,7 +358,7 @@ def _lost(seen: Seen) -> Iterator[GaveWay]:
 def _slow(seen: Seen) -> Iterator[GaveWay]:
     if seen.slow:
         words = bottleneck.slow(seen.server, seen.slow, seen.cores(SERVER_CPU_S))
-        yield _way("server" if seen.local else "unknown", "slow", words, certain=False)
+        yield _way("server" if seen.run.place.local is True else "unknown", "slow", words, certain=False)
 
 
 _MECHANISMS = (
@@ -404,10 +380,5 @@ def served_most(ticks: Ticks) -> int:
 
 def least_available(run: Run) -> float | None:
     """The least memory (bytes) that was available on this host from the first connect on; None where it was not read."""
-    free = series(run.samples, of_ours(HOST_AVAILABLE_BYTES, run.environment))
-    stop_s = end_of_hold(run.phases, run.ticks, run.samples)
-    return min(free.between(first_connect(run.phases, run.ticks), stop_s).values, default=None)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    available = run.series(run.of_ours(HOST_AVAILABLE_BYTES))
+    return min(available.between(run.first_connect_s, run.stop_s).values, default=None)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from asyncli.analysis.gaps import within_gap
-from asyncli.analysis.series import Ticks
 from asyncli.core.histogram import bucket, summed
-from asyncli.records import COUNTS, HISTOGRAMS, Deaths, Gap, Phase, PhaseName, Tick
+from asyncli.records import COUNTS, HISTOGRAMS, Deaths, PhaseName, Tick
+from asyncli.run import Run
 
 K = TypeVar("K")
 _NOTHING = Tick()
@@ -41,13 +40,13 @@ class Totals(msgspec.Struct):
         return total
 
 
-def fold(ticks: Ticks, phases: Sequence[Phase], gaps: Sequence[Gap] = ()) -> Totals:
-    """The totals of ``ticks``. A tick belongs to the phase in which the middle of its second lies; one in a gap to none."""
+def fold(run: Run) -> Totals:
+    """The totals of a run. A tick belongs to the phase in which the middle of its second lies; one in a gap to none."""
     totals = Totals()
     parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
     at_drain = 0
-    for (t_s, tick), name in zip(ticks, phases_of_ticks(phases, ticks), strict=True):
-        if gaps and any(within_gap(gap, t_s) for gap in gaps):
+    for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
+        if any(gap.start_s < t_s <= (math.inf if gap.end_s is None else gap.end_s) for gap in run.gaps):
             totals.whole.merge_counts(tick)
         else:
             parts.setdefault(name, []).append((t_s, tick))
@@ -63,8 +62,8 @@ def fold(ticks: Ticks, phases: Sequence[Phase], gaps: Sequence[Gap] = ()) -> Tot
         if end_s > start_s:
             # The processes of a resumed run begin at none, and no work is below zero.
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
-    if ticks:
-        totals.open = at_drain or ticks[-1][1].held
+    if run.ticks:
+        totals.open = at_drain or run.ticks[-1][1].held
         totals.held = max(0, totals.open - totals.whole.unanswered)
     return totals
 
@@ -111,14 +110,3 @@ def sum_of_deaths(some: Sequence[Deaths]) -> Deaths:
 
 def _cpu(tick: Tick) -> float:
     return tick.cpu_user_s + tick.cpu_system_s
-
-
-def phases_of_ticks(phases: Sequence[Phase], ticks: Ticks) -> list[PhaseName]:
-    """The phase of each tick: the one that had begun last when its second was half over.
-
-    Ticks from before any phase was recorded belong to the ramp, and so do those of the baseline, in which there are none.
-    """
-    begun = [one for one in phases if one.name != "baseline"]
-    names: list[PhaseName] = ["ramp", *(one.name for one in begun)]
-    starts = [one.start_s for one in begun]
-    return [names[bisect_right(starts, t_s - 0.5)] for t_s, _ in ticks]

@@ -226,8 +226,8 @@ def lifetime() -> Words:
 
 def closed_at_once() -> Words:
     return Words(
-        "{befell}, at once and without any answer: whoever accepted them does not serve them (nginx: return 444, or no free slot; "
-        "a box on the way without a server behind it){when}",
+        "{befell}, at once and without any answer: whoever accepted them does not serve them (nginx: return 444, or no free "
+        "slot; a box on the way without a server behind it){when}",
         "see the server's error log, and its limits on connections and descriptors",
     )
 
@@ -248,8 +248,8 @@ def idle_reuse(slots: float, asked: int, certain: bool) -> Words:
 def likely_reuse(most: int, asked: int) -> Words:
     return Words(
         "{befell}, {idle} after their last answer, while others opened: looks like the server has no room for more and closes "
-        f"idle connections to make some (it never held more than {format_count(most)} of the {format_count(asked)} asked for; nginx: "
-        "'worker_connections are not enough, reusing connections' in its error log){when}",
+        f"idle connections to make some (it never held more than {format_count(most)} of the {format_count(asked)} asked "
+        "for; nginx: 'worker_connections are not enough, reusing connections' in its error log){when}",
         _ROOM,
     )
 
@@ -304,7 +304,8 @@ def _still_counts(server: str, kept: int) -> str:
 def worker_ended(server: str, ended: int, workers: int, certain: bool) -> Words:
     likely = "" if certain else "looks like "
     return Words(
-        f"{likely}{format_count(ended)} of {workers} workers of {server} ended with its connections: a crash, a shutdown, or it was killed",
+        f"{likely}{format_count(ended)} of {workers} workers of {server} ended with its connections: a crash, a shutdown, or it "
+        "was killed",
         _CRASH,
     )
 
@@ -429,8 +430,8 @@ def answers_late(server: str, requests: int) -> Words:
 
 def cut_short(part: float) -> Words:
     return Words(
-        f"{{befell}}, after a part of it had come ({part:.0%} on the average): looks like a box on the way that breaks answers off, "
-        "or a worker that ended while it wrote{when}",
+        f"{{befell}}, after a part of it had come ({part:.0%} on the average): looks like a box on the way that breaks answers "
+        "off, or a worker that ended while it wrote{when}",
         "see the boxes between here and the server, and its error log",
     )
 

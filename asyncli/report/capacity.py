@@ -21,7 +21,7 @@ from asyncli.report.summary import Summary, limits_of, not_kept
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
 from asyncli.report.thresholds import Outcome as OfLimit
 from asyncli.report.words import about, about_to, ceiling, milliseconds, or_dash
-from asyncli.store.reader import Run
+from asyncli.run import Run
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
 
@@ -110,8 +110,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     crossed = list(dict.fromkeys(one for one in not_kept(limits_of(run.plan, summary)[0]) if one.crossed))
     limits = [one.threshold.key for one in crossed]
     slow = _slow(summary) if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
-    saturated = saturation(run.plan, analyses.totals, run.phases, run.ticks, run.environment)
-    seen = Seen(run, analyses.totals, analyses.diagnoses, saturated, slow)
+    seen = Seen(run, analyses.totals, analyses.diagnoses, saturation(run, analyses.totals), slow)
     stopped = any(one.code in (STOPPED, CUT) for one in run.findings)
     held = summary.verdict == "passed" and not stopped
     ways = [] if held or stopped else what_gave_way(seen)

@@ -12,12 +12,12 @@ from asyncli.analysis.cost import Cost, Costs, Fit, Residue
 from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.analysis.drift import Drift, in_words
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.analysis.sides import Sides
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.frames import pandas
 from asyncli.report.words import COSTS, cost_rows, interval
 from asyncli.text import oneline
+from asyncli.topology import Sides
 from asyncli.units import format_count, format_duration
 
 if TYPE_CHECKING:

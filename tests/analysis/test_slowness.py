@@ -7,7 +7,7 @@ from synthetic_run import a_run, spread
 
 from asyncli.analysis.losses.slowness import sent_again, slow_answers, stalls
 from asyncli.records import Deaths, Finding
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 
 def silent(first: int, last: int) -> Run:

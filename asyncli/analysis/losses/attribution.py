@@ -9,7 +9,7 @@ from asyncli.analysis.losses.likelihood import FEWEST
 from asyncli.analysis.losses.table import LossTable, Reason, left
 from asyncli.analysis.totals import Totals
 from asyncli.findings import causes
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 # What the run itself or the server bears out comes first, then what one number of the dead shows, then what their moments show.
 _MECHANISMS = (

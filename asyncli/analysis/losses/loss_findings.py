@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import began_s
-from asyncli.analysis.series import end_of_hold, series
-from asyncli.analysis.sides import sides
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import losses
 from asyncli.findings.losses import Incident, Told
 from asyncli.metrics import TCP
 from asyncli.records import Finding, Tick
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 # Failures that a client host meets whose own way is cut.
 _OF_A_CUT = ("connect_timeout", "unreachable")
@@ -24,7 +22,7 @@ def failures(run: Run, totals: Totals) -> list[Finding]:
     """A finding for each cause of attempts that never established: how many, when, and which a silent client host told of."""
     found = []
     timeout_s = run.plan.connect_timeout_s
-    cut = cuts(run.samples, timeout_s)
+    cut = cuts(run, timeout_s)
     in_hold = totals.during("hold").failures
     for cause, count in counted(totals.whole.failures).items():
         instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
@@ -75,12 +73,11 @@ def statuses(whole: Tick) -> list[Finding]:
 def listen_queue(run: Run) -> list[Finding]:
     """Findings where the listen queues of the server's host overflowed; none where that was not sampled."""
     found = []
-    where, stop = sides(run.environment), end_of_hold(run.phases, run.ticks, run.samples)
-    for what in ("Overflows", "Drops") if where.server else ():
-        counter = series(run.samples, f"{TCP}Listen{what}")
-        first, last = counter.first(), counter.last(until_s=stop)
+    for what in ("Overflows", "Drops") if run.sides.server else ():
+        counter = run.series(f"{TCP}Listen{what}")
+        first, last = counter.first(), counter.last(until_s=run.stop_s)
         if first is not None and last is not None and last > first:
-            found.append(losses.listen(what.lower(), last - first, where.host))
+            found.append(losses.listen(what.lower(), last - first, run.sides.host))
     return found
 
 

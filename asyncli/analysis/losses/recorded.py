@@ -55,7 +55,7 @@ def suspended(table: LossTable) -> None:
 
 def client_cut(table: LossTable) -> None:
     """A client host of a cluster was silent to asyncli too, and told of these deaths when it spoke again: its own way was cut."""
-    for event, cut in enumerate(cuts(table.run.samples, table.timeout_s)):
+    for event, cut in enumerate(cuts(table.run, table.timeout_s)):
         cells = [cell for cell in table.of("heartbeat_timeout") if cut.holds(cell.to_s, table.timeout_s)]
         table.claim(cells, Reason("client_cut", causes.client_cut(table.timeout_s, cut.hosts, cut.last_s), event=event))
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import re
 import statistics
-from collections.abc import Sequence
 
 import msgspec
 
-from asyncli.analysis.series import Series, began_anew, end_of_hold, held_over_time, instants, series
-from asyncli.analysis.sides import of_ours, sides
 from asyncli.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
-from asyncli.records import Sample
-from asyncli.samples import metrics_of
-from asyncli.store.reader import Run
+from asyncli.run import Run
+from asyncli.samples import Series, began_anew, metrics_of
 
 # A status page or a scan of processes may miss a second or two; what is missing for longer than this was not there.
 _GAP_S = 2.5
@@ -82,13 +77,13 @@ class Cut(msgspec.Struct, frozen=True):
         return self.back_s - _TICK_S < t_s <= self.last_s + patience_s + _LATE_S
 
 
-def cuts(samples: Sequence[Sample], patience_s: float) -> list[Cut]:
+def cuts(run: Run, patience_s: float) -> list[Cut]:
     """The silences of client hosts, parted where what one lost, in ``patience_s`` after it, is not told with the next one's."""
     rows = sorted(
         (t_s, name.removeprefix(SILENT), silent_s)
-        for name in metrics_of(samples)
+        for name in metrics_of(run.samples)
         if name.startswith(SILENT)
-        for t_s, silent_s in series(samples, name).rows()
+        for t_s, silent_s in run.series(name).rows()
     )
     found: list[Cut] = []
     for back_s, name, silent_s in rows:
@@ -103,15 +98,12 @@ class ServerEvidence:
     """The samples, the checks and the environment of a run, asked about the server."""
 
     def __init__(self, run: Run) -> None:
-        phases, ticks, samples = run.phases, run.ticks, run.samples
         #: What the server's configuration says: the code of a check -> the value that was read.
         self.configured = {check.code: check.have for check in run.checks if check.have is not None}
-        server = run.environment.get("server")
-        label = str(server.get("label") or "") if isinstance(server, dict) else ""
         #: "nginx", "Apache"; "" where unknown.
-        self.name = re.split(r"[/\s]", label, maxsplit=1)[0]
+        self.name = run.place.server_name
         #: Server and client are on one host, where no packet is lost between them.
-        self.local = sides(run.environment).one_network
+        self.local = run.sides.one_network
         # One that listens elsewhere only stands behind the one that we connect to.
         behind = any(check.code == "nginx_listen" for check in run.checks)
         #: The one that we connect to is known to be an nginx.
@@ -120,23 +112,21 @@ class ServerEvidence:
         self.called = "nginx" if self.is_nginx else "the server"
         #: It is an nginx of this host, and by its configuration the one that we connect to: nothing stands between.
         self.direct = "nginx_keepalive_timeout" in self.configured and not behind
-        self._stop = end_of_hold(phases, ticks, samples)
+        self._stop = run.stop_s
         # Between the last second of the hold and the first of the drain lies no line: it is held until it is let go.
-        self._held = held_over_time([row for row in ticks if row[0] <= self._stop], phases)
+        self._held = msgspec.structs.replace(run, ticks=[row for row in run.ticks if row[0] <= self._stop]).held
         # The status page is one probe, the rest are others: a sample without it that has another was taken all the same.
-        self._looks = instants(samples, *(_OF_AGENT if isinstance(run.environment.get("agent"), dict) else _LOCAL))
-        self._server = {name: series(samples, f"server.{name}") for name in ("processes", "ended", "cpu_s")}
+        self._looks = run.instants(*(_LOCAL if run.place.agent is None else _OF_AGENT))
+        self._server = {name: run.series(f"server.{name}") for name in ("processes", "ended", "cpu_s")}
         self._seen = self._server["processes"].t_s
         # Probes that cost much are asked less often than once a second.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._seen)]
         self._missed_s = max(_GAP_S, 2 * statistics.median(steps)) if steps else _GAP_S
-        self._status = {
-            name: series(samples, f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")
-        }
-        names = (of_ours(name, run.environment) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
-        self._resent, self._segments = (series(samples, name) for name in names)
+        self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
+        names = (run.of_ours(name) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
+        self._resent, self._segments = (run.series(name) for name in names)
         #: When this machine woke from a suspension (s of the run, to a second), and how long it was (s).
-        self.suspensions = list(series(samples, CLOCK_SUSPENDED_S).rows())
+        self.suspensions = list(run.series(CLOCK_SUSPENDED_S).rows())
 
     def held(self, t_s: float) -> float:
         """Connections that the client held at ``t_s``."""

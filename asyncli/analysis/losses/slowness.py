@@ -15,15 +15,15 @@ from asyncli.analysis.losses.likelihood import FEWEST
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.losses.unanswered import answered_within_us, unacknowledged
-from asyncli.analysis.series import Series, Ticks, end_of_hold, first_connect, phase, series
-from asyncli.analysis.sides import of_ours
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import bounds, summed
 from asyncli.findings import latency
 from asyncli.findings.latency import NoAnswers
 from asyncli.metrics import TCP
+from asyncli.plan import Plan
 from asyncli.records import Finding, Tick
-from asyncli.store.reader import Run
+from asyncli.run import Run, Ticks
+from asyncli.samples import Series
 
 # Two ticks may fall between the answers of a quiet fleet; and a generator that stands still itself is no witness.
 _STALL_S, _OURS_S, _MOST_STALLS = 2, 0.5, 3
@@ -43,15 +43,14 @@ def stalls(run: Run) -> list[Finding]:
 
     Not where connections died meanwhile or soon after: their diagnosis says it. Not where the generator itself stood still.
     """
-    start, stop = first_connect(run.phases, run.ticks), end_of_hold(run.phases, run.ticks, run.samples)
-    rows = [row for row in run.ticks if start < row[0] <= stop]
+    rows = run.ticks_between(run.first_connect_s, run.stop_s)
     found: list[tuple[float, float, int]] = []
     for begun, end in _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < _OURS_S):
         waited = max(tick.awaiting for _, tick in rows[begun:end])
         around = rows[max(0, begun - 1) : end + 1]
         # What waited when the drain began dies in it.
         if end == len(rows):
-            around = [*around, *(row for row in run.ticks if row[0] > stop)]
+            around = [*around, *run.ticks_between(run.stop_s, math.inf)]
         if end - begun >= _STALL_S and waited >= FEWEST and not any(tick.lost for _, tick in around):
             found.append((rows[begun][0] - 1.0, rows[end - 1][0], waited))
     server = ServerEvidence(run) if found else None
@@ -84,8 +83,7 @@ def slow_answers(run: Run) -> list[Finding]:
     Over a night the percentiles of the whole hide some minutes, and never say when. Not where heartbeats were given up or nobody
     was answered: their own findings say it. Nor where asyncli itself sent them late.
     """
-    start, stop = first_connect(run.phases, run.ticks), end_of_hold(run.phases, run.ticks, run.samples)
-    rows = [row for row in run.ticks if start < row[0] <= stop and row[1].answered]
+    rows = [row for row in run.ticks_between(run.first_connect_s, run.stop_s) if row[1].answered]
     medians = sorted(answered_within_us(tick, 0.5) for _, tick in rows[:: max(1, len(rows) // _ENOUGH)])
     if not medians:
         return []
@@ -125,11 +123,10 @@ def sent_again(run: Run) -> list[Finding]:
     Of all programs in its network namespace (RetransSegs and OutSegs of /proc/net/snmp; OutSegs leaves out what is sent again,
     RFC 4022). Of what was lost on the way here only the other side's counters tell.
     """
-    start, stop = first_connect(run.phases, run.ticks), end_of_hold(run.phases, run.ticks, run.samples)
-    ours = of_ours(TCP, run.environment)
+    start, stop, ours = run.first_connect_s, run.stop_s, run.of_ours(TCP)
     found = []
     for family in dict.fromkeys((ours, TCP)):
-        again, out = series(run.samples, f"{family}RetransSegs"), series(run.samples, f"{family}OutSegs")
+        again, out = run.series(f"{family}RetransSegs"), run.series(f"{family}OutSegs")
         if not math.isfinite(start) or not len(again) or not len(out):
             continue
         worst, count, rises = 0.0, 0.0, list[float]()
@@ -166,7 +163,7 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
     """What of the held nobody has heard of since a fault, or since the hold began; None where each was heard, or the run never
     came to its drain. What owes an answer at the drain gives it there, or is lost.
     """
-    hold, drain = phase(run.phases, "hold"), phase(run.phases, "drain")
+    hold, drain = run.phase("hold"), run.phase("drain")
     if hold is None or drain is None:
         return None
     faults = [began_s(t_s, run.plan.timeout_s) for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths]
@@ -180,9 +177,9 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
     return Unheard(count, since_s, ago_s, since_s > hold.start_s) if count else None
 
 
-def not_heard(run: Run, totals: Totals, seen: Unheard | None) -> list[Finding]:
+def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]:
     """The finding, with the hold that would have heard every one."""
     if seen is None:
         return []
-    enough_s = run.plan.keepalive_s / 2 + run.plan.timeout_s
+    enough_s = plan.keepalive_s / 2 + plan.timeout_s
     return [latency.not_heard(seen.count, totals.held, seen.since_s, seen.ago_s, seen.fault, enough_s)]

@@ -15,13 +15,12 @@ import msgspec
 
 from asyncli.analysis.losses.likelihood import within, without
 from asyncli.analysis.losses.server_evidence import ServerEvidence
-from asyncli.analysis.series import Ticks
 from asyncli.analysis.totals import Totals, sum_of_deaths
 from asyncli.core.histogram import Histogram
 from asyncli.findings import Words
 from asyncli.findings.causes import Dead, in_seconds
 from asyncli.records import Deaths, Tick
-from asyncli.store.reader import Run
+from asyncli.run import Run, Ticks
 
 Field = Literal["age_s", "idle_s", "requests"]
 #: The causes by which a server that goes, or a part of it, ends connections.
