@@ -342,7 +342,8 @@ def never_accepted(server: str, others: bool) -> Words:
     met = "others were answered, and these never" if others else "nobody was answered"
     return Words(
         f"{met}: looks like {server} has not accepted them (its listen queue holds them)",
-        "see whether it accepts (ss -ltn: Recv-Q), and its limits on connections",
+        "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots (Apache: MaxRequestWorkers; HAProxy: "
+        "maxconn)",
     )
 
 

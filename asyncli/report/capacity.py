@@ -238,9 +238,9 @@ _CALLED = {
     "listen_queue": "its listen queue", "never_accepted": "it serves no more at a time", "refused": "it refused connects",
     "errors": "it answers with errors", "slow": "it became slow", "both_busy": "its CPUs", "memory": "its memory",
     "local_ports": "its ports", "beats": "asyncli was late", "ramp": "asyncli was late", "turn": "asyncli stood still",
-    "never_arrived": "what was sent never arrived", "retransmissions": "segments were lost", "server_ended": "it ended",
+    "never_arrived": "what was sent never arrived", "packets_lost": "segments were lost", "server_ended": "it ended",
     "preflight": "by its preflight it can carry no more",
-    "worker_crash": "a worker of it ended", "connect_timeout": "connects got no answer", "unknown": "nothing says it",
+    "worker_crash": "a worker of it ended", "worker_ended": "a worker of it ended", "connect_timeout": "connects got no answer", "unknown": "nothing says it",
 }  # fmt: skip
 
 
