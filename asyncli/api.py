@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli.analysis import compare as comparing
-from asyncli.analysis.sides import Sides, sides
 from asyncli.analysis.verdict import Verdict
 from asyncli.errors import HostError, PlanError
 from asyncli.notebook import LogWatcher, NotebookWatcher, kernel_shell, show_figures
@@ -39,7 +38,9 @@ from asyncli.report.tables import CostView, DeathView, DriftView, Table
 from asyncli.report.text import answer, one_line, print_report, server_name, why
 from asyncli.report.thresholds import require as require_limits
 from asyncli.report.timeline import timeline
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.store.reader import read_run
+from asyncli.topology import Sides, sides
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,10 +17,9 @@ from pathlib import Path
 import msgspec
 
 from asyncli.agent.link import Link
+from asyncli.analysis.bottleneck import GaveWay, memory_floor
 from asyncli.analysis.capacity import RULE, Bracket, Foretold, Search, bracket, foretold, next_count, verdict
 from asyncli.analysis.forecast import Forecast
-from asyncli.analysis.gaveway import GaveWay, memory_floor
-from asyncli.analysis.sides import of_ours
 from asyncli.collect.kernel import read_counters
 from asyncli.collect.listening import nothing_listens
 from asyncli.collect.procfs import read_listeners
@@ -39,6 +38,7 @@ from asyncli.report.livestate import Onlooker
 from asyncli.report.summary import summarise
 from asyncli.session import Soak, look_at
 from asyncli.store.reader import read_run
+from asyncli.topology import of_ours
 from asyncli.units import format_bytes, format_count, format_duration
 
 #: A server that was killed is started again within this time, or not at all; and so long may it take to close what we left.

@@ -21,7 +21,7 @@ from asyncli.errors import AsyncliError, PlanError, StoreError
 from asyncli.plan import Plan
 from asyncli.records import Check, Deaths, Finding, Phase
 from asyncli.report.livestate import LiveState
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 pandas = pytest.importorskip("pandas")
 

@@ -14,8 +14,9 @@ from asyncli.collect.locate import ServerFacts
 from asyncli.plan import Plan
 from asyncli.records import Check, Finding, Phase, Sample, Tick
 from asyncli.report.livestate import Onlooker
+from asyncli.run import Run
 from asyncli.session import NoWatcher, Soak
-from asyncli.store.reader import Run, read_run
+from asyncli.store.reader import read_run
 from asyncli.text import oneline, plain, printable
 
 #: A window's title, a screen wiped, a byte that is no UTF-8, a text that runs backwards.

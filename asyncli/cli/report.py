@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from asyncli.report.pictures import Picture
     from asyncli.report.summary import Summary
-    from asyncli.store.reader import Run
+    from asyncli.run import Run
 
 
 @click.command(name="report")

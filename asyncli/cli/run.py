@@ -26,8 +26,9 @@ from asyncli.report.livelimits import too_short, unwatched
 from asyncli.report.livestate import Onlooker
 from asyncli.report.summary import Summary, exit_status, summarise
 from asyncli.report.text import one_line, print_report
+from asyncli.run import Run
 from asyncli.session import Fleet, Soak, Target, free_name
-from asyncli.store.reader import Run, read_run
+from asyncli.store.reader import read_run
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import require_free
 

@@ -21,8 +21,8 @@ import pytest
 from programs import DEADLINE_S, Program, report
 
 from asyncli import capacity
+from asyncli.analysis.bottleneck import RELOADED, TIMERS
 from asyncli.analysis.capacity import Bracket, Search
-from asyncli.analysis.gaveway import RELOADED, TIMERS
 from asyncli.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
 from asyncli.errors import HostError, PreflightError

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from synthetic_run import a_run, spread
 
-from asyncli.analysis.packets import sent_again
-from asyncli.analysis.silences import slow_answers, stalls
+from asyncli.analysis.losses.slowness import sent_again, slow_answers, stalls
 from asyncli.records import Deaths, Finding
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 
 def silent(first: int, last: int) -> Run:
@@ -22,13 +21,13 @@ def silent(first: int, last: int) -> Run:
 
 
 def found(run: Run) -> list[Finding]:
-    return stalls(run.phases, run.ticks, run.samples, [], run.environment)
+    return stalls(run)
 
 
 def test_a_good_run_has_none() -> None:
     run = a_run(1000)
     assert found(run) == []
-    assert sent_again(run.phases, run.ticks, run.samples, run.environment) == []
+    assert sent_again(run) == []
 
 
 def test_nobody_is_answered_for_three_seconds() -> None:
@@ -95,7 +94,7 @@ def test_segments_that_were_sent_again(resent: float, words: str | None) -> None
     for sample in run.samples:
         sample.values["tcp.OutSegs"] = 95.0 * sample.t_s
         sample.values["tcp.RetransSegs"] = 3.0 + resent * max(0.0, min(sample.t_s - 30.0, 10.0))
-    told = sent_again(run.phases, run.ticks, run.samples, run.environment)
+    told = sent_again(run)
     assert [one.code for one in told] == (["packets_sent_again"] if words else [])
     assert all(words in one.evidence for one in told if words)
 
@@ -113,7 +112,7 @@ def slow(first: int, last: int, us: int = 800_000) -> Run:
 
 
 def told(run: Run) -> list[Finding]:
-    return slow_answers(run.phases, run.ticks, run.samples, [], run.environment)
+    return slow_answers(run)
 
 
 def test_when_answers_came_late_is_said() -> None:

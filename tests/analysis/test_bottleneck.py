@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from synthetic_run import a_run, spread
 
-from asyncli.analysis.diagnosis import Diagnosis
-from asyncli.analysis.gaveway import (
+from asyncli.analysis.bottleneck import (
     GaveWay,
     Seen,
     instead_of_forecast,
@@ -19,11 +18,11 @@ from asyncli.analysis.gaveway import (
     served_most,
     what_gave_way,
 )
-from asyncli.analysis.series import end_of_hold, first_connect
+from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths, Finding, Tick
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 Change = Callable[[Run], None]
 SLOW = "a heartbeat in a hundred took 3.00 s or longer"
@@ -37,9 +36,9 @@ def seen(*changes: Change, slow: str = "", late: bool = False, codes: tuple[str,
         change(run)
     saturation = [Finding("generator_saturated_beats", "error", "heartbeats went out late", "more --workers")] if late else []
     diagnoses = [Diagnosis("closed_idle", code, 9, f"9 died of {code}", "mend it", certain, 5.0, 6.0) for code in codes]
-    totals = fold(run.ticks, run.phases)
+    totals = fold(run)
     return Seen(
-        run.plan, run.phases, run.ticks, run.samples, run.checks, run.environment, totals, diagnoses, run.findings, saturation, slow
+        run, totals, diagnoses, saturation, slow
     )
 
 
@@ -47,7 +46,7 @@ def rising(name: str, per_s: float, start: float = 100.0) -> Change:
     """A counter that rises from the first connect on."""
 
     def change(run: Run) -> None:
-        begin = first_connect(run.phases, run.ticks)
+        begin = run.first_connect_s
         for sample in run.samples:
             sample.values[name] = start + per_s * max(0.0, sample.t_s - begin)
 
@@ -58,7 +57,7 @@ def level(**metrics: float) -> Change:
     """Metrics (with a double underscore for the dot) from the first connect on."""
 
     def change(run: Run) -> None:
-        begin = first_connect(run.phases, run.ticks)
+        begin = run.first_connect_s
         for sample in run.samples:
             if sample.t_s > begin:
                 sample.values |= {name.replace("__", "."): value for name, value in metrics.items()}
@@ -132,14 +131,14 @@ def found(one: Seen) -> GaveWay:
         (seen(failed("refused")), "server", "refused", True),
         (seen(failed("unreachable")), "network", "unreachable", True),
         (seen(answered(503, 20)), "server", "errors", True),
-        (seen(lost("heartbeat_timeout", requests=0)), "server", "never_accepted", False),
+        (seen(codes=("never_accepted",), certain=False), "server", "never_accepted", False),
         (seen(codes=("keepalive_requests",)), "server", "keepalive_requests", True),
         (seen(codes=("path_cut",), certain=False), "network", "path_cut", False),
         (seen(failed("connect_timeout", 500), rising("status.accepts", 30)), "network", "never_arrived", True),
         # Of another host it is not seen whether its listen queue dropped them; of this one it is.
         (seen(failed("connect_timeout", 500), rising("status.accepts", 30), local=False), "network", "never_arrived", False),
         (seen(failed("connect_timeout", 500), rising("status.accepts", 30), rising("tcp.ListenOverflows", 30)), "server", "listen_queue", False),
-        (seen(lost("heartbeat_timeout"), rising("tcp.RetransSegs", 40), local=False), "network", "retransmissions", False),
+        (seen(codes=("packets_lost",), certain=False), "network", "packets_lost", False),
         (seen(failed("connect_timeout"), status=False), "unknown", "connect_timeout", False),
         (seen(slow=SLOW), "server", "slow", False),
         (seen(slow=SLOW, local=False), "unknown", "slow", False),
@@ -247,10 +246,10 @@ def test_memory_on_this_host() -> None:
     assert memory_floor(10e9, 1e9) == pytest.approx(5e8)
     run = a_run(2000, hold_s=20)
     run.samples[0].values["host.available_bytes"] = 1.0
-    low = next(one for one in run.samples if one.t_s > first_connect(run.phases, run.ticks) + 2)
+    low = next(one for one in run.samples if one.t_s > run.first_connect_s + 2)
     low.values["host.available_bytes"] = 7e9
-    assert least_available(run.samples, run.phases, run.ticks, run.environment) == 7e9
-    assert end_of_hold(run.phases, run.ticks, run.samples) > low.t_s
+    assert least_available(run) == 7e9
+    assert run.stop_s > low.t_s
 
 
 def of_ours(run: Run) -> None:

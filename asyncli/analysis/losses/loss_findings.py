@@ -1,35 +1,35 @@
-"""Why connections ended, or never began, as findings: in words, with what the diagnoses say about each cause."""
+"""Findings of connections that ended, or never began: with what the diagnoses say about each cause."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncli.analysis.diagnosis import Diagnosis
-from asyncli.analysis.mortality import began_s
-from asyncli.analysis.series import Ticks, end_of_hold, series
-from asyncli.analysis.sides import sides
+from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.losses.server_evidence import cuts
+from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.totals import Totals, errors
-from asyncli.analysis.witness import cuts
 from asyncli.findings import losses
 from asyncli.findings.losses import Incident, Told
 from asyncli.metrics import TCP
-from asyncli.records import Environment, Finding, Phase, Sample, Tick
+from asyncli.records import Finding, Tick
+from asyncli.run import Run
 
 # Failures that a client host meets whose own way is cut.
 _OF_A_CUT = ("connect_timeout", "unreachable")
 
 
-def failures(totals: Totals, ticks: Ticks = (), samples: Sequence[Sample] = (), connect_timeout_s: float = 0.0) -> list[Finding]:
-    """A finding for each cause of attempts that never established; when, where the ``ticks`` are given; whose, by the samples."""
+def failures(run: Run, totals: Totals) -> list[Finding]:
+    """A finding for each cause of attempts that never established: how many, when, and which a silent client host told of."""
     found = []
-    cut = cuts(samples, connect_timeout_s)
+    timeout_s = run.plan.connect_timeout_s
+    cut = cuts(run, timeout_s)
     in_hold = totals.during("hold").failures
     for cause, count in counted(totals.whole.failures).items():
-        instants = [t_s for t_s, tick in ticks if tick.failures.get(cause)]
-        from_s = began_s(instants[0], connect_timeout_s if cause == "connect_timeout" else 0.0) if instants else None
+        instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
+        from_s = began_s(instants[0], timeout_s if cause == "connect_timeout" else 0.0) if instants else None
         told: list[Told] = []
         for one in cut if cause in _OF_A_CUT else ():
-            theirs = sum(tick.failures.get(cause, 0) for t_s, tick in ticks if one.holds(t_s, connect_timeout_s))
+            theirs = sum(tick.failures.get(cause, 0) for t_s, tick in run.ticks if one.holds(t_s, timeout_s))
             if theirs:
                 told.append({"count": theirs, "hosts": one.hosts, "until_s": one.last_s})
         replacing = totals.whole.lost > 0 and in_hold.get(cause) == count
@@ -37,19 +37,17 @@ def failures(totals: Totals, ticks: Ticks = (), samples: Sequence[Sample] = (), 
     return found
 
 
-def deaths(diagnoses: Sequence[Diagnosis]) -> list[Finding]:
+def lost(diagnoses: Sequence[Diagnosis]) -> list[Finding]:
     """What ended established connections before the drain: a finding for each cause, with what its ``diagnoses`` say, together.
 
     What one incident did by several causes is told once, with the most frequent of them.
     """
-    by_cause: dict[str, list[list[Diagnosis]]] = {}
     told: dict[int, list[Diagnosis]] = {}
-    for one in diagnoses:
-        if one.incident and one.incident in told:
-            told[one.incident].append(one)
-        else:
-            ones = told[one.incident] = [one]
-            by_cause.setdefault(one.cause, []).append(ones)
+    for place, one in enumerate(diagnoses):
+        told.setdefault(one.incident or -1 - place, []).append(one)
+    by_cause: dict[str, list[list[Diagnosis]]] = {}
+    for ones in told.values():
+        by_cause.setdefault(ones[0].cause, []).append(ones)
     found = []
     for cause, incidents in by_cause.items():
         remedies = dict.fromkeys(one.remedy for ones in incidents for one in ones)
@@ -72,18 +70,14 @@ def statuses(whole: Tick) -> list[Finding]:
     return [losses.status_errors(bad)] if bad else []
 
 
-def listen_queue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
+def listen_queue(run: Run) -> list[Finding]:
     """Findings where the listen queues of the server's host overflowed; none where that was not sampled."""
-    found: list[Finding] = []
-    where = sides(environment)
-    if not where.server:
-        return found
-    stop = end_of_hold(phases, ticks, samples)
-    for what in ("Overflows", "Drops"):
-        counter = series(samples, f"{TCP}Listen{what}")
-        first, last = counter.first(), counter.last(until_s=stop)
+    found = []
+    for what in ("Overflows", "Drops") if run.sides.server else ():
+        counter = run.series(f"{TCP}Listen{what}")
+        first, last = counter.first(), counter.last(until_s=run.stop_s)
         if first is not None and last is not None and last > first:
-            found.append(losses.listen(what.lower(), last - first, where.host))
+            found.append(losses.listen(what.lower(), last - first, run.sides.host))
     return found
 
 
