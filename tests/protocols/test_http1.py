@@ -9,12 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from asyncli.core.http1 import MOST_HEAD_BYTES, ProtocolError, Response, Scanner
+from asyncli.protocols.http1 import MOST_HEAD_BYTES, Scanner
+from asyncli.protocols.interface import Event, ProtocolError
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-def scan(data: bytes, method: str = "HEAD", cuts: list[int] | None = None, eof: bool = False) -> Response | None:
+def scan(data: bytes, method: str = "HEAD", cuts: list[int] | None = None, eof: bool = False) -> Event | None:
     scanner = Scanner(method)
     edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts or []), len(data)]
     for start, end in itertools.pairwise(edges):
@@ -27,32 +28,32 @@ def scan(data: bytes, method: str = "HEAD", cuts: list[int] | None = None, eof: 
 @pytest.mark.parametrize(
     ("data", "method", "expected"),
     [
-        (OK + b"\r\n", "HEAD", Response(200, True)),
-        (OK + b"Content-Length: 612\r\n\r\n", "HEAD", Response(200, True)),
-        (OK + b"Content-Length: 2\r\n\r\nhi", "GET", Response(200, True, 2)),
+        (OK + b"\r\n", "HEAD", Event(200, True)),
+        (OK + b"Content-Length: 612\r\n\r\n", "HEAD", Event(200, True)),
+        (OK + b"Content-Length: 2\r\n\r\nhi", "GET", Event(200, True, 2)),
         (OK + b"Content-Length: 2\r\n\r\nh", "GET", None),
-        (OK + b"Connection: close\r\n\r\n", "HEAD", Response(200, False)),
-        (OK + b"connection: Keep-Alive, CLOSE\r\n\r\n", "HEAD", Response(200, False)),
-        (b"HTTP/1.1 200\r\n\r\n", "HEAD", Response(200, True)),
-        (b"HTTP/1.1 200 \r\n\r\n", "HEAD", Response(200, True)),
-        (b"HTTP/1.0 200 OK\r\n\r\n", "HEAD", Response(200, False)),
-        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n", "HEAD", Response(200, True)),
-        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK + b"\r\n", "HEAD", Response(200, True)),
-        (b"HTTP/1.1 999 Odd\r\n\r\n", "HEAD", Response(999, True)),
-        (b"HTTP/1.1 404 Not\tFound \xff\r\nA: \xe9\r\n\r\n", "HEAD", Response(404, True)),
-        (b"HTTP/1.1 204 No\n\n", "GET", Response(204, True)),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\n2;x=y\r\nhi\r\n0\r\n\r\n", "GET", Response(200, True, 2)),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA: b\r\n\r\n", "GET", Response(200, True, 2)),
+        (OK + b"Connection: close\r\n\r\n", "HEAD", Event(200, False)),
+        (OK + b"connection: Keep-Alive, CLOSE\r\n\r\n", "HEAD", Event(200, False)),
+        (b"HTTP/1.1 200\r\n\r\n", "HEAD", Event(200, True)),
+        (b"HTTP/1.1 200 \r\n\r\n", "HEAD", Event(200, True)),
+        (b"HTTP/1.0 200 OK\r\n\r\n", "HEAD", Event(200, False)),
+        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n", "HEAD", Event(200, True)),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK + b"\r\n", "HEAD", Event(200, True)),
+        (b"HTTP/1.1 999 Odd\r\n\r\n", "HEAD", Event(999, True)),
+        (b"HTTP/1.1 404 Not\tFound \xff\r\nA: \xe9\r\n\r\n", "HEAD", Event(404, True)),
+        (b"HTTP/1.1 204 No\n\n", "GET", Event(204, True)),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2;x=y\r\nhi\r\n0\r\n\r\n", "GET", Event(200, True, 2)),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA: b\r\n\r\n", "GET", Event(200, True, 2)),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", "GET", None),
     ],
 )  # fmt: skip
-def test_takes_any_split(data: bytes, method: str, expected: Response | None) -> None:
+def test_takes_any_split(data: bytes, method: str, expected: Event | None) -> None:
     assert scan(data, method) == expected
     assert scan(data, method, list(range(len(data)))) == expected
 
 
 def test_a_body_without_length_ends_with_the_stream() -> None:
-    assert scan(OK + b"\r\nhello", "GET", eof=True) == Response(200, False, 5)
+    assert scan(OK + b"\r\nhello", "GET", eof=True) == Event(200, False, 5)
     assert scan(OK + b"Content-Length: 9\r\n\r\nhello", "GET", eof=True) is None
 
 
@@ -73,7 +74,7 @@ def test_refuses(data: bytes) -> None:
 
 def test_what_follows_a_response_is_kept_apart() -> None:
     scanner = Scanner("HEAD")
-    assert scanner.feed(OK + b"\r\nHTTP/1.1 408") == Response(200, True)
+    assert scanner.feed(OK + b"\r\nHTTP/1.1 408") == Event(200, True)
     assert scanner.rest == b"HTTP/1.1 408"
 
 
@@ -84,17 +85,17 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (OK + b"X: a" + BLANKS + b"b\r\nContent-Length:" + BLANKS + b"2 \t\r\n\r\nhi", Response(200, True, 2)),
+        (OK + b"X: a" + BLANKS + b"b\r\nContent-Length:" + BLANKS + b"2 \t\r\n\r\nhi", Event(200, True, 2)),
         (OK + b"X:" + BLANKS + b"\0\r\n\r\n", "error"),
         (OK + b"X:" + BLANKS + b"\0" + BLANKS + b"\r\n\r\n", "error"),
         (b"HTTP/1.1 200 " + BLANKS + b"\0\r\n\r\n", "error"),
-        (CHUNKED + b"2;x=y" + BLANKS + b"\r\nhi\r\n0" + BLANKS + b"\r\n\r\n", Response(200, True, 2)),
+        (CHUNKED + b"2;x=y" + BLANKS + b"\r\nhi\r\n0" + BLANKS + b"\r\n\r\n", Event(200, True, 2)),
         (CHUNKED + b"2;" + BLANKS + b"\n" + BLANKS + b"\r\nhi\r\n0\r\n\r\n", "error"),
         (CHUNKED + b"0\r\nX:" + BLANKS + b"\0\r\n\r\n", "error"),
     ],
     ids=["value", "NUL", "NUL inside", "reason", "chunk", "chunk with a line end", "trailer"],
 )
-def test_blanks_without_number_take_no_time(data: bytes, expected: Response | str) -> None:
+def test_blanks_without_number_take_no_time(data: bytes, expected: Event | str) -> None:
     # In a pattern that backtracks they take minutes (a value, squared) or years (before a NUL, cubed).
     assert ours(data, "GET", []) == expected
 
@@ -113,7 +114,7 @@ def test_what_is_too_long_is_so_however_it_is_cut(before: bytes, begin: bytes, e
         data = before + begin + b"x" * (size - len(begin) - len(end)) + end + after
         stop = len(before) + size
         for cuts in ([], [stop - 4], [stop - 2], [stop - 1], list(range(0, len(data), 1448))):
-            assert isinstance(ours(data, "GET", cuts), Response) == expected, (size, cuts[:1])
+            assert isinstance(ours(data, "GET", cuts), Event) == expected, (size, cuts[:1])
 
 
 def test_an_empty_line_before_an_answer_is_nobodys() -> None:
@@ -121,12 +122,12 @@ def test_an_empty_line_before_an_answer_is_nobodys() -> None:
     for data in (b"\r\n" + OK + b"\r\n", b"\n" + OK + b"\r\n"):
         assert ours(data, "HEAD", []) == oracle(data, "HEAD", []) == "error"
     scanner = Scanner("GET")
-    assert scanner.feed(OK + b"Content-Length: 2\r\n\r\nhi\r\n") == Response(200, True, 2)
+    assert scanner.feed(OK + b"Content-Length: 2\r\n\r\nhi\r\n") == Event(200, True, 2)
     assert scanner.rest == b"\r\n"
 
 
-def oracle(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
-    """What h11 makes of it, in our terms: a Response, "error", or None for "needs more"."""
+def oracle(data: bytes, method: str, cuts: list[int]) -> Event | str | None:
+    """What h11 makes of it, in our terms: a Event, "error", or None for "needs more"."""
     conn = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD_BYTES)
     conn.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
     conn.send(h11.EndOfMessage())
@@ -142,9 +143,9 @@ def oracle(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
                     tokens = {t.strip().lower() for k, v in event.headers if k == b"connection" for t in v.split(b",")}
                     # h11 never keeps HTTP/1.0 alive; browsers, ab and we do when the server says so.
                     alive = b"close" not in tokens and (event.http_version >= b"1.1" or b"keep-alive" in tokens)
-                    response = Response(event.status_code, alive)
+                    response = Event(event.status_code, alive)
                 elif isinstance(event, h11.Data) and response is not None:
-                    response = Response(response.status, response.keep_alive, response.body_bytes + len(event.data))
+                    response = Event(response.status, response.keep_alive, response.body_bytes + len(event.data))
                 elif isinstance(event, h11.EndOfMessage):
                     return response
     except h11.RemoteProtocolError:
@@ -152,7 +153,7 @@ def oracle(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
     return None
 
 
-def ours(data: bytes, method: str, cuts: list[int]) -> Response | str | None:
+def ours(data: bytes, method: str, cuts: list[int]) -> Event | str | None:
     try:
         return scan(data, method, cuts)
     except ProtocolError:
