@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from asyncli.core.life import event_of
-from asyncli.engine.load import WATCH, Load
+from asyncli.engine.load import Load
+from asyncli.engine.load_connections import WATCH
 from asyncli.engine.net import PEER_CLOSED, Net
 from asyncli.engine.shard import LoadShard
 
@@ -14,11 +15,13 @@ _PAUSE, _LONGEST_PAUSE_S = 1 / 256, 200e-6
 
 
 class ClosedLoop(Load):
+    """Worker ``worker``'s share of a bench without a rate."""
+
     def __init__(self, shard: LoadShard, worker: int, net: Net) -> None:
         super().__init__(shard, worker, net, kept=True)
-        self._trains: dict[tuple[int, int], bytes] = {}
 
-    def _claim(self, room: int, now: float) -> tuple[float, int]:
+    def _claim(self, now: float) -> tuple[float, int]:
+        room = self._shard.pipeline
         if self._again:
             since, many = self._again.popleft()
             if many > room:
@@ -27,21 +30,6 @@ class ClosedLoop(Load):
         many = min(room, self._todo)
         self._todo -= many
         return now, many
-
-    def _claim_to_connect(self, began: float) -> tuple[float, int]:
-        return self._claim(self._shard.pipeline, began)
-
-    def _give_back(self, claimed: tuple[float, int], began: float) -> None:
-        since, many = claimed
-        if since == began:
-            self._todo += many
-        else:
-            self._again.appendleft(claimed)
-
-    def _bytes(self, place: int, many: int) -> bytes:
-        if many == 1:
-            return self._asks[place]
-        return self._trains.get((place, many)) or self._trains.setdefault((place, many), self._asks[place] * many)
 
     def _use_slot(self, slot: int, now: float) -> None:
         # A connection for which nothing is left to ask would only cost the server.
@@ -52,7 +40,7 @@ class ClosedLoop(Load):
         if self._shard.pipeline > 1:
             self.pause_s += (min(_LONGEST_PAUSE_S, _PAUSE * (now - self._since[handle])) - self.pause_s) / 8
         if self._todo or self._again:
-            since, many = self._claim(self._shard.pipeline, now)
+            since, many = self._claim(now)
             self._write(handle, since, many, now)
         else:
             self._free.append(handle)

@@ -14,6 +14,8 @@ from asyncli.engine.shard import LoadShard
 
 
 class OpenLoop(Load):
+    """Worker ``worker``'s share of a bench at a rate."""
+
     def __init__(self, shard: LoadShard, worker: int, net: Net) -> None:
         # A short connection is made at its instant: the connect is part of what is asked for.
         super().__init__(shard, worker, net, kept=not shard.short)
@@ -33,7 +35,7 @@ class OpenLoop(Load):
         following = super()._next_instant()
         return min(following, self._instant()) if self._free or self._idle else following
 
-    def _claim(self, room: int, now: float) -> tuple[float, int]:
+    def _claim(self, now: float) -> tuple[float, int]:
         since = self._instant()
         if self._again:
             self._again.popleft()
@@ -41,13 +43,6 @@ class OpenLoop(Load):
             self._due += 1
             self._todo -= 1
         return since, 1
-
-    def _claim_to_connect(self, began: float) -> tuple[float, int]:
-        return (began, 0) if self._kept else self._claim(1, began)
-
-    def _give_back(self, claimed: tuple[float, int], began: float) -> None:
-        if claimed[1]:
-            self._again.appendleft(claimed)
 
     def _use_slot(self, slot: int, now: float) -> None:
         if self._kept:
@@ -74,7 +69,7 @@ class OpenLoop(Load):
             if not self._again:  # what is asked again was asked in time before
                 self._note_lateness(due, now, queued)
             if self._kept:
-                since, many = self._claim(1, now)
+                since, many = self._claim(now)
                 self._write(self._free.popleft(), since, many, now)
             else:
                 self._connect(self._idle.popleft())
