@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from asyncli.engine.loadworker import run_load
 from asyncli.engine.net import RealNet
 from asyncli.engine.shard import Down, Drain, LoadShard, Shard, Start, Stop
 from asyncli.engine.table import Table
@@ -143,6 +142,8 @@ class Worker:
 def run_worker(shard: Shard | LoadShard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
     """The body of a worker process; returns when it is over. ``replaces``: one of a soak that was lost."""
     if isinstance(shard, LoadShard):
+        from asyncli.engine.loadworker import run_load  # a soak's workers need none of it
+
         run_load(shard, number, link)
         return
     worker = Worker(shard, number, link, replaces=replaces)

@@ -18,7 +18,7 @@ import pytest
 from asyncli.collect.listening import unheard
 from asyncli.engine import resolve
 from asyncli.engine.net import RealNet
-from asyncli.engine.resolve import lay_out
+from asyncli.engine.resolve import plan_spread
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Route, Spread
 from asyncli.errors import HostError
@@ -40,7 +40,7 @@ def network() -> Iterator[Network]:
 
 def laid_out(network: Network, connections: int, **plan: object) -> tuple[tuple[str, ...], Route | None]:
     with network.inside("client"):
-        found = lay_out(Plan(urls=(URL,), connections=connections, **plan), ports=1000, nofile=1024, cpus=1)  # type: ignore[arg-type]
+        found = plan_spread(Plan(urls=(URL,), connections=connections, **plan), ports=1000, nofile=1024, cpus=1)  # type: ignore[arg-type]
     return found.sources, found.route
 
 
@@ -64,7 +64,7 @@ def test_an_address_without_a_way_does_not_make_the_server_remote(network: Netwo
         both = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6 if ":" in other else socket.AF_INET, other)]
         monkeypatch.setattr(resolve, "_addresses", lambda host, port, both=both: both)
         with network.inside("client"):
-            found = lay_out(Plan(urls=(URL,), connections=2), ports=1000, nofile=1024, cpus=1)
+            found = plan_spread(Plan(urls=(URL,), connections=2), ports=1000, nofile=1024, cpus=1)
         assert (found.local, len(found.destinations)) == (local, 2)
 
 
@@ -75,9 +75,9 @@ def test_a_name_whose_loopback_is_listened_at_is_this_hosts(network: Network, mo
     with network.inside("client"):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         plan, listens = Plan(urls=(URL,), connections=2), lambda address, port: unheard([(address, port)]) is None
-        assert not lay_out(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
+        assert not plan_spread(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
         with socket.create_server(("127.0.0.1", 8080)):
-            assert lay_out(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
+            assert plan_spread(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
 
 
 def test_a_family_that_is_on_loopback_alone_is_no_absent_one(network: Network) -> None:
@@ -105,7 +105,7 @@ def test_of_a_name_only_the_addresses_with_a_way_are_tried(network: Network, mon
 
 
 def _destinations(url: str) -> tuple[Destination, ...]:
-    return lay_out(Plan(urls=(url,), connections=2), ports=1000, nofile=1024, cpus=1).destinations
+    return plan_spread(Plan(urls=(url,), connections=2), ports=1000, nofile=1024, cpus=1).destinations
 
 
 def test_an_address_that_is_a_network_by_itself_stands_for_its_interface(network: Network) -> None:
