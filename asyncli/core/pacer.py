@@ -34,7 +34,7 @@ class RampPacer:
     """Which batches of a worker's share are due: batch j belongs to worker j mod n."""
 
     def __init__(self, ramp: Ramp, worker: int, workers: int, again: bool) -> None:
-        self._ramp, self._workers = ramp, workers
+        self._ramp, self._workers, self._batches = ramp, workers, ramp.batches
         self._batch, self._opened, self._t0 = worker, 0, 0.0
         self._due = self._not_before = -math.inf
         # Batches that are due before this instant were open before.
@@ -56,7 +56,7 @@ class RampPacer:
 
     def _go_to(self, batch: int) -> None:
         self._batch, self._opened = batch, 0
-        self.finished = batch >= self._ramp.batches
+        self.finished = batch >= self._batches
         self._due = math.inf if self.finished else self._t0 + self._ramp.due_s(batch)
         self.next_instant = max(self._due, self._not_before)
 

@@ -56,12 +56,6 @@ def test_a_number_of_requests_is_asked_exactly() -> None:
     assert asked.last_s == pytest.approx(0.000_1 + 1250 * 0.000_2, rel=1e-3)
 
 
-def test_fewer_requests_than_connections() -> None:
-    total, asked, net = bench(SimServer(), connections=50, requests=3)
-    assert (total.answered, net.requests) == (3, 3)
-    is_whole(total, asked, 3)
-
-
 def test_a_time_is_kept_and_what_is_outstanding_then_is_said() -> None:
     total, asked, _ = bench(SimServer(latency_s=0.3), duration_s=2.0)
     assert (total.answered, asked.in_flight, asked.left) == (8 * 6, 8, 0)
@@ -343,12 +337,6 @@ def test_nobody_there_ends_it() -> None:
     total, asked, _ = bench(SimServer(), SimNet(SimServer(connect_s=1e6)), requests=1000, connect_timeout_s=5.0)
     assert set(total.failures) == {"connect_timeout"}
     assert asked.left == 1000
-
-
-def test_a_server_that_hangs_up_on_every_request_fails_each() -> None:
-    total, asked, _ = bench(SimServer(cut_share=1.0), requests=20, pipeline=3)
-    assert asked.failed == {"closed_awaiting": 20}
-    is_whole(total, asked, 20)
 
 
 def test_an_open_loop_asks_at_its_instants_and_counts_from_them() -> None:

@@ -1,13 +1,8 @@
-"""Runs of answers in a stream, however it is cut, against the scanner alone and against h11."""
+"""Runs of answers in a stream. tests/fuzz compares any split of them with the scanner alone."""
 
 from __future__ import annotations
 
-import itertools
-
-import h11
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from asyncli.protocols.http1 import Scanner
 from asyncli.protocols.interface import Event
@@ -33,46 +28,6 @@ def feed(parts: list[bytes], method: str = "GET") -> tuple[list[Event], State, b
     if not over and (last := replies.end(state)) is not None:
         found.append(last)
     return found, state, over
-
-
-def oracle(data: bytes, count: int) -> list[tuple[int, int]]:
-    """Status and body bytes of ``count`` responses, by h11, which is told that the stream ends."""
-    conn, found, status, size = h11.Connection(h11.CLIENT), [], 0, 0
-    conn.receive_data(data)
-    conn.receive_data(b"")
-    for _ in range(count):
-        conn.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
-        conn.send(h11.EndOfMessage())
-        while True:
-            event = conn.next_event()
-            if isinstance(event, h11.Response):
-                status, size = event.status_code, 0
-            elif isinstance(event, h11.Data):
-                size += len(event.data)
-            elif isinstance(event, h11.EndOfMessage):
-                found.append((status, size))
-                break
-        if conn.our_state is h11.MUST_CLOSE or conn.their_state is not h11.DONE:
-            break
-        conn.start_next_cycle()
-    return found
-
-
-@settings(max_examples=300)
-@given(
-    st.lists(st.sampled_from([SMALL, SMALL, SMALL, LATER, CHUNKED, EMPTY, EARLY]), max_size=12),
-    st.sampled_from([b"", LAST, UNTIL_CLOSE]),
-    st.lists(st.integers(0, 2000), max_size=12),
-)
-def test_any_answers_in_any_split_are_what_h11_says(answers: list[bytes], end: bytes, cuts: list[int]) -> None:
-    data = b"".join(answers) + end
-    edges = [0, *sorted({cut % len(data) for cut in cuts} - {0}), len(data)] if data else [0, 0]
-    parts = [data[a:b] for a, b in itertools.pairwise(edges) if a < b]
-    found, state, over = feed(parts)
-    assert [(one.status, one.body_bytes) for one in found] == oracle(data, len(answers) + bool(end))
-    assert [one.keep_alive for one in found] == [True] * len(answers) + [False] * bool(end)
-    assert over == (end == LAST)
-    assert (state is None) == (end != UNTIL_CLOSE)
 
 
 def test_a_train_of_the_same_answer_is_counted_by_one_comparison() -> None:
