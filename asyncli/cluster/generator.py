@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from asyncli.cluster.muster import Fleet, Member
-from asyncli.engine.fleet import Merging, Room, held_by, take_over
+from asyncli.engine.fleet import Room, TickMerger, held_by, take_over
 from asyncli.engine.shard import (
     Adopt,
     Down,
@@ -131,7 +131,7 @@ class ClusterGenerator:
         self._links: dict[str, _Link] = {}
         # All that ever had an actor: what must be let go at the end.
         self._engaged: list[_Link] = []
-        self._merging = Merging()
+        self._merging = TickMerger()
         self._heard: asyncio.Queue[Up | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._t0: float | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from asyncli import __version__
-from asyncli.engine.resolve import lay_out
+from asyncli.engine.resolve import plan_spread
 from asyncli.engine.spread import Spread
 from asyncli.environment import boot_id, host_name, network
 from asyncli.errors import AsyncliError
@@ -64,7 +64,7 @@ async def look(plan: dict[str, Any]) -> bytes:
             )
         ports = limits.ports if limits.ports is not None else _PORTS
         nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
-        spread = await asyncio.to_thread(lay_out, asked, ports=ports, nofile=nofile, cpus=cpus)
+        spread = await asyncio.to_thread(plan_spread, asked, ports=ports, nofile=nofile, cpus=cpus)
     except AsyncliError as error:
         return msgspec.msgpack.encode(msgspec.structs.replace(seen, why_not=str(error)))
     return msgspec.msgpack.encode(msgspec.structs.replace(seen, spread=spread))

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from asyncli.cluster.look import Seen
-from asyncli.engine.fleet import Room, deal, held_by
+from asyncli.engine.fleet import Room, assign, held_by
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, share, workers_needed
 from asyncli.errors import ClusterError, HeldError, PlanError, PreflightError
@@ -138,12 +138,12 @@ def muster(plan: Plan, members: list[Member]) -> Fleet:
         raise PlanError(f"--workers: {plan.workers} for {hosts}; write {len(members)} or more, they are of all hosts together")
     # One without room has no limit that would refuse the others.
     roomy = [member for member in members if member.room.connections]
-    dealt = deal(plan.connections, plan.batch, [member.room for member in roomy], plan.workers) if roomy else None
+    dealt = assign(plan.connections, plan.batch, [member.room for member in roomy], plan.workers) if roomy else None
     if dealt is None:
         if not plan.force:
             raise PreflightError("\n".join([*_too_few(plan, members), "(--force goes on all the same)"]))
         roomy, most = members, plan.connections
-        dealt = deal(most, plan.batch, [Room(most, most, member.room.cpus) for member in roomy], plan.workers)
+        dealt = assign(most, plan.batch, [Room(most, most, member.room.cpus) for member in roomy], plan.workers)
         assert dealt is not None
     # Without a worker a host would have nothing to say in the run, and pass for a lost one.
     crew = tuple(msgspec.structs.replace(member, workers=mine) for member, mine in zip(roomy, dealt, strict=True) if mine)

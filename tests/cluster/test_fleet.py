@@ -15,7 +15,7 @@ from asyncli import __version__
 from asyncli.cluster.generator import Clock, ClusterGenerator, _Link
 from asyncli.cluster.look import Seen, read_look
 from asyncli.cluster.muster import Fleet, Member, ends_there
-from asyncli.engine.fleet import PATIENCE_S, Merging, Room, deal, held_by, take_over
+from asyncli.engine.fleet import PATIENCE_S, Room, TickMerger, assign, held_by, take_over
 from asyncli.engine.shard import Failed, Told, build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
@@ -28,7 +28,7 @@ rooms = st.lists(room, min_size=1, max_size=5)
 
 @given(st.integers(1, 60_000), st.integers(1, 50), rooms, st.none() | st.integers(1, 40))
 def test_every_connection_is_dealt_once_and_no_room_is_overfilled(connections: int, batch: int, rooms: list[Room], workers: int | None) -> None:
-    dealt = deal(connections, batch, rooms, workers)
+    dealt = assign(connections, batch, rooms, workers)
     if dealt is None:
         return
     count = sum(map(len, dealt))
@@ -43,16 +43,16 @@ def test_every_connection_is_dealt_once_and_no_room_is_overfilled(connections: i
 
 def test_equal_hosts_have_equal_shares_in_turn() -> None:
     room = Room(60_000, 19_936, 4)
-    dealt = deal(100_000, 10, [room, room], None)
+    dealt = assign(100_000, 10, [room, room], None)
     assert dealt == [(0, 2, 4, 6), (1, 3, 5, 7)]
     assert [held_by(100_000, 10, 8, hand) for hand in dealt] == [50_000, 50_000]
 
 
 def test_a_small_host_has_what_it_can_hold() -> None:
-    dealt = deal(100_000, 10, [Room(10_000, 20_000, 2), Room(100_000, 20_000, 2)], None)
+    dealt = assign(100_000, 10, [Room(10_000, 20_000, 2), Room(100_000, 20_000, 2)], None)
     assert dealt is not None
     assert held_by(100_000, 10, sum(map(len, dealt)), dealt[0]) <= 10_000
-    assert deal(100_000, 10, [Room(10_000, 20_000, 2), Room(80_000, 20_000, 2)], None) is None
+    assert assign(100_000, 10, [Room(10_000, 20_000, 2), Room(80_000, 20_000, 2)], None) is None
 
 
 @given(st.integers(1, 50_000), st.integers(1, 50), st.integers(1, 20), st.dictionaries(st.sampled_from("abc"), room))
@@ -76,7 +76,7 @@ def tick(second: int, opened: int, held: int, **more: object) -> Tick:
     st.lists(st.floats(0, 2), min_size=40, max_size=40),
 )
 def test_whenever_ticks_come_each_count_is_there_once(coming: list[tuple[str, int, int]], waits: list[float]) -> None:
-    merging = Merging()
+    merging = TickMerger()
     merging.join("a", 1)
     merging.join("b", 1)
     at = {"a": 0, "b": 0}
@@ -94,7 +94,7 @@ def test_whenever_ticks_come_each_count_is_there_once(coming: list[tuple[str, in
 
 
 def test_a_late_host_joins_the_next_second_and_its_gauges_stay() -> None:
-    merging = Merging()
+    merging = TickMerger()
     for host in "ab":
         merging.join(host, 1)
         merging.heard(host, tick(1, 10, 10))
@@ -109,7 +109,7 @@ def test_a_late_host_joins_the_next_second_and_its_gauges_stay() -> None:
 
 
 def test_a_silent_host_holds_nothing_that_counts_and_a_lost_one_is_our_loss() -> None:
-    merging = Merging()
+    merging = TickMerger()
     for host, workers in (("a", 2), ("b", 3)):
         merging.join(host, workers)
         merging.heard(host, tick(1, 10, 10, awaiting=4, ramped=workers))
@@ -133,7 +133,7 @@ def test_a_silent_host_holds_nothing_that_counts_and_a_lost_one_is_our_loss() ->
 
 
 def test_what_had_come_of_a_lost_host_is_counted() -> None:
-    merging = Merging()
+    merging = TickMerger()
     merging.join("a", 1)
     merging.join("b", 1)
     lost = tick(1, 7, 7, deaths={"reset": Deaths(count=2)})

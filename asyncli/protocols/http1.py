@@ -1,17 +1,19 @@
-"""HTTP/1.x responses, scanned without input or output: bytes in, responses out.
+"""HTTP/1.x: requests as heartbeats, and responses scanned without input or output.
 
-Answers are nearly all the same bytes, so the engine compares with the last one first and comes here only for what is new
-(table.py for heartbeats, core/replies.py for pipelines). The scanner takes any split of bytes, 1xx responses, any status,
-a missing reason, bare LF, HTTP/1.0, and every framing of a body (RFC 9112, section 6.3). Between two responses it skips nothing:
-an empty line there belongs to no answer, and only a server may ignore one before a request (section 2.2). h11 agrees.
+Answers are nearly all the same bytes, so the engine compares with the last one first and comes here only for what is new.
+The scanner takes any split of bytes, 1xx responses, any status, a missing reason, bare LF, HTTP/1.0, and every framing of a
+body (RFC 9112, section 6.3). Between two responses it skips nothing: an empty line there belongs to no answer, and only a server
+may ignore one before a request (section 2.2). h11 agrees.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
+
+from asyncli.protocols.interface import LEAVING, Event, ProtocolError
 
 # 64 KiB is four times what nginx, Apache and HAProxy allow themselves for a head; more is an attack or no HTTP.
 MOST_HEAD_BYTES = 65_536
@@ -23,20 +25,6 @@ _LINE_END = re.compile(rb"\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: [^\x00\r\n\f\v]*)?")
 _HEADER = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+):([^\x00\r\n\f\v]*)")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
-
-
-class ProtocolError(Exception):
-    """The peer sent what is not an HTTP response; ``str()`` says what."""
-
-
-class Response(msgspec.Struct, frozen=True):
-    """A whole response: its status, whether the connection stays open for another request, and the bytes of its body
-    (without the framing of chunks).
-    """
-
-    status: int
-    keep_alive: bool
-    body_bytes: int = 0
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -102,7 +90,7 @@ def _fields(text: bytes) -> list[bytes]:
 
 
 class Scanner:
-    """One response to one request. ``feed`` until it gives a :class:`Response`; then ``rest`` holds what came after it.
+    """One response to one request. ``feed`` until it gives an :class:`Event`; then ``rest`` holds what came after it.
 
     However the bytes are cut, each is copied and searched a bounded number of times, and the result is the same.
     """
@@ -124,7 +112,7 @@ class Scanner:
         """Bytes not used yet; after the response, those that follow it."""
         return bytes(self._buffer[self._at :])
 
-    def feed(self, data: bytes) -> Response | None:
+    def feed(self, data: bytes) -> Event | None:
         """Take more bytes; None while the response is not whole. Raises :class:`ProtocolError`."""
         if self._at == len(self._buffer):
             self._buffer, self._at, self._looked = data, 0, 0
@@ -144,12 +132,12 @@ class Scanner:
             if following is None:
                 return None
             self._body = following
-        return Response(self._head.status, self._head.keep_alive, self._body_bytes)
+        return Event(self._head.status, self._head.keep_alive, self._body_bytes)
 
-    def end(self) -> Response | None:
+    def end(self) -> Event | None:
         """The stream has ended: the response if its body was to end so, else None (it was cut)."""
         if self._head is not None and self._body is _until_close:
-            return Response(self._head.status, False, self._body_bytes)
+            return Event(self._head.status, False, self._body_bytes)
         return None
 
     def _append(self, data: bytes) -> None:
@@ -263,3 +251,39 @@ def _trailer(scanner: Scanner) -> _Step | None:
             raise ProtocolError(f"not a trailer: {field[:80]!r}")
     scanner._at = end
     return _whole
+
+
+class Http1:
+    """Heartbeats by ``method``; ``requests`` has the bytes of one for each URL of the plan."""
+
+    def __init__(self, method: str, requests: Sequence[bytes]) -> None:
+        self._method, self._requests = method, requests
+        self.heartbeat = requests[0] if len(set(requests)) == 1 else None
+        self.partial: dict[int, Scanner] = {}
+
+    def heartbeat_for(self, row: int, target: int) -> bytes:
+        return self._requests[target]
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        if not awaiting:
+            return _farewell(data) if data else None
+        scanner = self.partial.pop(row, None) or Scanner(self._method)
+        if not data:
+            return scanner.end()
+        event = scanner.feed(data)
+        if event is None:
+            self.partial[row] = scanner
+        elif scanner.rest:
+            raise ProtocolError("bytes after the response")
+        return event
+
+    def forget(self, row: int) -> None:
+        self.partial.pop(row, None)
+
+
+def _farewell(data: bytes) -> Event:
+    """What an idle connection may say is 408 with Connection: close, or the like."""
+    event = Scanner("GET").feed(data)
+    if event is None or event.keep_alive:
+        raise ProtocolError("a response that nobody asked for")
+    return Event(event.status, False, event.body_bytes, LEAVING)
