@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from asyncli.collect.probes import Reading
-from asyncli.collect.procfs import PROC, TICKS_PER_S, Memory, Stat, children, parents, read_memory, read_stat
+from asyncli.collect.procfs import PROC, TICKS_PER_S, Memory, Stat, children, read_memory, read_stat
 from asyncli.findings.probes import memory_unprivileged
 from asyncli.metrics import METRICS, SESSION_CPU_S, SESSION_USS_BYTES
 
@@ -197,26 +197,10 @@ class ServerTree:
         found.update((stat.pid, stat) for stat in queue)
         while queue:
             stat = queue.pop()
-            below = children(stat, self._proc)
-            if below is None:
-                return self._walk_all(found)
-            for pid in below:
+            for pid in children(stat, self._proc):
                 if pid not in found and (child := _stat(pid, self._proc)) is not None:
                     found[pid] = child
                     queue.append(child)
-        return found
-
-    def _walk_all(self, found: dict[int, Stat]) -> dict[int, Stat]:
-        """The same by every process's parent, for kernels that do not list children."""
-        below: dict[int, list[Stat]] = {}
-        for stat in parents(self._proc):
-            below.setdefault(stat.parent, []).append(stat)
-        queue = list(found)
-        while queue:
-            for child in below.get(queue.pop(), ()):
-                if child.pid not in found:
-                    found[child.pid] = child
-                    queue.append(child.pid)
         return found
 
     def _find_again(self) -> None:
@@ -241,7 +225,7 @@ def read_session_memory() -> Reading:
 
 def listed(pids: Callable[[], Iterable[int]], proc: Path = PROC) -> Callable[[], list[Stat]]:
     """Members for a group given as a list of pids, of which some may have ended."""
-    return lambda: [stat for pid in pids() if (stat := _stat(pid, proc)) is not None]
+    return lambda: [stat for pid in tuple(pids()) if (stat := _stat(pid, proc)) is not None]
 
 
 def _stat(pid: int, proc: Path) -> Stat | None:

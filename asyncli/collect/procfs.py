@@ -2,11 +2,8 @@
 
 Facts of the kernel are from proc(5), Documentation/filesystems/proc.rst and Documentation/networking/proc_net_tcp.rst.
 
-Why not psutil here. Measured on Linux 6.18 with 60 forked processes of 10 MB, CPU of one round: smaps_rollup read
-directly 15.5 ms, by ``psutil.Process.memory_full_info`` 17 ms (nearly all of it is the kernel walking page tables);
-stat read directly 0.4 ms, by psutil's ``oneshot`` 2.3 ms; children through /proc 0.2 ms, by
-``children(recursive=True)`` 3.0 ms. What is read each second is so six to thirteen times cheaper, and a process is
-told from a later one with the same pid for nothing.
+Not psutil: of 60 processes it takes six to thirteen times the CPU for what is read each second (2.3 ms against 0.4 ms for stat,
+3.0 ms against 0.2 ms for children, on Linux 6.18).
 """
 
 from __future__ import annotations
@@ -227,8 +224,8 @@ def parents(proc: Path = PROC) -> Iterator[Stat]:
             continue
 
 
-def children(stat: Stat, proc: Path = PROC) -> list[int] | None:
-    """Direct children. None when the kernel does not offer them (CONFIG_PROC_CHILDREN).
+def children(stat: Stat, proc: Path = PROC) -> list[int]:
+    """Direct children; by the parent of every process where the kernel does not list them (CONFIG_PROC_CHILDREN).
 
     A child belongs to the thread that forked it, so every thread is asked; a process of one thread costs one read.
     """
@@ -241,7 +238,7 @@ def children(stat: Stat, proc: Path = PROC) -> list[int] | None:
             continue
         except FileNotFoundError:
             if os.path.exists(f"{proc}/{stat.pid}/task/{task}/stat"):
-                return None
+                return [one.pid for one in parents(proc) if one.parent == stat.pid]
     return found
 
 

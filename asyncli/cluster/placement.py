@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from asyncli.cluster.look import Seen
+from asyncli.cluster.host_probe import HostProbe
 from asyncli.engine.fleet import Room, deal, held_by
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, share, workers_needed
@@ -35,7 +35,7 @@ class Member(msgspec.Struct, frozen=True):
 
     name: str
     address: str
-    seen: Seen
+    seen: HostProbe
     room: Room
     workers: tuple[int, ...] = ()
 
@@ -102,9 +102,9 @@ class Fleet(msgspec.Struct, frozen=True):
         }
 
 
-def choose(seen: Mapping[str, Seen | str], plan: Plan) -> list[Member]:
+def choose(seen: Mapping[str, HostProbe | str], plan: Plan) -> list[Member]:
     """One Dask worker a host, of ``seen`` by address (or why it could not be looked at). Raises :class:`ClusterError`."""
-    hosts: dict[str, list[tuple[str, Seen]]] = {}
+    hosts: dict[str, list[tuple[str, HostProbe]]] = {}
     for address, one in sorted(seen.items()):
         if isinstance(one, str):
             raise ClusterError(f"the worker at {address} {one}")
@@ -128,7 +128,7 @@ def choose(seen: Mapping[str, Seen | str], plan: Plan) -> list[Member]:
     ]
 
 
-def muster(plan: Plan, members: list[Member]) -> Fleet:
+def place(plan: Plan, members: list[Member]) -> Fleet:
     """Deal the plan's connections to ``members``. Raises :class:`PreflightError` where they cannot hold them.
 
     ``plan.force``: deal them all the same.
@@ -152,7 +152,7 @@ def muster(plan: Plan, members: list[Member]) -> Fleet:
     return Fleet(plan, crew, sum(map(len, dealt)), destinations, tuple(member for member in members if member.name not in names))
 
 
-def room_of(plan: Plan, seen: Seen) -> Room:
+def room_of(plan: Plan, seen: HostProbe) -> Room:
     """What a host can take of ``plan`` by its own preflight: the most that no check refuses, and in one process."""
     limits, low, high = seen.limits, 0, plan.connections
     while low < high:
@@ -165,7 +165,7 @@ def room_of(plan: Plan, seen: Seen) -> Room:
     return Room(low, max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS), limits.cpus or 1)
 
 
-def _refused(plan: Plan, seen: Seen, connections: int) -> list[Check]:
+def _refused(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
     assert seen.spread is not None
     nofile = seen.limits.nofile_hard or 1024
     workers = workers_needed(connections, nofile, seen.limits.cpus or 1)

@@ -28,8 +28,8 @@ _MOST_PROCESSES = 128
 _OPEN_FILES = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
 
 
-class Room:
-    """The room of the processes that ``pids`` names at each reading. Blocking; never fails for one that has ended.
+class Headroom:
+    """The headroom of the processes that ``pids`` names at each reading. Blocking; never fails for one that has ended.
 
     Of the groups of those seen first it is the one with the tightest limit: it can be asked when all of them have been killed.
     """
