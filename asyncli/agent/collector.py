@@ -20,7 +20,7 @@ from asyncli.agent.wire import KEEPS_S, Batch, Granted, Hello
 from asyncli.collect.collector import probes_of_ourselves
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import ServerFacts
-from asyncli.collect.probes import Reading
+from asyncli.collect.probes import ProbeReading
 from asyncli.collect.sampler import Probe, Sampler
 from asyncli.engine.spread import Spread
 from asyncli.environment import boot_id, host_name, network
@@ -174,7 +174,7 @@ class AgentCollector(Sampler):
 
     # What comes from the agent.
 
-    async def _follow(self, everything: bool) -> Reading:
+    async def _follow(self, everything: bool) -> ProbeReading:
         """Whatever is new is taken in as samples of its own; at a border after one more of everything. What fails is a gap."""
         within_s = None if not everything else BORDER_S if self._lost_s is None else _SILENT_BORDER_S
         try:
@@ -194,7 +194,7 @@ class AgentCollector(Sampler):
             self._heard_again()
         except AgentError as error:
             self._missed(error)
-        return Reading()
+        return ProbeReading()
 
     async def _hold(self) -> Granted:
         granted = await self._client.take(f"asyncli on {host_name()} (pid {os.getpid()})")
@@ -310,8 +310,8 @@ class AgentCollector(Sampler):
         return probes
 
 
-def _of_the_client(reading: Reading, *, near_only: bool = False) -> Reading:
+def _of_the_client(reading: ProbeReading, *, near_only: bool = False) -> ProbeReading:
     """The same under names of this host's own; ``near_only``: what each network namespace has for itself. What cannot be read of
     it has no finding: no number of the report wants it."""
     kept = {name: value for name, value in reading.values.items() if not near_only or name.startswith(_NEAR)}
-    return Reading({f"{CLIENT}{name}": value for name, value in kept.items()})
+    return ProbeReading({f"{CLIENT}{name}": value for name, value in kept.items()})

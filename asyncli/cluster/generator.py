@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from asyncli.cluster.placement import Fleet, Member
+from asyncli.cluster.placement import Member, Placement
 from asyncli.cluster.remote_host import CLOSE_S, Handle, RemoteHost
 from asyncli.engine.fleet import Merging, Room, held_by, take_over
 from asyncli.engine.shard import (
@@ -64,7 +64,7 @@ class ClusterGenerator:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Placement,
         shard: Shard,
         start_actor: Callable[[Member], Awaitable[Handle]],
         find: Callable[[set[str]], Awaitable[list[Member]]],

@@ -20,7 +20,7 @@ from asyncli import __version__
 from asyncli.certificates import identify, trusting
 from asyncli.cluster.generator import ClusterGenerator
 from asyncli.cluster.host_probe import HostProbe, machine, probe_host, read_probe
-from asyncli.cluster.placement import Fleet, Member, choose, ends_there, open_cluster, place, said_of
+from asyncli.cluster.placement import Member, Placement, choose, ends_there, open_cluster, place, said_of
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import host_name, look_around
@@ -62,7 +62,7 @@ class Cluster:
         self._least = hosts
         self._security = security
         self._client: Any = None
-        self._fleet: Fleet | None = None
+        self._fleet: Placement | None = None
         #: The session's own words for itself, by which an actor knows whose it is.
         self._whose = f"a session of {_user()} on {host_name()} ({uuid.uuid4().hex[:6]})"
         # Of each connection's two ends, what the kernel has whose memory is sampled.

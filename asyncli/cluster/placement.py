@@ -45,7 +45,7 @@ class Member(msgspec.Struct, frozen=True):
         return self.seen.spread
 
 
-class Fleet(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True):
     """The hosts of a run, and the plan laid over them. ``workers``: how many there are in all. ``left_out``: hosts that are there
     and have no room for the share of one.
     """
@@ -128,7 +128,7 @@ def choose(seen: Mapping[str, HostProbe | str], plan: Plan) -> list[Member]:
     ]
 
 
-def place(plan: Plan, members: list[Member]) -> Fleet:
+def place(plan: Plan, members: list[Member]) -> Placement:
     """Deal the plan's connections to ``members``. Raises :class:`PreflightError` where they cannot hold them.
 
     ``plan.force``: deal them all the same.
@@ -148,8 +148,9 @@ def place(plan: Plan, members: list[Member]) -> Fleet:
     # Without a worker a host would have nothing to say in the run, and pass for a lost one.
     crew = tuple(msgspec.structs.replace(member, workers=mine) for member, mine in zip(roomy, dealt, strict=True) if mine)
     names = {member.name for member in crew}
+    left_out = tuple(member for member in members if member.name not in names)
     destinations = tuple(dict.fromkeys(one for member in crew for one in member.spread.destinations))
-    return Fleet(plan, crew, sum(map(len, dealt)), destinations, tuple(member for member in members if member.name not in names))
+    return Placement(plan, crew, sum(map(len, dealt)), destinations, left_out)
 
 
 def room_of(plan: Plan, seen: HostProbe) -> Room:
@@ -220,7 +221,7 @@ def open_cluster(address: str) -> Finding | None:
     return cluster_open(address)
 
 
-def said_of(fleet: Fleet) -> Finding:
+def said_of(fleet: Placement) -> Finding:
     """The fleet in a sentence."""
     shares = {member.name: fleet.share(member) for member in fleet.members}
     return cluster(shares, fleet.workers, {member.name: member.room.connections for member in fleet.left_out})

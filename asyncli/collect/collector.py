@@ -12,7 +12,7 @@ from typing import Any
 from asyncli.collect.headroom import Headroom
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import Found, ServerFacts, describe, find_server, own_ancestry
-from asyncli.collect.probes import Reading
+from asyncli.collect.probes import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
 from asyncli.collect.sampler import Probe, Sampler
 from asyncli.collect.status import StatusReader
@@ -97,9 +97,9 @@ class Collector(Sampler):
     def _header(self) -> str:
         return "" if self._status is None else self._status.server_header
 
-    async def _page(self, _: bool) -> Reading:
+    async def _page(self, _: bool) -> ProbeReading:
         assert self._status is not None
-        return Reading(await self._status.read())
+        return ProbeReading(await self._status.read())
 
     def _find(self) -> Found:
         return find_server(self._plan, local=self.local, ours=own_ancestry() | set(self._generator_pids()))
@@ -133,7 +133,7 @@ def probes_of_ourselves(generator_pids: Callable[[], Sequence[int]], dear: dict[
     }  # fmt: skip
 
 
-def _with_restarts(reading: Reading, tree: ServerTree) -> Reading:
+def _with_restarts(reading: ProbeReading, tree: ServerTree) -> ProbeReading:
     reading.values[SERVER_ENDED] = float(tree.ended)
     if tree.restarts:
         reading.findings.append(server_restarted(tree.roots[0]))

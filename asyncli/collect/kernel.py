@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from asyncli.collect.probes import Reading
+from asyncli.collect.probes import ProbeReading
 from asyncli.collect.procfs import PAGE_BYTES, PROC, TICKS_PER_S, read_text
 from asyncli.findings.probes import slab_caches_missing, slabinfo_unreadable
 from asyncli.metrics import (
@@ -221,7 +221,7 @@ def parse_cpu_busy(text: str) -> dict[str, float]:
     return {HOST_CPU_BUSY_S: (user + nice + system + sum(rest[:3])) / TICKS_PER_S}
 
 
-def read_counters(proc: Path = PROC) -> Reading:
+def read_counters(proc: Path = PROC) -> ProbeReading:
     """Sockets, TCP counters, memory and CPU of the host: 0.2 ms, no privilege."""
     try:
         text6 = read_text(proc / "net/sockstat6")
@@ -237,7 +237,7 @@ def read_counters(proc: Path = PROC) -> Reading:
     values |= parse_counters(read_text(proc / "net/netstat"), "TcpExt", TCP_COUNTERS)
     values |= parse_counters(read_text(proc / "net/snmp"), "Tcp", _SNMP_TCP)
     values |= parse_cpu_busy(read_text(proc / "stat"))
-    return Reading(values)
+    return ProbeReading(values)
 
 
 class SlabReader:
@@ -249,21 +249,21 @@ class SlabReader:
         self._resolved: dict[str, str] = {}
         self._refused: Finding | None = None
 
-    def read(self) -> Reading:
+    def read(self) -> ProbeReading:
         """Slab metrics, or nothing and a finding without the privilege."""
         if self._refused is not None:
-            return Reading(findings=[self._refused])
+            return ProbeReading(findings=[self._refused])
         try:
             text = read_text(self._path)
         except (PermissionError, FileNotFoundError) as error:
             self._refused = slabinfo_unreadable(str(error.strerror))
-            return Reading(findings=[self._refused])
+            return ProbeReading(findings=[self._refused])
         findings = []
         slabs = parse_slabinfo(text, self._resolved.values())
         if not self._resolved or len(slabs) < len(self._resolved):
             findings = self._resolve(text)
             slabs = parse_slabinfo(text, self._resolved.values())
-        return Reading(slab_metrics(slabs, self._resolved), findings)
+        return ProbeReading(slab_metrics(slabs, self._resolved), findings)
 
     def _resolve(self, text: str) -> list[Finding]:
         """Done at the start, and when a module took its cache away: names move only then."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from asyncli.collect.probes import Outage, Reading, Schedule
+from asyncli.collect.probes import Outage, ProbeReading, Schedule
 from asyncli.collect.processes import ProcessesGoneError
 from asyncli.findings.probes import server_ended
 from asyncli.metrics import PROBE
@@ -27,15 +27,15 @@ _ROUND_WAIT_S = 0.5
 _STALL_S = 2.0
 
 #: Reads; blocks.
-Probe = Callable[[], Reading]
+Probe = Callable[[], ProbeReading]
 #: Asks a peer, in bounded time; ``everything``: at a border of phases, where all is wanted as of now.
-Poll = Callable[[bool], Awaitable[Reading]]
+Poll = Callable[[bool], Awaitable[ProbeReading]]
 
 
 class _Outcome(NamedTuple):
     """What a probe gave or why not, and what it took: CPU time of one that blocks, else time."""
 
-    reading: Reading | None
+    reading: ProbeReading | None
     error: Exception | None
     took_s: float
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from status_pages import EVENT, HAPROXY, NGINX, PREFORK
 
 from asyncli.agent import collector as module
+from asyncli.agent.buffer import SampleBuffer
 from asyncli.agent.client import LostError
 from asyncli.agent.collector import AgentCollector
 from asyncli.agent.wire import Batch, Instants, SampleRow
 from asyncli.collect.clock_offset import Exchange
+from asyncli.collect.pages import parse_page
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
 
@@ -84,3 +87,12 @@ def test_what_was_read_while_we_were_suspended_has_no_instant_of_ours(monkeypatc
     assert min(after - before for before, after in pairwise(instants)) > 0.4
     assert told.samples[-1].values == {"server.cpu_s": 325.0}
     assert told.findings == []
+
+
+@pytest.mark.parametrize("page", [NGINX, PREFORK, EVENT, HAPROXY], ids=["nginx", "prefork", "event", "haproxy"])
+def test_every_number_of_a_status_page_comes_through_an_agent(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    told, buffer, values = Told(monkeypatch), SampleBuffer(), parse_page(page).values
+    buffer.sample(Sample(told.now_s + told.ahead_s, values))
+    (told.kept, _), told.taken = buffer.after(0), 1
+    told.ask()
+    assert told.samples[-1].values == values

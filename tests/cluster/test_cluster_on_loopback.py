@@ -25,7 +25,7 @@ from asyncli import __version__
 from asyncli.cluster.actor import HostActor
 from asyncli.cluster.host_probe import HostProbe
 from asyncli.cluster.link import Cluster, unanswered
-from asyncli.cluster.placement import Fleet
+from asyncli.cluster.placement import Placement
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import ClusterError, PlanError
@@ -286,7 +286,7 @@ def test_who_cannot_join_keeps_nobody_from_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("asyncli.cluster.link._ANSWER_S", 0.2)
     there = Cluster("tcp://scheduler:1")
     there._client = Scheduler()
-    there._fleet = Fleet(Plan(urls=("http://10.0.0.8/",)), (), 1, ())
+    there._fleet = Placement(Plan(urls=("http://10.0.0.8/",)), (), 1, ())
     assert [one.name for one in asyncio.run(there._find(set()))] == ["good"]
     # Before the start each is told, in one line.
     words = {"tcp://1": "has asyncli 0.0.9", "tcp://2": "has no asyncli, or an older one; install", "tcp://3": "cannot be asked", "tcp://4": "(Timed out trying"}

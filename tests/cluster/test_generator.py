@@ -19,7 +19,7 @@ from asyncli.cluster import host_probe
 from asyncli.cluster.actor import HostActor
 from asyncli.cluster.generator import ClusterGenerator
 from asyncli.cluster.link import Cluster
-from asyncli.cluster.placement import Fleet, Member
+from asyncli.cluster.placement import Member, Placement
 from asyncli.cluster.remote_host import RemoteHost
 from asyncli.collect.clock_offset import Offset
 from asyncli.engine.fleet import Room
@@ -48,7 +48,7 @@ async def nobody(_: object) -> Any:
 
 def fleet(*members: Member, plan: Plan = PLAN) -> ClusterGenerator:
     """A generator whose hosts stand, without tasks: what they say is put in by the test."""
-    whole = Fleet(plan, members, sum(len(one.workers) for one in members), members[0].spread.destinations)
+    whole = Placement(plan, members, sum(len(one.workers) for one in members), members[0].spread.destinations)
     generator = ClusterGenerator(whole, build_shard(plan, whole.spread), nobody, nobody)
     for one in members:
         host = RemoteHost(one, Actor(), on_messages=generator._on_messages, on_finding=generator._record_finding)
@@ -203,7 +203,7 @@ def test_a_host_that_another_session_holds_by_one_of_its_workers_is_not_taken_in
 
     there = Cluster("tcp://scheduler:1")
     there._client = Scheduler()
-    there._fleet = Fleet(PLAN, (), 1, ())
+    there._fleet = Placement(PLAN, (), 1, ())
     assert [one.name for one in asyncio.run(there._find(set()))] == ["b"]
 
 

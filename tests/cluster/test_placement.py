@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asyncli import __version__
 from asyncli.cluster.host_probe import HostProbe, read_probe
-from asyncli.cluster.placement import Fleet, Member, ends_there, place, said_of
+from asyncli.cluster.placement import Member, Placement, ends_there, place, said_of
 from asyncli.engine.fleet import PATIENCE_S, Merging, Room, deal, held_by, take_over
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
@@ -175,7 +175,7 @@ def member(name: str, *workers: int, room: Room = ROOM, sources: tuple[str, ...]
 def test_a_hosts_ports_are_crowded_by_its_own_share() -> None:
     narrow, wide = member("narrow", 0, 2), member("wide", 1, 3, sources=tuple(f"10.0.1.{number}" for number in range(9)))
     plan = Plan(urls=("http://10.0.0.8/",), connections=40_000)
-    fleet = Fleet(plan, (narrow, wide), 4, narrow.spread.destinations)
+    fleet = Placement(plan, (narrow, wide), 4, narrow.spread.destinations)
     shard = build_shard(plan, fleet.spread)
     assert [fleet.share(one) for one in fleet.members] == [20_000, 20_000]
     assert [fleet.shard_of(shard, one).crowded for one in fleet.members] == [True, False]

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from asyncli.collect import sampler as module
 from asyncli.collect.collector import Collector
-from asyncli.collect.probes import Reading
+from asyncli.collect.probes import ProbeReading
 from asyncli.errors import HostError, PeerError
 from asyncli.metrics import METRICS
 from asyncli.plan import Plan
@@ -178,7 +178,7 @@ async def test_nothing_is_sent_that_was_not_asked_for(bench: Callable[..., Bench
 
 async def test_a_failing_page_is_a_gap_and_two_findings(bench: Callable[..., Bench], status: StatusServer) -> None:
     clock = Clock(5)
-    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), clock, probes={"kernel": lambda: Reading({"tcp.x": 1})})
+    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), clock, probes={"kernel": lambda: ProbeReading({"tcp.x": 1})})
     await one.open()
     one.collector._on_sample = lambda sample: (one.samples.append(sample), breaks(sample))[0]
 
@@ -198,7 +198,7 @@ async def test_a_page_that_falls_silent_is_lost_since_it_was_asked(
     bench: Callable[..., Bench], status: StatusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.02)
-    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), Clock(12), probes={"kernel": lambda: Reading({"tcp.x": 1})})
+    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), Clock(12), probes={"kernel": lambda: ProbeReading({"tcp.x": 1})})
     await one.open()
 
     def seen(sample: Sample) -> None:
@@ -219,7 +219,7 @@ async def test_a_page_that_comes_late_joins_the_next_sample(
 ) -> None:
     monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.02)
     clock = Clock(3)
-    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), clock, probes={"kernel": lambda: Reading({"tcp.x": 1})})
+    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), clock, probes={"kernel": lambda: ProbeReading({"tcp.x": 1})})
     await one.open()
     status.gate.clear()
     one.collector._on_sample = lambda sample: (one.samples.append(sample), status.gate.set())[0]
@@ -233,12 +233,12 @@ async def test_a_page_that_comes_late_joins_the_next_sample(
 async def test_a_probe_that_fails_and_comes_back_ends_nothing(bench: Callable[..., Bench]) -> None:
     clock = Clock(6)
 
-    def flaky() -> Reading:
+    def flaky() -> ProbeReading:
         if 3 <= clock() < 5:
             raise KeyError("Pss")
-        return Reading({"server.pss_bytes": 1})
+        return ProbeReading({"server.pss_bytes": 1})
 
-    probes = {"server_memory": flaky, "kernel": lambda: Reading({"tcp.x": 1})}
+    probes = {"server_memory": flaky, "kernel": lambda: ProbeReading({"tcp.x": 1})}
     one = bench(Plan(urls=(NOWHERE,)), clock, probes=probes)
     await one.open()
     await one.run()
@@ -255,9 +255,9 @@ async def test_a_stuck_probe_never_blocks_the_loop(
     monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.02)
     release, clock = threading.Event(), Clock(6)
 
-    def stuck() -> Reading:
+    def stuck() -> ProbeReading:
         release.wait(10)
-        return Reading({"server.pss_bytes": 1})
+        return ProbeReading({"server.pss_bytes": 1})
 
     one = bench(Plan(urls=(NOWHERE,), status_url=status.url), clock, probes={"server_memory": stuck})
     await one.open()
@@ -288,7 +288,7 @@ async def test_a_dear_probe_runs_seldom_and_a_border_reads_it_anyway(
     clock = Clock(7)
     # A plan of no length: nothing to be ahead of.
     plan = Plan(urls=(NOWHERE,), connections=1, batch=1, baseline_s=0.0, hold_s=0.0, residue_s=0.0)
-    one = bench(plan, clock, probes={"server_memory": lambda: Reading({"server.pss_bytes": 1})})
+    one = bench(plan, clock, probes={"server_memory": lambda: ProbeReading({"server.pss_bytes": 1})})
     await one.open()
     await one.run()
     assert [sample.t_s for sample in one.samples] == [1, 4, 7]
@@ -308,7 +308,7 @@ async def test_a_border_reads_the_page_anew(bench: Callable[..., Bench], status:
 
 
 async def test_what_a_probe_reports_is_said_once(bench: Callable[..., Bench]) -> None:
-    reading = Reading({"tcp.x": 1}, [Finding("slabinfo_unreadable", "warning", "refused", "run as root")])
+    reading = ProbeReading({"tcp.x": 1}, [Finding("slabinfo_unreadable", "warning", "refused", "run as root")])
     one = bench(Plan(urls=(NOWHERE,)), Clock(3), probes={"slab": lambda: reading})
     await one.open()
     await one.run()
@@ -326,7 +326,7 @@ async def test_a_generator_that_has_no_process_yet_is_no_outage(bench: Callable[
 
 async def test_cancelling_ends_the_run_and_a_border_still_reads(bench: Callable[..., Bench]) -> None:
     clock = Clock(0)
-    one = bench(Plan(urls=(NOWHERE,)), clock, sleep=asyncio.sleep, probes={"kernel": lambda: Reading({"tcp.x": 1})})
+    one = bench(Plan(urls=(NOWHERE,)), clock, sleep=asyncio.sleep, probes={"kernel": lambda: ProbeReading({"tcp.x": 1})})
     await one.open()
     task = asyncio.create_task(one.collector.run())
     await asyncio.sleep(0)
