@@ -50,11 +50,15 @@ async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
         yield one
 
 
-async def ask(agent: Agent, head: str, body: bytes = b"", *, token: str = TOKEN, source: str = "127.0.0.1") -> tuple[int, bytes]:
+def request(head: str, body: bytes = b"", token: str = TOKEN, lease: str = "") -> bytes:
+    named = f"Host: x\r\nAuthorization: Bearer {token}\r\nAsyncli-Protocol: 1\r\nAsyncli-Lease: {lease}\r\nContent-Length: {len(body)}\r\n"
+    return f"{head} HTTP/1.1\r\n{named}Connection: close\r\n\r\n".encode() + body
+
+
+async def ask(agent: Agent, head: str, body: bytes = b"", *, source: str = "127.0.0.1", **more: str) -> tuple[int, bytes]:
     """Status and body of one request on a connection of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=(source, 0))
-    named = f"Host: x\r\nAuthorization: Bearer {token}\r\nAsyncli-Protocol: 1\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    writer.write(f"{head} HTTP/1.1\r\n{named}".encode() + body)
+    writer.write(request(head, body, **more))
     answer = await reader.read()
     writer.close()
     return int(answer.split()[1]), answer.partition(b"\r\n\r\n")[2]
@@ -159,13 +163,7 @@ async def test_samples_of_everything_are_few(agent: Agent, monkeypatch: pytest.M
 
     monkeypatch.setattr(agent._collector, "sample_now", counted)
     for number in range(16):
-        reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=(f"127.4.0.{number + 1}", 0))
-        writer.write(
-            f"POST /v1/sample?after=0 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nAsyncli-Protocol: 1\r\n"
-            f"Asyncli-Lease: {word}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-        )
-        found.append(int((await reader.read()).split()[1]))
-        writer.close()
+        found.append((await ask(agent, "POST /v1/sample?after=0", source=f"127.4.0.{number + 1}", lease=word))[0])
     assert status == 200
     # Who asks for more of them gets the next one that comes of itself.
     assert found == [200] * 16
@@ -205,7 +203,7 @@ async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch:
             while sum(one.done() for one in gone) < 30 - 8:
                 await asyncio.wait(gone, return_when=asyncio.FIRST_COMPLETED, timeout=0.1)
         reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, ssl=ours)
-        writer.write(f"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(request("GET /metrics"))
         assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
         assert "refused 127.0.0.1: 8 connections are open" in agent.said  # type: ignore[attr-defined]
         writer.close()
@@ -239,7 +237,7 @@ async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeyp
             heard = await reader.read(65536)
             assert heard, "it was pushed out in its handshake"
             back.write(heard)
-        end.write(f"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode())
+        end.write(request("GET /metrics"))
         writer.write(there.read())
         answer = b""
         while b"\r\n" not in answer:

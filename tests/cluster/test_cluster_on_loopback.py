@@ -145,27 +145,6 @@ def test_an_actor_that_is_closed_at_any_moment_leaves_nothing(folder: Path, ther
 
 
 @lanes(cluster)
-def test_two_sessions_that_come_at_once(folder: Path, there: There) -> None:
-    from distributed import Client
-
-    async def provoke() -> None:
-        async with Client(there.address, asynchronous=True, set_as_default=False) as client:
-            with client.as_current():
-                where = [sorted(await client.nthreads())[0]]
-                first, second = [
-                    await client.submit(HostActor, name, actor=True, pure=False, workers=where) for name in ("one", "another")
-                ]
-            assert await first.open(shard(there)) == ""
-            assert await second.open(shard(there)) == "it is held by one"
-            await second.close()
-            assert there.any_host()
-            await first.close()
-
-    asyncio.run(provoke())
-    there.until_free()
-
-
-@lanes(cluster)
 def test_two_sessions_on_one_host(folder: Path, there: There) -> None:
     (folder / "other").mkdir()
     with there.holding(folder) as first:
@@ -175,39 +154,22 @@ def test_two_sessions_on_one_host(folder: Path, there: There) -> None:
         assert first.wait().status == 0
 
 
-def two_signals(folder: Path, there: There, phase: str, *long: str) -> None:
-    with there.holding(folder, *long) as program:
-        if phase == "start":
-            program.until(there.any_host, "a host process starts")
-        else:
-            program.until_phase(phase)
-        # Two kinds: two of one kind may be told as one.
-        program.signal(signal.SIGTERM)
-        program.signal(signal.SIGINT)
-        assert program.wait().status == 130
-        assert "Traceback" not in program.err
-        program.until_gone()
-    there.until_free()
-
-
 @lanes(cluster)
-def test_two_signals_in_the_start_leave_nothing_anywhere(folder: Path, there: There) -> None:
-    two_signals(folder, there, "start")
-
-
-@lanes(cluster)
-def test_two_signals_in_the_baseline_leave_nothing_anywhere(folder: Path, there: There) -> None:
-    two_signals(folder, there, "baseline", "--baseline", "10m")
-
-
-@lanes(cluster)
-def test_two_signals_in_the_ramp_leave_nothing_anywhere(folder: Path, there: There) -> None:
-    two_signals(folder, there, "ramp", "--ramp", "1/1s")
-
-
-@lanes(cluster)
-def test_two_signals_in_the_hold_leave_nothing_anywhere(folder: Path, there: There) -> None:
-    two_signals(folder, there, "hold")
+def test_two_signals_in_any_phase_leave_nothing_anywhere(folder: Path, there: There) -> None:
+    for phase, *long in (("start",), ("baseline", "--baseline", "10m"), ("ramp", "--ramp", "1/1s"), ("hold",)):
+        (mine := folder / phase).mkdir()
+        with there.holding(mine, *long) as program:
+            if phase == "start":
+                program.until(there.any_host, "a host process starts")
+            else:
+                program.until_phase(phase)
+            # Two kinds: two of one kind may be told as one.
+            program.signal(signal.SIGTERM)
+            program.signal(signal.SIGINT)
+            assert program.wait().status == 130
+            assert "Traceback" not in program.err
+            program.until_gone()
+        there.until_free()
 
 
 @lanes(cluster)
