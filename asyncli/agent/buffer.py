@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
-from asyncli.agent.wire import KEEPS_S, MOST_ROWS, FindingRow, SampleRow, numbers
+from asyncli.agent.wire import KEEPS_S, MOST_ROWS, FindingRow, SampleRow
 from asyncli.findings import rewritten
 from asyncli.metrics import PROBE
 from asyncli.records import Finding, Sample
@@ -33,8 +34,9 @@ class SampleBuffer:
     def sample(self, sample: Sample) -> None:
         """Keep one. What names a soak's session is the agent's own process here, and there is no generator."""
         values = {}
-        for name, value in numbers(sample.values).items():
-            if not name.startswith(("generator.", f"{PROBE}generator")):
+        for name, value in sample.values.items():
+            # JSON has finite numbers alone.
+            if math.isfinite(value) and not name.startswith(("generator.", f"{PROBE}generator")):
                 values[name.replace("session", "agent", 1) if name.startswith(("session.", f"{PROBE}session")) else name] = value
         self.newest += 1
         self._rows.append(SampleRow(self.newest, sample.t_s, values))

@@ -188,39 +188,39 @@ class Agent:
             return web.Response(status=503)
         guest.heard()
         try:
-            may = self._may(request)
-            # A stranger of the same address (another program there, a tunnel's other end) uses up nobody's share but his own.
-            held = self._lease.known(request.headers.get(LEASE_HEADER, ""))
-            whose = (address, "holder" if may and held else "known" if may else "stranger")
-            if not self._rates.allow(" ".join(whose), time.monotonic()):
-                return self._no(address, 429, "asks too often")
-            if not may:
+            self._count(request, address)
+            if not self._may(request):
                 await asyncio.sleep(_WRONG_S)
-                said = "its token is wrong" if "Authorization" in request.headers else "it has no token"
-                return self._no(address, 401, said, {"WWW-Authenticate": "Bearer"})
+                raise _RefusedError(401, "its token is wrong" if "Authorization" in request.headers else "it has no token")
             guest.known = True
             if request.path != "/metrics" and (spoken := request.headers.get(PROTOCOL_HEADER)) != str(PROTOCOL):
                 other = "no protocol of ours" if spoken is None else f"protocol {shown(spoken)}"
-                words = f"it speaks {other}, and this agent, asyncli {__version__}, speaks protocol {PROTOCOL}"
-                return self._no(address, 426, words)
+                raise _RefusedError(426, f"it speaks {other}, and this agent, asyncli {__version__}, speaks protocol {PROTOCOL}")
             async with asyncio.timeout(_ANSWER_S):
                 return await handler(request)
         except TimeoutError:
-            return self._no(address, 408, "it took too long")
+            status, why = 408, "it took too long"
+        except _RefusedError as refused:
+            status, why = refused.status, refused.why
         except web.HTTPException as refused:
-            return self._no(address, refused.status, f"{shown(request.method)} {shown(request.path)}: {refused.reason}")
+            status, why = refused.status, f"{shown(request.method)} {shown(request.path)}: {refused.reason}"
         finally:
             guest.answered()
+        self._refuse(address, why)
+        return _answer(Refusal(why), status, {"WWW-Authenticate": "Bearer"} if status == 401 else None)
+
+    def _count(self, request: web.Request, address: str) -> None:
+        """A stranger of the same address (another program there, a tunnel's other end) uses up nobody's share but his own."""
+        may, held = self._may(request), self._lease.known(request.headers.get(LEASE_HEADER, ""))
+        whose = "holder" if may and held else "known" if may else "stranger"
+        if not self._rates.allow(f"{address} {whose}", time.monotonic()):
+            raise _RefusedError(429, "asks too often")
 
     def _may(self, request: web.Request) -> bool:
         if self._token is None:
             return True
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         return same(given.strip(), self._token) and scheme.lower() == "bearer"
-
-    def _no(self, address: str, status: int, why: str, headers: dict[str, str] | None = None) -> web.Response:
-        self._refuse(address, why)
-        return _answer(Refusal(why), status, headers)
 
     def _refuse(self, address: str, why: str) -> None:
         line = self._refusals.line(address, why, time.monotonic())
@@ -272,11 +272,11 @@ class Agent:
             raise web.HTTPBadRequest(reason=shown(str(error))) from None
         now_s = time.monotonic()
         address = shown(request.remote or "?")
-        word = self._lease.take(f"{shown(wish.holder)}, from {address} since {time.strftime('%H:%M:%S')}", now_s)
-        if word is None:
-            return self._no(address, 409, f"it is held by {self._lease.holder}")
+        token = self._lease.take(f"{shown(wish.holder)}, from {address} since {time.strftime('%H:%M:%S')}", now_s)
+        if token is None:
+            raise _RefusedError(409, f"it is held by {self._lease.holder}")
         self._collector.begin()
-        return _answer(Granted(word, self._buffer.newest))
+        return _answer(Granted(token, self._buffer.newest))
 
     async def _leave(self, request: web.Request) -> web.Response:
         self._lease.leave(request.headers.get(LEASE_HEADER, ""))
@@ -284,12 +284,12 @@ class Agent:
 
     async def _samples(self, request: web.Request) -> web.Response:
         heard_s = time.monotonic()
-        return self._held_up(request) or self._batch(heard_s, _number(request))
+        self._renew(request)
+        return self._batch(heard_s, _number(request))
 
     async def _sample(self, request: web.Request) -> web.Response:
         heard_s = time.monotonic()
-        if (no := self._held_up(request)) is not None:
-            return no
+        self._renew(request)
         after = _number(request)
         if self._dear.allow("", heard_s):
             await self._collector.sample_now()
@@ -303,13 +303,11 @@ class Agent:
         self._taken.set()
         self._taken.clear()
 
-    def _held_up(self, request: web.Request) -> web.Response | None:
-        word = request.headers.get(LEASE_HEADER, "")
-        if self._lease.renew(word, time.monotonic()):
-            return None
-        now = time.monotonic()
-        held = f"it is held by {self._lease.holder}" if self._lease.held(now) else "you do not hold it any more"
-        return self._no(shown(request.remote or "?"), 409, held)
+    def _renew(self, request: web.Request) -> None:
+        now_s = time.monotonic()
+        if not self._lease.renew(request.headers.get(LEASE_HEADER, ""), now_s):
+            held = f"it is held by {self._lease.holder}" if self._lease.held(now_s) else "you do not hold it any more"
+            raise _RefusedError(409, held)
 
     def _batch(self, heard_s: float, after: int) -> web.Response:
         rows, said = self._buffer.after(after)
@@ -319,6 +317,12 @@ class Agent:
     async def _metrics(self, request: web.Request) -> web.Response:
         text = exposition(self._buffer.latest(time.monotonic()), __version__)
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status, self.why = status, why
 
 
 class _OnWarning(logging.Handler):

@@ -7,7 +7,6 @@ agent's monotonic clock, which only the exchange of :mod:`asyncli.collect.clock_
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 import msgspec
@@ -122,11 +121,6 @@ class Refusal(msgspec.Struct, frozen=True):
     """Why not, in one line."""
 
     error: str
-
-
-def numbers(values: dict[str, float]) -> dict[str, float]:
-    """Those that are finite: JSON has no other."""
-    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def read_token(path: str | None, flag: str) -> str | None:

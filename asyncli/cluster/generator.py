@@ -18,7 +18,8 @@ import msgspec
 
 from asyncli.cluster.placement import Member, Placement
 from asyncli.cluster.remote_host import CLOSE_S, Handle, RemoteHost
-from asyncli.engine.fleet import Merging, Room, held_by, take_over
+from asyncli.cluster.usage import Usage
+from asyncli.engine.fleet import Merging, Room
 from asyncli.engine.shard import (
     Adopt,
     Drain,
@@ -36,7 +37,7 @@ from asyncli.engine.shard import (
 )  # fmt: skip
 from asyncli.errors import AsyncliError
 from asyncli.findings.generator import host_back, host_joined, host_lost, host_silent, hosts_all_lost, share_taken
-from asyncli.metrics import GENERATOR_CPU_S, SILENT
+from asyncli.metrics import SILENT
 from asyncli.records import Finding
 from asyncli.units import format_duration
 
@@ -85,9 +86,7 @@ class ClusterGenerator:
         self._idle: tuple[int, ...] = ()
         # Since when no host is left.
         self._alone = math.inf
-        self._measured: dict[str, dict[str, float]] = {}
-        self._spent: dict[str, float] = {}
-        self._measured_of: set[str] = set()
+        self._usage = Usage()
         self._watched = math.inf
         # Until then what came while we stood still is awaited, and no second is overdue.
         self._stalled_until = -math.inf
@@ -104,8 +103,8 @@ class ClusterGenerator:
             await self.close()
             raise
         self._tasks = [
-            asyncio.create_task(task, name=name)
-            for task, name in ((self._watch(), "the fleet's watcher"), (self._look_out(), "the look-out for hosts"))
+            asyncio.create_task(self._watch(), name="the fleet's watcher"),
+            asyncio.create_task(self._look_out(), name="the look-out for hosts"),
         ]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -197,7 +196,8 @@ class ClusterGenerator:
                 host.silent_workers.ticked()
                 self._merging.heard(host.name, tick)
             case Measured(values=values):
-                self._measure(host.name, values)
+                if (whole := self._usage.measured(host.name, values, [one.name for one in self._living()])) is not None:
+                    self._out.put_nowait(Measured(whole))
             case Failed(why=why, away=away):
                 self._lose(host, f"has given up ({why})", for_good=not away)
             case WorkerReplaced(worker=worker) if worker in host.adopting:
@@ -261,7 +261,7 @@ class ClusterGenerator:
         held = self._merging.lose(host.name, host.silent_workers.held, host.silent_workers.awaiting)
         for one in host.silent_workers:
             self._out.put_nowait(WorkerLost(one.worker, one.pid, "went with its host", one.held, host=host.name))
-        self._spent_by(host.name)
+        self._usage.lose(host.name)
         for task in host.tasks:
             if task is not asyncio.current_task():
                 task.cancel()
@@ -270,7 +270,7 @@ class ClusterGenerator:
         who = "" if self._draining else self._reopen()
         if self._idle and not self._draining:
             self._merging.unopened()
-        then = f"; its share of {self._share(host.workers):,} is {self._again}: {who}" if who else ""
+        then = f"; its share of {self._fleet.share(host.workers):,} is {self._again}: {who}" if who else ""
         self._record_finding(host_lost(host.name, why, held, then))
         if not self._living():
             self._all_lost(f"the last one, {host.name}, {why}", for_good)
@@ -295,24 +295,23 @@ class ClusterGenerator:
         """Give those that nobody is to who has room; in words, who that is."""
         living = {host.name: host for host in self._living()}
         free = {name: self._room_left(host) for name, host in living.items() if not host.silent}
-        fleet = self._fleet
-        taken, self._idle = take_over(fleet.plan.connections, fleet.plan.batch, fleet.workers, self._idle, free)
+        taken, self._idle = self._fleet.take_over(self._idle, free)
         for name, numbers in taken.items():
             self._hand(living[name], numbers)
-        parts = [f"{self._share(numbers):,} on {name}" for name, numbers in taken.items()]
+        parts = [f"{self._fleet.share(numbers):,} on {name}" for name, numbers in taken.items()]
         if self._idle:
-            parts.append(f"{self._share(self._idle):,} once a host has room for them")
+            parts.append(f"{self._fleet.share(self._idle):,} once a host has room for them")
         return ", ".join(parts)
 
     def _room_left(self, host: RemoteHost) -> Room:
         room = host.member.room
-        return msgspec.structs.replace(room, connections=room.connections - self._share(host.workers))
+        return msgspec.structs.replace(room, connections=room.connections - self._fleet.share(host.workers))
 
     def _hand(self, host: RemoteHost, numbers: tuple[int, ...]) -> None:
         """From now on these of the lost are its."""
         host.workers += numbers
         host.adopting.update(numbers)
-        host.orders.put_nowait(Adopt(numbers, crowded=host.member.spread.crowds(self._share(host.workers))))
+        host.orders.put_nowait(Adopt(numbers, crowded=host.member.spread.crowds(self._fleet.share(host.workers))))
         self._merging.join(host.name, len(numbers))
         self._merging.taken(len(numbers))
 
@@ -328,7 +327,7 @@ class ClusterGenerator:
             idle = self._idle
             now = self._reopen()
             if self._idle != idle:
-                self._record_finding(share_taken(self._share(idle), self._again, now))
+                self._record_finding(share_taken(self._fleet.share(idle), self._again, now))
                 continue
             try:
                 found = await self._find({host.member.seen.place for host in self._living()})
@@ -341,10 +340,9 @@ class ClusterGenerator:
                     pause_s = min(2 * pause_s, _MOST_LOOK_S)
 
     async def _take_in(self, member: Member) -> None:
-        fleet = self._fleet
         if self._draining:
             return
-        taken, over = take_over(fleet.plan.connections, fleet.plan.batch, fleet.workers, self._idle, {member.name: member.room})
+        taken, over = self._fleet.take_over(self._idle, {member.name: member.room})
         if not (numbers := taken.get(member.name, ())):
             return
         name, again = member.name, 1
@@ -364,7 +362,7 @@ class ClusterGenerator:
         self._hand(host, numbers)
         if self._draining:
             host.orders.put_nowait(Drain())
-        self._record_finding(host_joined(name, self._share(numbers), fleet.plan.reopen))
+        self._record_finding(host_joined(name, self._fleet.share(numbers), self._fleet.plan.reopen))
 
     def _leave(self, host: RemoteHost) -> None:
         """In case it hears: nothing may be held there that nobody counts."""
@@ -377,28 +375,6 @@ class ClusterGenerator:
     @property
     def _again(self) -> str:
         return "opened again" if self._fleet.plan.reopen else "gone on with"
-
-    def _share(self, numbers: tuple[int, ...]) -> int:
-        fleet = self._fleet
-        return held_by(fleet.plan.connections, fleet.plan.batch, fleet.workers, numbers)
-
-    # -- what the processes use, summed
-
-    def _measure(self, name: str, values: dict[str, float]) -> None:
-        self._measured[name] = values
-        self._measured_of.add(name)
-        if self._measured_of >= {host.name for host in self._living()}:
-            self._measured_of.clear()
-            whole = dict(self._spent)
-            for one in self._measured.values():
-                for key, value in one.items():
-                    whole[key] = whole.get(key, 0.0) + value
-            self._out.put_nowait(Measured(whole))
-
-    def _spent_by(self, name: str) -> None:
-        """CPU time that a lost host has used stays used."""
-        key = GENERATOR_CPU_S
-        self._spent[key] = self._spent.get(key, 0.0) + self._measured.pop(name, {}).get(key, 0.0)
 
     def _record_finding(self, finding: Finding) -> None:
         self._out.put_nowait(Told(finding))

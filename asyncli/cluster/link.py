@@ -148,7 +148,7 @@ class Cluster:
     def _opened_on(self, boot: str) -> int:
         """How many connections the machine of this boot opens."""
         assert self._fleet is not None
-        return sum(self._fleet.share(member) for member in self._fleet.members if member.seen.boot == boot)
+        return sum(self._fleet.share(member.workers) for member in self._fleet.members if member.seen.boot == boot)
 
     @property
     def _ends(self) -> int | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from asyncli.cluster.host_probe import HostProbe
-from asyncli.engine.fleet import Room, deal, held_by
+from asyncli.engine.fleet import Room, deal, held_by, take_over
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, share, workers_needed
 from asyncli.errors import ClusterError, HeldError, PlanError, PreflightError
@@ -56,16 +56,20 @@ class Placement(msgspec.Struct, frozen=True):
     destinations: tuple[Destination, ...]
     left_out: tuple[Member, ...] = ()
 
-    def share(self, member: Member) -> int:
-        """How many connections it opens."""
-        return held_by(self.plan.connections, self.plan.batch, self.workers, member.workers)
+    def share(self, numbers: Sequence[int]) -> int:
+        """How many connections the workers of these numbers open."""
+        return held_by(self.plan.connections, self.plan.batch, self.workers, numbers)
+
+    def take_over(self, numbers: Sequence[int], free: Mapping[str, Room]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
+        """Who of those with ``free`` room opens a lost host's share again, and what nobody has room for."""
+        return take_over(self.plan.connections, self.plan.batch, self.workers, numbers, free)
 
     @property
     def checks(self) -> list[Check]:
         """Each host's limits against its share."""
         found = []
         for member in self.members:
-            part, spread = _part(self.plan, self.share(member)), member.spread
+            part, spread = _part(self.plan, self.share(member.workers)), member.spread
             spread = msgspec.structs.replace(spread, workers=max(1, len(member.workers)))
             for check in host_checks(part, spread, member.seen.limits):
                 named = f"{member.name}: {check.what}"
@@ -83,7 +87,7 @@ class Placement(msgspec.Struct, frozen=True):
         """``shard`` for one host: what it opens, from where, and to where its own resolver says."""
         spread = member.spread
         # One that comes later has no workers yet: it takes over what it has room for.
-        most = self.share(member) if member.workers else member.room.connections
+        most = self.share(member.workers) if member.workers else member.room.connections
         return msgspec.structs.replace(
             shard, destinations=spread.destinations, sources=spread.sources, local=spread.local, mine=member.workers,
             crowded=spread.crowds(most),
@@ -94,7 +98,7 @@ class Placement(msgspec.Struct, frozen=True):
         return {
             "name": member.name,
             "address": member.address,
-            "connections": self.share(member),
+            "connections": self.share(member.workers),
             "workers": len(member.workers),
             "room": member.room.connections,
             "sources": max(1, len(member.spread.sources)),
@@ -223,5 +227,5 @@ def open_cluster(address: str) -> Finding | None:
 
 def said_of(fleet: Placement) -> Finding:
     """The fleet in a sentence."""
-    shares = {member.name: fleet.share(member) for member in fleet.members}
+    shares = {member.name: fleet.share(member.workers) for member in fleet.members}
     return cluster(shares, fleet.workers, {member.name: member.room.connections for member in fleet.left_out})

@@ -177,7 +177,7 @@ def test_a_hosts_ports_are_crowded_by_its_own_share() -> None:
     plan = Plan(urls=("http://10.0.0.8/",), connections=40_000)
     fleet = Placement(plan, (narrow, wide), 4, narrow.spread.destinations)
     shard = build_shard(plan, fleet.spread)
-    assert [fleet.share(one) for one in fleet.members] == [20_000, 20_000]
+    assert [fleet.share(one.workers) for one in fleet.members] == [20_000, 20_000]
     assert [fleet.shard_of(shard, one).crowded for one in fleet.members] == [True, False]
     # One that comes later is told of its workers later: what it may come to hold tells.
     assert fleet.shard_of(shard, msgspec.structs.replace(narrow, workers=())).crowded
@@ -201,7 +201,7 @@ def test_a_host_that_holds_less_than_a_share_is_left_out_and_named() -> None:
     whole = place(plan, there)
     assert [one.name for one in whole.members] == ["a", "b"]
     assert all(one.workers for one in whole.members)
-    assert sum(map(whole.share, whole.members)) == 60_000
+    assert sum(whole.share(one.workers) for one in whole.members) == 60_000
     assert "small" in said_of(whole).evidence
 
 
