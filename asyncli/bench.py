@@ -70,7 +70,7 @@ class Bench:
         self._samples: list[Sample] = []
         self._findings: list[Finding] = []
         # At the start, before the first connect and after the last answer.
-        self._looks: list[cpus.Look] = []
+        self._looks: list[cpus.CpuTimes] = []
         self._failed = False
         #: Nothing listens, or every address has refused: nobody will answer.
         self._refused = False
@@ -151,7 +151,7 @@ class Bench:
     async def _look_at_cpus(self) -> None:
         # Where /proc is hidden nothing is said of it.
         with contextlib.suppress(OSError, ValueError):
-            self._looks.append(await asyncio.to_thread(cpus.look))
+            self._looks.append(await asyncio.to_thread(cpus.read_times))
 
     async def _until_over(self, generator: Generator) -> None:
         stopped, over = (asyncio.create_task(event.wait()) for event in (self._stopped, self._over))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from asyncli.agent.link import Link
+from asyncli.agent.client import AgentClient
 from asyncli.analysis.bottleneck import GaveWay, memory_floor
 from asyncli.analysis.capacity import RULE, Bracket, Foretold, Search, bracket, foretold, next_count, verdict
 from asyncli.analysis.forecast import Forecast
@@ -299,7 +299,7 @@ class _Rest:
         # Where an agent samples, the listener may be in another network namespace of this host.
         self._ports = {target.port for target in plan.targets} if local and plan.agent is None else set()
         self._local = local
-        self._link = None if plan.agent is None else Link(plan)
+        self._link = None if plan.agent is None else AgentClient(plan)
         self._counts = plan.status_url is not None
         self._status = None if plan.status_url is None else StatusReader(plan.status_url)
         self._before = 0.0

@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchplan": {"errors", "plan", "records", "units"},
     "engine": {"secret_variables", "asyncli", "benchplan", "core", "plan", "protocols", "records", "errors"},
     "engine.spread": set(),
-    "agent": {"secret_variables", "asyncli", "errors", "text", "units", "plan", "records", "collect", "engine.spread", "environment", "preflight"},
+    "certificates": {"errors"},
+    "agent": {"secret_variables", "asyncli", "certificates", "errors", "text", "units", "plan", "records", "collect", "engine.spread", "environment", "preflight"},
     "collect": {"errors", "text", "units", "plan", "records", "trust"},
     "preflight": {"errors", "units", "plan", "records", "trust", "engine.spread"},
     "store": {"core.histogram", "errors", "text", "units", "plan", "records", "run", "samples"},
@@ -63,18 +64,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.record": {"records"},
     "environment": {"asyncli", "collect.listening", "plan", "records", "text", "engine.resolve", "engine.spread", "preflight.limits"},
     "cluster": {
-        "asyncli", "errors", "units", "plan", "records", "collect.probes", "collect.processes", "engine.fleet", "engine.generator", "engine.resolve", "engine.shard", "engine.spread",
+        "asyncli", "certificates", "errors", "units", "plan", "records", "collect.clock_offset", "collect.probes", "collect.processes", "engine.fleet", "engine.generator", "engine.resolve", "engine.shard", "engine.spread",
         "environment", "preflight",
     },
     "lab": {"secret_variables", "asyncli", "errors", "trust"},
     "session": {"errors", "units", "plan", "records", "agent.collector", "engine", "collect", "preflight", "store.resume", "store.writer", "environment"},
     "capacity": {
-        "errors", "units", "plan", "records", "agent.link", "collect.kernel", "collect.listening", "collect.procfs", "collect.status", "preflight", "environment", "session",
+        "errors", "units", "plan", "records", "agent.client", "collect.kernel", "collect.listening", "collect.procfs", "collect.status", "preflight", "environment", "session",
         "store.reader", "topology", "analysis.capacity", "analysis.forecast", "analysis.bottleneck", "report",
     },
     "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
-        "asyncli", "agent", "cluster.link", "errors", "secret_variables", "text", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "run", "store.reader",
+        "asyncli", "agent", "certificates", "cluster.link", "errors", "secret_variables", "text", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "run", "store.reader",
         "store.claim", "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments",
     },
     # Python's and the notebook's entry, beside the command line's.

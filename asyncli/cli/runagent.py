@@ -7,13 +7,15 @@ import contextlib
 import ipaddress
 import os
 import socket
+import ssl
 import stat
 import sys
 from typing import Any
 
 from asyncli import __version__
-from asyncli.agent.server import Agent, doubt, tls_context
+from asyncli.agent.server import Agent
 from asyncli.agent.wire import read_token
+from asyncli.certificates import identify
 from asyncli.cli.places import UNSEEN
 from asyncli.cli.signals import Heard, caught
 from asyncli.errors import HostError, PlanError
@@ -32,11 +34,9 @@ def run_agent(
             f"--listen: {host} is not loopback, where a token is a must; make one (head -c 24 /dev/urandom | base64 > token) and "
             f"name it with --token-file, or set {TOKEN_VARIABLE}"
         )
-    tls = None if certificate is None else tls_context(certificate, key)
+    tls = None if certificate is None else _tls(certificate, key)
     if token_file is not None and os.stat(token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
         _say(f"warning: {token_file} can be read by others on this host; chmod 600 {token_file}")
-    if tls is not None and certificate is not None and (why := doubt(tls, certificate)) is not None:
-        _say(f"warning: --tls-cert {certificate}: {why}; every soak will refuse it until the agent is started with another")
     if token is not None and tls is None and not _loopback(host):
         _say("warning: the token crosses the network in the clear; give --tls-cert and --tls-key")
     raise_nofile()
@@ -44,6 +44,11 @@ def run_agent(
     # What it said is a log, not a report: its end does not wait for a reader.
     Heard.late = True
     return 0
+
+
+def _tls(certificate: str, key: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    return identify(context, ("--tls-cert", "--tls-key"), certificate, key)
 
 
 async def _run(plan: Plan, host: str, port: int, token: str | None, tls: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from asyncli.collect.groups import Group, memory_group
-from asyncli.collect.room import Room
+from asyncli.collect.headroom import Headroom
 from asyncli.metrics import METRICS
 
 V1 = "4:memory:/mine\n3:cpu:/\n0::/\n"
@@ -21,25 +21,25 @@ COUNTS = os.stat("/proc/self/fd").st_size > 0
 @pytest.mark.skipif(not COUNTS, reason="before Linux 6.2 descriptors cannot be counted without listing them")
 def test_the_descriptors_of_the_fullest_process_without_listing_them() -> None:
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    before = Room(lambda: [os.getpid()]).read().values
+    before = Headroom(lambda: [os.getpid()]).read().values
     opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(10)]
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        after = Room(lambda: [sleeper.pid, os.getpid(), 2**22 - 1]).read().values
+        after = Headroom(lambda: [sleeper.pid, os.getpid(), 2**22 - 1]).read().values
         assert after["server.descriptors"] - before["server.descriptors"] == 10
         assert after["server.descriptors_limit"] == soft
         # By its share of its own limit: one with few of few is fuller.
         resource.prlimit(sleeper.pid, resource.RLIMIT_NOFILE, (4, 4))
         for pids in ([os.getpid(), sleeper.pid], [sleeper.pid, os.getpid()]):
-            assert Room(pids.copy).read().values["server.descriptors_limit"] == 4
+            assert Headroom(pids.copy).read().values["server.descriptors_limit"] == 4
         assert set(after) <= set(METRICS)
     finally:
         sleeper.kill()
         sleeper.wait()
         for one in opened:
             os.close(one)
-    assert "server.descriptors" not in Room(lambda: [sleeper.pid]).read().values
-    assert Room(list).read().values == {}
+    assert "server.descriptors" not in Headroom(lambda: [sleeper.pid]).read().values
+    assert Headroom(list).read().values == {}
 
 
 def test_where_they_cannot_be_counted_their_limit_is_known_all_the_same(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_where_they_cannot_be_counted_their_limit_is_known_all_the_same(tmp_path
         # As before Linux 6.2: a directory of size 0.
         (tmp_path / f"{pid}/fd").touch()
         (tmp_path / f"{pid}/limits").write_text(f"Max open files            {limit}                20000                files\n")
-    assert Room(lambda: [7, 8, 9], proc=tmp_path).read().values == {"server.descriptors_limit": 1024.0}
-    assert Room(lambda: [9], proc=tmp_path).read().values == {}
+    assert Headroom(lambda: [7, 8, 9], proc=tmp_path).read().values == {"server.descriptors_limit": 1024.0}
+    assert Headroom(lambda: [9], proc=tmp_path).read().values == {}
 
 
 def a_proc(tmp_path: Path, **groups: str) -> Path:
@@ -78,7 +78,7 @@ def test_the_tightest_group_is_asked_also_when_its_last_process_was_killed(tmp_p
     for name, limit in (("free", 2**63 - 4096), ("mine", 1000), ("wide", 2000)):
         v1(tmp_path, name, limit, used=50)
     pids = [1, 2, 3]
-    room = Room(lambda: pids, proc=proc)
+    room = Headroom(lambda: pids, proc=proc)
     # Less its page cache, which is given back: files that a server writes fill its group, and leave it all the room it had.
     assert room.read().values == {"server.group_bytes": 48.0, "server.group_killed": 0.0, "server.group_limit_bytes": 1000.0}
     pids.clear()
@@ -92,8 +92,8 @@ def test_the_tightest_group_is_asked_also_when_its_last_process_was_killed(tmp_p
 def test_a_group_without_a_limit_says_nothing(tmp_path: Path) -> None:
     proc = a_proc(tmp_path, p1="free")
     v1(tmp_path, "free", 2**63 - 4096)
-    assert Room(lambda: [1], proc=proc).read().values == {}
-    assert Room(lambda: [9], proc=proc).read().values == {}
+    assert Headroom(lambda: [1], proc=proc).read().values == {}
+    assert Headroom(lambda: [9], proc=proc).read().values == {}
 
 
 def test_a_group_of_either_kind_as_numbers(tmp_path: Path) -> None:

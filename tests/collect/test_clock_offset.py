@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncli.agent.offset import ClockOffset, Exchange
+from asyncli.collect.clock_offset import ClockOffset, Exchange
 
 
 def exchanged(at_s: float, offset_s: float, there_s: float, held_s: float, back_s: float) -> Exchange:

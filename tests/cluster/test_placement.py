@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli import __version__
-from asyncli.cluster.generator import Clock, ClusterGenerator, _Link
-from asyncli.cluster.look import Seen, read_look
-from asyncli.cluster.muster import Fleet, Member, ends_there
+from asyncli.cluster.host_probe import HostProbe, read_probe
+from asyncli.cluster.placement import Member, Placement, ends_there, place, said_of
 from asyncli.engine.fleet import PATIENCE_S, Room, TickMerger, assign, held_by, take_over
-from asyncli.engine.shard import Failed, Told, build_shard
+from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
+from asyncli.errors import PreflightError
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import Deaths, Tick
 
+PLAN = Plan(urls=("http://10.0.0.8/",), connections=20_000)
+ROOM = Room(28_232, 20_000, 2)
 room = st.builds(Room, st.integers(0, 60_000), st.integers(500, 20_000), st.integers(1, 8))
 rooms = st.lists(room, min_size=1, max_size=5)
 
@@ -144,17 +144,7 @@ def test_what_had_come_of_a_lost_host_is_counted() -> None:
     assert (one.opened, {cause: deaths.count for cause, deaths in one.deaths.items()}) == (8, {"reset": 2, "generator_lost": 7})
 
 
-# -- clocks and ends
-
-
-@given(st.floats(-1e6, 1e6), st.lists(st.tuples(st.floats(1e-4, 1.0), st.floats(0, 1)), min_size=1, max_size=10))
-def test_a_clocks_offset_is_right_to_within_its_uncertainty(offset: float, trips: list[tuple[float, float]]) -> None:
-    clock, now = Clock(), 100.0
-    for trip_s, where in trips:
-        clock.heard(now, now + trip_s * where + offset, now + trip_s)
-        now += trip_s
-    assert abs(clock.offset_s - offset) <= clock.uncertainty_s + 1e-6
-    assert clock.uncertainty_s <= min(trip_s for trip_s, _ in trips) / 2 + 1e-6
+# -- ends and hosts
 
 
 @pytest.mark.parametrize(
@@ -172,55 +162,58 @@ def test_how_many_ends_this_kernel_has(server_here: bool, opened_here: int, ends
         (msgspec.msgpack.encode({"host": "a"}), "?"), (b"\xc1", "?"), (msgspec.msgpack.encode({"asyncli": __version__}), "?"),
     ],
 )  # fmt: skip
-def test_a_look_of_another_asyncli_is_told_by_its_version(said: bytes, version: str) -> None:
-    assert read_look(said) == f"has asyncli {version}, here it is {__version__}; install the same"
+def test_a_probe_of_another_asyncli_is_told_by_its_version(said: bytes, version: str) -> None:
+    assert read_probe(said) == f"has asyncli {version}, here it is {__version__}; install the same"
 
 
-def member(name: str, sources: tuple[str, ...], *workers: int) -> Member:
-    spread = Spread((Destination(2, "10.0.0.8", 80),), sources, len(workers), local=False, ports=28_232)
-    seen = Seen(asyncli=__version__, host=name, place=name, boot=name, limits=Limits(), spread=spread)
-    return Member(name, name, seen, Room(28_232, 20_000, 2), workers)
+def member(name: str, *workers: int, room: Room = ROOM, sources: tuple[str, ...] = ()) -> Member:
+    spread = Spread((Destination(2, "10.0.0.8", 80),), sources, max(1, len(workers)), local=False, ports=28_232)
+    seen = HostProbe(asyncli=__version__, host=name, place=name, boot=name, limits=Limits(), spread=spread)
+    return Member(name, name, seen, room, workers)
 
 
 def test_a_hosts_ports_are_crowded_by_its_own_share() -> None:
-    narrow, wide = member("narrow", (), 0, 2), member("wide", tuple(f"10.0.1.{number}" for number in range(9)), 1, 3)
+    narrow, wide = member("narrow", 0, 2), member("wide", 1, 3, sources=tuple(f"10.0.1.{number}" for number in range(9)))
     plan = Plan(urls=("http://10.0.0.8/",), connections=40_000)
-    fleet = Fleet(plan, (narrow, wide), 4, narrow.spread.destinations)
+    fleet = Placement(plan, (narrow, wide), 4, narrow.spread.destinations)
     shard = build_shard(plan, fleet.spread)
-    assert [fleet.share(one) for one in fleet.members] == [20_000, 20_000]
+    assert [fleet.share(one.workers) for one in fleet.members] == [20_000, 20_000]
     assert [fleet.shard_of(shard, one).crowded for one in fleet.members] == [True, False]
     # One that comes later is told of its workers later: what it may come to hold tells.
     assert fleet.shard_of(shard, msgspec.structs.replace(narrow, workers=())).crowded
 
 
-@pytest.mark.parametrize(("apart_s", "said"), [(1.0, True), (30.0, False)])
-async def test_hosts_that_fall_silent_at_once_point_at_the_sessions_own_network(apart_s: float, said: bool) -> None:
-    class Cut:
-        def lost(self) -> str:
-            return "is cut off"
+# -- room
 
-        async def call(self, method: str, *arguments: object) -> None: ...
-        def release(self) -> None: ...
 
-    members = (member("a", (), 0), member("b", (), 1))
-    fleet = Fleet(Plan(urls=("http://10.0.0.8/",), connections=20), members, 2, members[0].spread.destinations)
+def test_nobody_takes_over_more_than_one_process_of_its_can_hold() -> None:
+    """Ten thousand a worker, and a host that came later with 1,024 descriptors a process."""
+    free = {"small": Room(28_000, 960, 2), "large": Room(10_000, 20_000, 2)}
+    taken, over = take_over(20_000, 10, 2, (0, 1), free)
+    assert taken == {"large": (0,)}
+    assert over == (1,)
 
-    async def nobody(_: object) -> Any:
-        raise AssertionError
 
-    generator = ClusterGenerator(fleet, build_shard(fleet.plan, fleet.spread), nobody, nobody)
-    for place, one in enumerate(members):
-        link = generator._links[one.name] = _Link(one, Cut())
-        link.heard += place * apart_s
-        generator._engaged.append(link)
-        generator._merging.join(one.name, 1)
-    generator.begin(time.monotonic())
-    for link in generator._links.values():
-        generator._lose(link, "is cut off")
-    await generator.close()
-    told = {}
-    while (message := generator._heard.get_nowait()) is not None:
-        assert not isinstance(message, Failed)
-        if isinstance(message, Told):
-            told[message.finding.code] = message.finding.evidence
-    assert ("looks like this session's own network" in told["hosts_all_lost"]) is said
+def test_a_host_that_holds_less_than_a_share_is_left_out_and_named() -> None:
+    """Without a worker it would have nothing to say, and pass for lost."""
+    plan = msgspec.structs.replace(PLAN, connections=60_000)
+    there = [member("small", room=Room(300, 20_000, 8)), member("a", room=Room(30_000, 20_000, 8)), member("b", room=Room(60_000, 20_000, 8))]
+    whole = place(plan, there)
+    assert [one.name for one in whole.members] == ["a", "b"]
+    assert all(one.workers for one in whole.members)
+    assert sum(whole.share(one.workers) for one in whole.members) == 60_000
+    assert "small" in said_of(whole).evidence
+
+
+def test_a_host_without_any_room_refuses_nobody_else() -> None:
+    full = member("full", room=Room(0, 20_000, 8))
+    whole = place(msgspec.structs.replace(PLAN, connections=1), [full, member("a")])
+    assert [one.name for one in whole.members] == ["a"]
+
+
+def test_a_batch_that_fits_on_no_host_is_told_as_such() -> None:
+    plan = msgspec.structs.replace(PLAN, connections=40_000, batch=40_000)
+    with pytest.raises(PreflightError) as raised:
+        place(plan, [member("a"), member("b")])
+    assert "None" not in str(raised.value)
+    assert "--batch" in str(raised.value)

@@ -20,7 +20,7 @@ from asyncli.preflight.limits import Limits, read_limits
 _PORTS = 28_232
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class HostProbe(msgspec.Struct, frozen=True, kw_only=True):
     """One host as its Dask worker sees it. ``place`` is the same for all workers that share its kernel and its network."""
 
     asyncli: str
@@ -36,26 +36,26 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """What of a look every version has."""
+    """What of a probe every version has."""
 
     asyncli: str = "?"
 
 
-def read_look(said: bytes) -> Seen | str:
-    """What :func:`look` gave; in words why it says nothing, where it was made by another asyncli than this."""
+def read_probe(said: bytes) -> HostProbe | str:
+    """What :func:`probe_host` gave; in words why it says nothing, where it was made by another asyncli than this."""
     try:
         version = msgspec.msgpack.decode(said, type=_Version).asyncli
         if version == __version__:
-            return msgspec.msgpack.decode(said, type=Seen)
+            return msgspec.msgpack.decode(said, type=HostProbe)
     except msgspec.MsgspecError:
         version = "?"
     return f"has asyncli {version}, here it is {__version__}; install the same"
 
 
-async def look(plan: dict[str, Any]) -> bytes:
-    """This host, as msgpack of :class:`Seen`. Names are resolved here, and ``--source`` keeps what is an address of here."""
+async def probe_host(plan: dict[str, Any]) -> bytes:
+    """This host, as msgpack of :class:`HostProbe`. Names are resolved here, and ``--source`` keeps what is an address of here."""
     limits = read_limits()
-    seen = Seen(asyncli=__version__, host=host_name(), place=_place(), boot=machine(), limits=limits, held_by=holder())
+    seen = HostProbe(asyncli=__version__, host=host_name(), place=_place(), boot=machine(), limits=limits, held_by=held_by)
     try:
         asked = load_plan(plan)
         if asked.sources:
@@ -70,24 +70,8 @@ async def look(plan: dict[str, Any]) -> bytes:
     return msgspec.msgpack.encode(msgspec.structs.replace(seen, spread=spread))
 
 
-#: Of the actor in this process, if there is one: whose it is, in words.
-_held_by: list[str] = []
-
-
-def holder() -> str:
-    """Whose session holds this process; "" for nobody's."""
-    return _held_by[0] if _held_by else ""
-
-
-def take(whose: str) -> None:
-    """From now on it is held."""
-    _held_by[:] = [whose]
-
-
-def give_back(whose: str) -> None:
-    """It is free again, if it was his."""
-    if holder() == whose:
-        _held_by.clear()
+#: Whose actor this process has, in words; "" for nobody's.
+held_by = ""
 
 
 def machine() -> str:

@@ -1,8 +1,7 @@
-"""The soak's end of the line to an agent: one question at a time, held to the types of wire.py, in bounded time and size."""
+"""The client of an agent: one question at a time, held to the types of wire.py, in bounded time and size."""
 
 from __future__ import annotations
 
-import os
 import ssl
 import time
 from typing import TYPE_CHECKING, TypeVar
@@ -11,22 +10,24 @@ from urllib.parse import urlsplit
 import msgspec
 
 from asyncli import __version__
-from asyncli.agent.offset import ClockOffset, Exchange
 from asyncli.agent.wire import (
     LEASE_HEADER,
     LEASE_S,
     PROTOCOL,
     PROTOCOL_HEADER,
     Batch,
-    Clock,
     Granted,
     Hello,
+    Instants,
     Refusal,
     Version,
     Wish,
     read_token,
 )  # fmt: skip
-from asyncli.errors import HeldError, HostError, PeerError
+from asyncli.certificates import trusting
+from asyncli.collect.clock_offset import ClockOffset, Exchange
+from asyncli.collect.http import KeptConnection, reason
+from asyncli.errors import HeldError, PeerError
 from asyncli.plan import Plan
 from asyncli.secret_variables import TOKEN_VARIABLE
 from asyncli.text import plain
@@ -38,10 +39,9 @@ if TYPE_CHECKING:
 _ANSWER_S, _HELLO_S = 2.5, 10.0
 #: A sample of everything: twice the collector's wait at a border of phases, and the way.
 BORDER_S = 7.0
-# Sixty samples of some hundred metrics are a quarter of this.
-_LONGEST = 1 << 20
 # Round trips that the clock is first measured by: the least counts.
 _ROUND_TRIPS = 8
+_NO_AGENT = "see that --agent names an asyncli agent"
 T = TypeVar("T")
 
 
@@ -61,7 +61,7 @@ class AgentHeldError(AgentError, HeldError):
     """Another session holds it, or we hold it no more."""
 
 
-class Link:
+class AgentClient:
     """The agent that ``plan`` names. For one event loop; close it.
 
     Every method raises :class:`AgentError`, in one line, and the constructor :class:`~asyncli.errors.HostError` for a token or an
@@ -74,9 +74,12 @@ class Link:
         self.clock = ClockOffset()
         self._token = read_token(plan.agent_token_file, "--agent-token-file")
         self._named = plan.agent_token_file or TOKEN_VARIABLE
-        self._tls = _trust(plan.agent_ca) if self.url.startswith("https:") else None
+        self._tls = trusting("--agent-ca", plan.agent_ca) if self.url.startswith("https:") else None
         self._lease = ""
-        self._session: aiohttp.ClientSession | None = None
+        headers = {"User-Agent": f"asyncli/{__version__}", "Accept": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        self._connection = KeptConnection(headers, self._tls)
 
     @property
     def in_the_clear(self) -> bool:
@@ -104,49 +107,29 @@ class Link:
         """Let others have it."""
         await self._ask("DELETE", "/v1/lease")
 
-    async def samples(self, after: int) -> Batch:
-        """What came after that sample."""
+    async def samples(self, after: int, now_within_s: float | None = None) -> Batch:
+        """What came after that sample; with ``now_within_s``, after one more of everything, which is waited for so long."""
         asked_s = time.monotonic()
-        return self._batch(asked_s, await self._ask("GET", f"/v1/samples?after={after}"))
-
-    async def sample_now(self, after: int, within_s: float = BORDER_S) -> Batch:
-        """The same, one more of everything included that is taken now."""
-        asked_s = time.monotonic()
-        return self._batch(asked_s, await self._ask("POST", f"/v1/sample?after={after}", within_s=within_s))
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-    def _batch(self, asked_s: float, body: bytes) -> Batch:
+        if now_within_s is None:
+            body = await self._ask("GET", f"/v1/samples?after={after}")
+        else:
+            body = await self._ask("POST", f"/v1/sample?after={after}", within_s=now_within_s)
         batch = self._read(body, Batch)
         self._heard(asked_s, batch.clock)
         return batch
 
-    def _heard(self, asked_s: float, clock: Clock) -> None:
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def _heard(self, asked_s: float, clock: Instants) -> None:
         self.clock.heard(Exchange(asked_s, clock.heard_s, clock.said_s, time.monotonic()))
 
     async def _ask(self, method: str, path: str, *, body: bytes | None = None, within_s: float = _ANSWER_S) -> bytes:
-        import aiohttp  # 200 ms of import that a soak without an agent does not owe
+        import aiohttp
 
-        if self._session is None:
-            self._session = self._open()
         headers = {PROTOCOL_HEADER: str(PROTOCOL)} | ({LEASE_HEADER: self._lease} if self._lease else {})
-        timeout = aiohttp.ClientTimeout(total=within_s)
         try:
-            async with self._session.request(
-                method, self.url + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
-            ) as response:
-                answer = bytearray()
-                async for part in response.content.iter_chunked(1 << 16):
-                    answer += part
-                    if len(answer) > _LONGEST:
-                        response.close()
-                        raise self._error("answers more than an agent does", "see that --agent names one")
-                if response.status not in (200, 204):
-                    raise self._refused(response.status, bytes(answer))
-                return bytes(answer)
+            answer = await self._connection.ask(method, self.url + path, within_s=within_s, headers=headers, body=body)
         except TimeoutError:
             raise self._lost(f"no answer in {within_s:g} s") from None
         except aiohttp.ClientSSLError as error:
@@ -155,23 +138,14 @@ class Link:
             hint = "" if self._tls else "; does it speak TLS? then write https://"
             raise self._lost(f"it closed the connection{hint}") from None
         except aiohttp.ClientOSError as error:
-            raise self._lost(_reason(error)) from None
+            raise self._lost(reason(error) if error.errno else "it closed the connection") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._error(f"answers no HTTP ({type(error).__name__})", "see that --agent names an asyncli agent") from None
-
-    def _open(self) -> aiohttp.ClientSession:
-        import aiohttp
-
-        headers = {"User-Agent": f"asyncli/{__version__}", "Accept": "application/json"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=1, ssl=self._tls or True),
-            headers=headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # A proxy of the environment's is not the way to a host of ours.
-            trust_env=False,
-        )
+            raise self._error(f"answers no HTTP ({type(error).__name__})", _NO_AGENT) from None
+        if not answer.whole:
+            raise self._error("answers more than an agent does", _NO_AGENT)
+        if answer.status not in (200, 204):
+            raise self._refused(answer.status, answer.body)
+        return answer.body
 
     def _read(self, body: bytes, kind: type[T]) -> T:
         try:
@@ -183,15 +157,13 @@ class Link:
                 said = None
             if said is not None and said.protocol != PROTOCOL:
                 raise self._version(said) from None
-            raise self._error(
-                f"answers no {kind.__name__} ({str(error)[:120]})", "see that --agent names an asyncli agent"
-            ) from None
+            raise self._error(f"answers no {kind.__name__} ({str(error)[:120]})", _NO_AGENT) from None
 
     def _refused(self, status: int, body: bytes) -> AgentError:
         try:
             why = msgspec.convert(plain(msgspec.json.decode(body)), Refusal).error[:300]
         except (msgspec.DecodeError, RecursionError):
-            return self._error(f"answers {status}", "see that --agent names an asyncli agent")
+            return self._error(f"answers {status}", _NO_AGENT)
         if status == 401 and self._token is None:
             return self._error(
                 "asks for a token", f"name the file that holds it with --agent-token-file, or set {TOKEN_VARIABLE}"
@@ -224,19 +196,3 @@ class Link:
 
     def _lost(self, why: str) -> LostError:
         return LostError(f"agent {self.url}: {why}; see that 'asyncli agent' runs there, and that the way to it is open")
-
-
-def _trust(authority: str | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=authority)
-    except (OSError, ssl.SSLError) as error:
-        why = error.strerror if not isinstance(error, ssl.SSLError) and error.strerror else "no certificate in PEM"
-        raise HostError(f"--agent-ca {authority}: cannot be read ({why}); name a file with the authority's certificate") from None
-
-
-def _reason(error: OSError) -> str:
-    """The system's own words for a failed connection where there are any."""
-    cause = getattr(error, "os_error", error)
-    if isinstance(cause, OSError) and cause.errno:
-        return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
-    return "it closed the connection"

@@ -13,29 +13,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from test_placement import PLAN, member
 
-from asyncli import __version__
+from asyncli.cluster import host_probe
 from asyncli.cluster.actor import HostActor
-from asyncli.cluster.generator import ClusterGenerator, _Link
+from asyncli.cluster.generator import ClusterGenerator
 from asyncli.cluster.link import Cluster
-from asyncli.cluster.look import Seen, holder
-from asyncli.cluster.muster import Fleet, Member, muster, said_of
-from asyncli.engine.fleet import Room, take_over
+from asyncli.cluster.placement import Member, Placement
+from asyncli.cluster.remote_host import RemoteHost
+from asyncli.collect.clock_offset import Offset
+from asyncli.engine.fleet import Room
 from asyncli.engine.shard import Adopt, Drain, Failed, Ticked, Told, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.errors import PlanError, PreflightError
+from asyncli.errors import HostError
 from asyncli.plan import Plan
-from asyncli.preflight.limits import Limits
 from asyncli.records import Deaths, Tick
-
-PLAN = Plan(urls=("http://10.0.0.8/",), connections=20_000)
-ROOM = Room(28_232, 20_000, 2)
-
-
-def member(name: str, *workers: int, room: Room = ROOM) -> Member:
-    spread = Spread((Destination(2, "10.0.0.8", 80),), (), max(1, len(workers)), local=False, ports=28_232)
-    seen = Seen(asyncli=__version__, host=name, place=name, boot=name, limits=Limits(), spread=spread)
-    return Member(name, name, seen, room, workers)
 
 
 class Actor:
@@ -56,11 +48,12 @@ async def nobody(_: object) -> Any:
 
 def fleet(*members: Member, plan: Plan = PLAN) -> ClusterGenerator:
     """A generator whose hosts stand, without tasks: what they say is put in by the test."""
-    whole = Fleet(plan, members, sum(len(one.workers) for one in members), members[0].spread.destinations)
+    whole = Placement(plan, members, sum(len(one.workers) for one in members), members[0].spread.destinations)
     generator = ClusterGenerator(whole, build_shard(plan, whole.spread), nobody, nobody)
     for one in members:
-        link = generator._links[one.name] = _Link(one, Actor())
-        generator._engaged.append(link)
+        host = RemoteHost(one, Actor(), on_messages=generator._on_messages, on_finding=generator._record_finding)
+        generator._hosts[one.name] = host
+        generator._with_actor.append(host)
         generator._merging.join(one.name, len(one.workers))
     return generator
 
@@ -68,7 +61,7 @@ def fleet(*members: Member, plan: Plan = PLAN) -> ClusterGenerator:
 async def said(generator: ClusterGenerator) -> list[Up]:
     await generator.close()
     heard = []
-    while (message := generator._heard.get_nowait()) is not None:
+    while (message := generator._out.get_nowait()) is not None:
         heard.append(message)
     return heard
 
@@ -98,8 +91,8 @@ async def test_what_a_silent_worker_of_a_lost_host_held_is_counted_once(messages
     generator = fleet(member("a", 0), member("b", 1, 2))
     generator.begin(time.monotonic() - 10.0)
     for message in messages:
-        generator._take(generator._links["b"], message)
-    generator._lose(generator._links["b"], "is cut off")
+        generator._on_message(generator._hosts["b"], message)
+    generator._lose(generator._hosts["b"], "is cut off")
     ticks = [one.tick for one in await said(generator) if isinstance(one, Ticked)] + [generator._merging.rest()]
     assert sum(one.deaths["generator_lost"].count for one in ticks if "generator_lost" in one.deaths) == 100
     assert sum(one.beats_failed for one in ticks) == 9
@@ -109,11 +102,11 @@ async def test_a_host_that_is_lost_in_the_residue_costs_nothing() -> None:
     generator = fleet(member("a", 0), member("b", 1))
     generator.begin(time.monotonic() - 10.0)
     for name in ("a", "b"):
-        generator._take(generator._links[name], tick(1, 100))
+        generator._on_message(generator._hosts[name], tick(1, 100))
     generator.drain()
     for name in ("a", "b"):
-        generator._take(generator._links[name], tick(2, 0, held_at_drain=100))
-    generator._lose(generator._links["b"], "is cut off")
+        generator._on_message(generator._hosts[name], tick(2, 0, held_at_drain=100))
+    generator._lose(generator._hosts["b"], "is cut off")
     heard = await said(generator)
     ticks = [one.tick for one in heard if isinstance(one, Ticked)]
     assert (ticks[0].held, ticks[1].held_at_drain) == (200, 200)
@@ -122,60 +115,37 @@ async def test_a_host_that_is_lost_in_the_residue_costs_nothing() -> None:
     assert (told.severity, told.evidence) == ("warning", "b is cut off while it held none")
 
 
+@pytest.mark.parametrize(("apart_s", "at_once"), [(1.0, True), (30.0, False)])
+async def test_hosts_that_fall_silent_at_once_point_at_the_sessions_own_network(apart_s: float, at_once: bool) -> None:
+    generator = fleet(member("a", 0), member("b", 1))
+    generator._hosts["b"].heard_s += apart_s
+    generator.begin(time.monotonic())
+    for host in generator._hosts.values():
+        generator._lose(host, "is cut off")
+    heard = await said(generator)
+    assert not any(isinstance(one, Failed) for one in heard)
+    (told,) = (one.finding for one in heard if isinstance(one, Told) and one.finding.code == "hosts_all_lost")
+    assert (told.fields["within_s"] is not None) is at_once
+
+
 async def test_hosts_that_are_lost_in_the_baseline_make_no_second() -> None:
     """There is no T0 yet that a second could be counted from."""
     generator = fleet(member("a", 0), member("b", 1))
-    for link in generator._links.values():
-        generator._lose(link, "is cut off")
+    for host in generator._hosts.values():
+        generator._lose(host, "is cut off")
     heard = await said(generator)
     assert isinstance(heard[-1], Failed)
     assert [one for one in heard if isinstance(one, Ticked)] == []
 
 
-# -- room
-
-
-def test_nobody_takes_over_more_than_one_process_of_its_can_hold() -> None:
-    """Ten thousand a worker, and a host that came later with 1,024 descriptors a process."""
-    free = {"small": Room(28_000, 960, 2), "large": Room(10_000, 20_000, 2)}
-    taken, over = take_over(20_000, 10, 2, (0, 1), free)
-    assert taken == {"large": (0,)}
-    assert over == (1,)
-
-
-def test_a_host_that_holds_less_than_a_share_is_left_out_and_named() -> None:
-    """Without a worker it would have nothing to say, and pass for lost."""
-    plan = msgspec.structs.replace(PLAN, connections=60_000)
-    there = [member("small", room=Room(300, 20_000, 8)), member("a", room=Room(30_000, 20_000, 8)), member("b", room=Room(60_000, 20_000, 8))]
-    whole = muster(plan, there)
-    assert [one.name for one in whole.members] == ["a", "b"]
-    assert all(one.workers for one in whole.members)
-    assert sum(map(whole.share, whole.members)) == 60_000
-    assert "small" in said_of(whole).evidence
-
-
-def test_a_host_without_any_room_refuses_nobody_else() -> None:
-    full = member("full", room=Room(0, 20_000, 8))
-    whole = muster(msgspec.structs.replace(PLAN, connections=1), [full, member("a")])
-    assert [one.name for one in whole.members] == ["a"]
-
-
-def test_a_batch_that_fits_on_no_host_is_told_as_such() -> None:
-    plan = msgspec.structs.replace(PLAN, connections=40_000, batch=40_000)
-    with pytest.raises(PreflightError) as raised:
-        muster(plan, [member("a"), member("b")])
-    assert "None" not in str(raised.value)
-    assert "--batch" in str(raised.value)
-
-
 async def test_a_host_that_is_lost_in_the_baseline_costs_nothing_where_others_have_its_share() -> None:
     """As a worker that is lost then."""
     generator = fleet(member("a", 0), member("b", 1))
-    generator._lose(generator._links["b"], "is cut off")
+    generator._lose(generator._hosts["b"], "is cut off")
     generator.begin(time.monotonic())
     assert generator._merging.rest().deaths == {}
     full = fleet(member("a", 0, room=Room(10_000, 20_000, 2)), member("b", 1))
-    full._lose(full._links["b"], "is cut off")
+    full._lose(full._hosts["b"], "is cut off")
     full.begin(time.monotonic())
     assert {cause: deaths.count for cause, deaths in full._merging.rest().deaths.items()} == {"generator_lost": 0}
 
@@ -184,13 +154,13 @@ async def test_who_takes_over_is_told_where_its_ports_are_crowded_then() -> None
     """Ten thousand of 28,232 ports are not; twenty thousand are."""
     generator = fleet(member("a", 0), member("b", 1))
     assert not generator._fleet.shard_of(generator._shard, generator._fleet.members[0]).crowded
-    generator._lose(generator._links["b"], "is cut off")
-    assert generator._links["a"].orders.get_nowait() == Adopt((1,), crowded=True)
+    generator._lose(generator._hosts["b"], "is cut off")
+    assert generator._hosts["a"].orders.get_nowait() == Adopt((1,), crowded=True)
 
 
 async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 100 ppm it is 10 ms away after two minutes, and 26 s after three days."""
-    monkeypatch.setattr("asyncli.cluster.generator._CLOCK_S", 0.0)
+    monkeypatch.setattr("asyncli.cluster.remote_host._CLOCK_S", 0.0)
     drifts, over = [0.0, 0.02, 0.03, 0.19, 0.3, 1.0, 5.0], asyncio.Event()
 
     class Drifting(Actor):
@@ -205,9 +175,9 @@ async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPa
         asked = 0
 
     generator = fleet(member("a", 0))
-    link = generator._links["a"]
-    link.actor, link.clock.uncertainty_s = Drifting(), 0.0
-    keeping = asyncio.create_task(generator._keep_time(link))
+    host = generator._hosts["a"]
+    host.actor, host.clock = Drifting(), Offset(0.0, 0.0)
+    keeping = asyncio.create_task(host._keep_time())
     await asyncio.wait_for(over.wait(), 10.0)
     keeping.cancel()
     told = [one.finding.evidence for one in await said(generator) if isinstance(one, Told)]
@@ -233,7 +203,7 @@ def test_a_host_that_another_session_holds_by_one_of_its_workers_is_not_taken_in
 
     there = Cluster("tcp://scheduler:1")
     there._client = Scheduler()
-    there._fleet = Fleet(PLAN, (), 1, ())
+    there._fleet = Placement(PLAN, (), 1, ())
     assert [one.name for one in asyncio.run(there._find(set()))] == ["b"]
 
 
@@ -262,10 +232,10 @@ async def test_an_actor_that_was_refused_gives_back_nothing(actors: Callable[[],
     try:
         assert await second.open(SHARD) == "it is held by a session"
         await second.close()
-        assert holder() == "a session"
+        assert host_probe.held_by == "a session"
     finally:
         await first.close()
-    assert holder() == ""
+    assert host_probe.held_by == ""
 
 
 async def test_a_drain_is_obeyed_also_where_nothing_can_be_measured(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +291,8 @@ def test_files_that_are_no_certificates_are_told_by_their_flag(tmp_path: Path) -
     make = ("req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:secret", "-subj", "/CN=x", "-keyout", paths["key"], "-out", paths["cert"])
     subprocess.run(["openssl", *make], check=True, capture_output=True)
     for ca, cert, key, said in (
-        ("none", "cert", "key", "--cluster-ca: .* has no certificate"), ("cert", "none", "key", "--cluster-cert, --cluster-key: "),
+        ("none", "cert", "key", "--cluster-ca .*no certificate"), ("cert", "none", "key", "--cluster-cert .* hold no certificate"),
         ("cert", "cert", "key", "without a passphrase"),
     ):  # fmt: skip
-        with pytest.raises(PlanError, match=said):
+        with pytest.raises(HostError, match=said):
             Cluster.at("tls://127.0.0.1:1", ca=paths[ca], cert=paths[cert], key=paths[key])

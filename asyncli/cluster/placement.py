@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from asyncli.cluster.look import Seen
-from asyncli.engine.fleet import Room, assign, held_by
+from asyncli.cluster.host_probe import HostProbe
+from asyncli.engine.fleet import Room, assign, held_by, take_over
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, share, workers_needed
 from asyncli.errors import ClusterError, HeldError, PlanError, PreflightError
@@ -35,7 +35,7 @@ class Member(msgspec.Struct, frozen=True):
 
     name: str
     address: str
-    seen: Seen
+    seen: HostProbe
     room: Room
     workers: tuple[int, ...] = ()
 
@@ -45,7 +45,7 @@ class Member(msgspec.Struct, frozen=True):
         return self.seen.spread
 
 
-class Fleet(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True):
     """The hosts of a run, and the plan laid over them. ``workers``: how many there are in all. ``left_out``: hosts that are there
     and have no room for the share of one.
     """
@@ -56,16 +56,20 @@ class Fleet(msgspec.Struct, frozen=True):
     destinations: tuple[Destination, ...]
     left_out: tuple[Member, ...] = ()
 
-    def share(self, member: Member) -> int:
-        """How many connections it opens."""
-        return held_by(self.plan.connections, self.plan.batch, self.workers, member.workers)
+    def share(self, numbers: Sequence[int]) -> int:
+        """How many connections the workers of these numbers open."""
+        return held_by(self.plan.connections, self.plan.batch, self.workers, numbers)
+
+    def take_over(self, numbers: Sequence[int], free: Mapping[str, Room]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
+        """Who of those with ``free`` room opens a lost host's share again, and what nobody has room for."""
+        return take_over(self.plan.connections, self.plan.batch, self.workers, numbers, free)
 
     @property
     def checks(self) -> list[Check]:
         """Each host's limits against its share."""
         found = []
         for member in self.members:
-            part, spread = _part(self.plan, self.share(member)), member.spread
+            part, spread = _part(self.plan, self.share(member.workers)), member.spread
             spread = msgspec.structs.replace(spread, workers=max(1, len(member.workers)))
             for check in host_checks(part, spread, member.seen.limits):
                 named = f"{member.name}: {check.what}"
@@ -83,7 +87,7 @@ class Fleet(msgspec.Struct, frozen=True):
         """``shard`` for one host: what it opens, from where, and to where its own resolver says."""
         spread = member.spread
         # One that comes later has no workers yet: it takes over what it has room for.
-        most = self.share(member) if member.workers else member.room.connections
+        most = self.share(member.workers) if member.workers else member.room.connections
         return msgspec.structs.replace(
             shard, destinations=spread.destinations, sources=spread.sources, local=spread.local, mine=member.workers,
             crowded=spread.crowds(most),
@@ -94,7 +98,7 @@ class Fleet(msgspec.Struct, frozen=True):
         return {
             "name": member.name,
             "address": member.address,
-            "connections": self.share(member),
+            "connections": self.share(member.workers),
             "workers": len(member.workers),
             "room": member.room.connections,
             "sources": max(1, len(member.spread.sources)),
@@ -102,9 +106,9 @@ class Fleet(msgspec.Struct, frozen=True):
         }
 
 
-def choose(seen: Mapping[str, Seen | str], plan: Plan) -> list[Member]:
+def choose(seen: Mapping[str, HostProbe | str], plan: Plan) -> list[Member]:
     """One Dask worker a host, of ``seen`` by address (or why it could not be looked at). Raises :class:`ClusterError`."""
-    hosts: dict[str, list[tuple[str, Seen]]] = {}
+    hosts: dict[str, list[tuple[str, HostProbe]]] = {}
     for address, one in sorted(seen.items()):
         if isinstance(one, str):
             raise ClusterError(f"the worker at {address} {one}")
@@ -128,7 +132,7 @@ def choose(seen: Mapping[str, Seen | str], plan: Plan) -> list[Member]:
     ]
 
 
-def muster(plan: Plan, members: list[Member]) -> Fleet:
+def place(plan: Plan, members: list[Member]) -> Placement:
     """Deal the plan's connections to ``members``. Raises :class:`PreflightError` where they cannot hold them.
 
     ``plan.force``: deal them all the same.
@@ -148,11 +152,12 @@ def muster(plan: Plan, members: list[Member]) -> Fleet:
     # Without a worker a host would have nothing to say in the run, and pass for a lost one.
     crew = tuple(msgspec.structs.replace(member, workers=mine) for member, mine in zip(roomy, dealt, strict=True) if mine)
     names = {member.name for member in crew}
+    left_out = tuple(member for member in members if member.name not in names)
     destinations = tuple(dict.fromkeys(one for member in crew for one in member.spread.destinations))
-    return Fleet(plan, crew, sum(map(len, dealt)), destinations, tuple(member for member in members if member.name not in names))
+    return Placement(plan, crew, sum(map(len, dealt)), destinations, left_out)
 
 
-def room_of(plan: Plan, seen: Seen) -> Room:
+def room_of(plan: Plan, seen: HostProbe) -> Room:
     """What a host can take of ``plan`` by its own preflight: the most that no check refuses, and in one process."""
     limits, low, high = seen.limits, 0, plan.connections
     while low < high:
@@ -165,7 +170,7 @@ def room_of(plan: Plan, seen: Seen) -> Room:
     return Room(low, max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS), limits.cpus or 1)
 
 
-def _refused(plan: Plan, seen: Seen, connections: int) -> list[Check]:
+def _refused(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
     assert seen.spread is not None
     nofile = seen.limits.nofile_hard or 1024
     workers = workers_needed(connections, nofile, seen.limits.cpus or 1)
@@ -220,7 +225,7 @@ def open_cluster(address: str) -> Finding | None:
     return cluster_open(address)
 
 
-def said_of(fleet: Fleet) -> Finding:
+def said_of(fleet: Placement) -> Finding:
     """The fleet in a sentence."""
-    shares = {member.name: fleet.share(member) for member in fleet.members}
+    shares = {member.name: fleet.share(member.workers) for member in fleet.members}
     return cluster(shares, fleet.workers, {member.name: member.room.connections for member in fleet.left_out})

@@ -8,56 +8,58 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.agent.keeping import Lease, Rates, Refusals, Ring, same
+from asyncli.agent.buffer import SampleBuffer
+from asyncli.agent.lease import Lease, same
+from asyncli.agent.rates import Rates, Refusals
 from asyncli.agent.wire import KEEPS_S, LEASE_S, MOST_ROWS
 from asyncli.findings.probes import probe_slowed
 from asyncli.records import Finding, Sample
 
 
 def test_a_ring_keeps_ten_minutes_and_gives_what_came_since() -> None:
-    ring = Ring()
-    assert (ring.first, ring.newest, ring.after(0)) == (1, 0, ([], []))
+    buffer = SampleBuffer()
+    assert (buffer.first, buffer.newest, buffer.after(0)) == (1, 0, ([], []))
     for second in range(1000):
-        ring.sample(Sample(float(second), {"status.active": float(second)}))
-    assert (ring.newest, ring.first) == (1000, 1000 - int(KEEPS_S))
-    rows, _ = ring.after(990)
+        buffer.sample(Sample(float(second), {"status.active": float(second)}))
+    assert (buffer.newest, buffer.first) == (1000, 1000 - int(KEEPS_S))
+    rows, _ = buffer.after(990)
     assert [row.n for row in rows] == list(range(991, 1001))
     assert rows[-1].values == {"status.active": 999.0}
     # Who was away for long gets all of it, an answer at a time.
     seen, after = [], 0
-    while rows := ring.after(after)[0]:
+    while rows := buffer.after(after)[0]:
         assert len(rows) <= MOST_ROWS
         seen += [row.n for row in rows]
         after = rows[-1].n
-    assert seen == list(range(ring.first, 1001))
+    assert seen == list(range(buffer.first, 1001))
 
 
 def test_a_ring_names_the_agent_itself_and_no_generator() -> None:
-    ring = Ring()
-    ring.sample(Sample(0.0, {
+    buffer = SampleBuffer()
+    buffer.sample(Sample(0.0, {
         "session.cpu_s": 1.0, "session.uss_bytes": 2.0, "probe.session": 3.0, "probe.session_memory": 4.0, "probe.generator": 5.0,
         "generator.cpu_s": 6.0, "server.cpu_s": 7.0, "host.used_bytes": float("nan"),
     }))  # fmt: skip
     named = {"agent.cpu_s": 1.0, "agent.uss_bytes": 2.0, "probe.agent": 3.0, "probe.agent_memory": 4.0, "server.cpu_s": 7.0}
-    assert ring.after(0)[0][0].values == named
+    assert buffer.after(0)[0][0].values == named
 
 
 @given(st.lists(st.booleans(), max_size=150), st.integers(0, 150))
 def test_every_finding_is_told_once_to_whoever_follows(events: list[bool], start: int) -> None:
-    ring, told, wanted, after = Ring(), [], [], 0
+    buffer, told, wanted, after = SampleBuffer(), [], [], 0
     for number, is_sample in enumerate(events):
         if is_sample:
-            ring.sample(Sample(float(number), {"a": 1.0}))
+            buffer.sample(Sample(float(number), {"a": 1.0}))
         else:
-            ring.finding(float(number), Finding(f"code{number}", "info", ""))
+            buffer.finding(float(number), Finding(f"code{number}", "info", ""))
             wanted.append(f"code{number}")
         if number == start:
-            rows, said = ring.after(after)
+            rows, said = buffer.after(after)
             told += [one.finding.code for one in said]
             after = rows[-1].n if rows else after
-    ring.sample(Sample(1e3, {"a": 1.0}))
+    buffer.sample(Sample(1e3, {"a": 1.0}))
     while True:
-        rows, said = ring.after(after)
+        rows, said = buffer.after(after)
         told += [one.finding.code for one in said]
         if not rows:
             break
@@ -66,20 +68,20 @@ def test_every_finding_is_told_once_to_whoever_follows(events: list[bool], start
 
 
 def test_what_holds_on_stands_until_it_is_over() -> None:
-    ring = Ring()
+    buffer = SampleBuffer()
     for code in ("slabinfo_unreadable", "status_lost", "server_restarted"):
-        ring.finding(0.0, Finding(code, "info", code))
-    ring.finding(0.0, probe_slowed("session_memory", 0.02, 2.0, 0.01))
-    assert ring.standing[-1].evidence.startswith("one reading of agent_memory takes 20 ms of CPU")
-    assert [one.code for one in ring.standing] == ["slabinfo_unreadable", "status_lost", "agent_memory_slowed"]
-    ring.finding(1.0, Finding("status_back", "info", ""))
-    ring.finding(1.0, Finding("server_ended", "error", ""))
-    assert [one.code for one in ring.standing] == ["slabinfo_unreadable", "agent_memory_slowed", "server_ended"]
-    ring.sample(Sample(2.0, {"server.cpu_s": 1.0, "kernel.tcp_tw": 1.0}))
-    assert ring.latest(3.0) == {"kernel.tcp_tw": 1.0}
-    ring.finding(3.0, Finding("server_back", "info", ""))
-    assert ring.latest(3.0) == {"server.cpu_s": 1.0, "kernel.tcp_tw": 1.0}
-    assert ring.latest(400.0) == {}
+        buffer.finding(0.0, Finding(code, "info", code))
+    buffer.finding(0.0, probe_slowed("session_memory", 0.02, 2.0, 0.01))
+    assert buffer.standing[-1].evidence.startswith("one reading of agent_memory takes 20 ms of CPU")
+    assert [one.code for one in buffer.standing] == ["slabinfo_unreadable", "status_lost", "agent_memory_slowed"]
+    buffer.finding(1.0, Finding("status_back", "info", ""))
+    buffer.finding(1.0, Finding("server_ended", "error", ""))
+    assert [one.code for one in buffer.standing] == ["slabinfo_unreadable", "agent_memory_slowed", "server_ended"]
+    buffer.sample(Sample(2.0, {"server.cpu_s": 1.0, "kernel.tcp_tw": 1.0}))
+    assert buffer.latest(3.0) == {"kernel.tcp_tw": 1.0}
+    buffer.finding(3.0, Finding("server_back", "info", ""))
+    assert buffer.latest(3.0) == {"server.cpu_s": 1.0, "kernel.tcp_tw": 1.0}
+    assert buffer.latest(400.0) == {}
 
 
 def test_a_lease_is_one_sessions_until_it_falls_silent() -> None:

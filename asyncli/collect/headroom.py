@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from asyncli.collect.groups import Group, memory_group
-from asyncli.collect.probes import Reading
+from asyncli.collect.probes import ProbeReading
 from asyncli.collect.procfs import PROC, read_text
 from asyncli.metrics import (
     SERVER_DESCRIPTORS,
@@ -28,8 +28,8 @@ _MOST_PROCESSES = 128
 _OPEN_FILES = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
 
 
-class Room:
-    """The room of the processes that ``pids`` names at each reading. Blocking; never fails for one that has ended.
+class Headroom:
+    """The headroom of the processes that ``pids`` names at each reading. Blocking; never fails for one that has ended.
 
     Of the groups of those seen first it is the one with the tightest limit: it can be asked when all of them have been killed.
     """
@@ -41,12 +41,12 @@ class Room:
         self._looked = False
         self._limits: dict[int, int] = {}
 
-    def read(self) -> Reading:
+    def read(self) -> ProbeReading:
         """``server.descriptors`` and their limit, of the process that is fullest; only the least limit where they cannot be
         counted. ``server.group_*`` where a limit is set.
         """
         pids = list(self._pids())[:_MOST_PROCESSES]
-        return Reading({**self._descriptors(pids), **self._memory(pids)})
+        return ProbeReading({**self._descriptors(pids), **self._memory(pids)})
 
     def _descriptors(self, pids: list[int]) -> dict[str, float]:
         self._limits = {pid: limit for pid, limit in self._limits.items() if pid in pids}
