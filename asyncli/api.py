@@ -23,23 +23,21 @@ import msgspec
 from asyncli.analysis import compare as comparing
 from asyncli.analysis.sides import Sides, sides
 from asyncli.analysis.verdict import Verdict
+from asyncli.app.results import Results, compare_results, free_name
 from asyncli.errors import HostError, PlanError
-from asyncli.notebook import LogWatcher, NotebookWatcher, kernel_shell, show_figures
+from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_figures
 from asyncli.plan import Layer, Plan, build_plan, load_plan, plan_document
 from asyncli.records import Environment, Finding
 from asyncli.report import charts
 from asyncli.report import comparison as comparison_report
-from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.frames import Frames, pandas
-from asyncli.report.livelimits import too_short
 from asyncli.report.livestate import Onlooker
-from asyncli.report.pictures import Picture, pictures
-from asyncli.report.summary import Summary, summarise
+from asyncli.report.summary import Summary
 from asyncli.report.tables import CostView, DeathView, DriftView, Table
 from asyncli.report.text import answer, one_line, print_report, server_name, why
 from asyncli.report.thresholds import require as require_limits
 from asyncli.report.timeline import timeline
-from asyncli.store.reader import Run, read_run
+from asyncli.store.reader import read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,29 +59,14 @@ def load(run: str | os.PathLike[str]) -> Recorded:
     return Recorded(path, read_run(path))
 
 
-class Recorded:
+class Recorded(Results):
     """A run that was recorded. A path to its file as well: whatever takes a path takes it.
 
     ``summary`` has every number of the report, ``frames`` every record as DataFrames, ``plot`` the report's figures.
     """
 
-    def __init__(self, path: Path, records: Run) -> None:
-        self.path = path
-        #: All records as they were read: ticks, samples, phases, findings, checks.
-        self.records = records
-
     def __fspath__(self) -> str:
         return os.fspath(self.path)
-
-    @cached_property
-    def summary(self) -> Summary:
-        """Everything that a report shows, as data (its JSON is the contract with other tools)."""
-        return summarise(self.records, self.analyses)
-
-    @cached_property
-    def analyses(self) -> Analyses:
-        """What the report's tables and figures are made of: totals, costs with their fits, forecast, drifts, diagnoses."""
-        return analyse(self.records)
 
     @property
     def verdict(self) -> Verdict:
@@ -137,12 +120,6 @@ class Recorded:
         """The report as text, as ``asyncli report`` prints it; ``verbose``: as with ``-v``."""
         return _printed(lambda console: print_report(self.summary, console, self.path, verbose=verbose), 96)
 
-    def html(self) -> str:
-        """The report as one HTML page that needs no network, as ``asyncli report --html`` writes it."""
-        from asyncli.report.page import render
-
-        return render(self.records, self.summary, self.analyses, self._pictures.values())
-
     def __repr__(self) -> str:
         return f"<asyncli run {os.fspath(self.path)!r}: {one_line(self.summary)}>"
 
@@ -152,10 +129,6 @@ class Recorded:
         head = f'<b style="color: {_COLORS[word]};">{word.upper()}</b> {html.escape(why(summary))}'
         told = _told(one for one in summary.findings if one.severity != "info" and not one.code.startswith("verdict_"))
         return f"<div>{head}</div>{self.cost()._repr_html_()}{told}"
-
-    @cached_property
-    def _pictures(self) -> dict[str, Picture]:
-        return {one.name: one for one in pictures(self.records, self.summary, self.analyses)}
 
     @property
     def _sides(self) -> Sides:
@@ -232,7 +205,7 @@ class Plots:
         return self._picture("counts")
 
     def _picture(self, name: str) -> Figure:
-        picture = self._run._pictures[name]
+        picture = next(one for one in self._run.pictures if one.name == name)
         return _figure(picture.draw, picture.title, self._note)
 
     @property
@@ -349,7 +322,7 @@ def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> C
     comparison_report.require_some("compare", 1 + len(others))
     runs = (first, *others)
     files = ((Path(one), one.records if isinstance(one, Recorded) else None) for one in runs)
-    return Compared(comparing.compare(comparison_report.measure_files(files)))
+    return Compared(compare_results(files))
 
 
 # -- soaking
@@ -408,7 +381,7 @@ async def soak(
     line, for what stands in the way: a plan that cannot be, a preflight that refuses, a file that exists.
     """
     try:
-        from asyncli.session import Soak, Target, free_name
+        from asyncli.app.soak import Soak, Target
     except ImportError as error:
         raise HostError(f"soaking needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
     target = None
@@ -426,28 +399,27 @@ async def soak(
         status = {} if aim.status_url is None else {"status_url": aim.status_url}
         plan = make_plan(aim.url, **{**status, "server_pid": aim.pid, **settings})
     path = free_name() if out is None else Path(out)
-    watcher: Onlooker
+    observer: Onlooker
     if progress is not False and kernel_shell() is not None:
-        watcher = NotebookWatcher(plan)
+        observer = NotebookObserver(plan)
     else:
-        watcher = LogWatcher(plan) if progress else Onlooker(plan)
+        observer = LogObserver(plan) if progress else Onlooker(plan)
     fleet = None
     if cluster is not None:
         from asyncli.cluster.link import Cluster
 
         fleet = Cluster.of(cluster)
-    run = Soak(plan, path, watcher=watcher, target=target, cluster=fleet, findings=too_short(plan))
-    watcher.stop, watcher.failed = run.stop, run.watcher_failed
+    run = Soak.shown_by(observer, plan, path, target=target, cluster=fleet)
     try:
         await run.run()
     except BaseException:
         # Interrupted or cancelled: what is shown stays on the page, and must not look as if it went on.
-        if run.started and isinstance(watcher, NotebookWatcher):
-            watcher.end(f"ended before its end; what was recorded: asyncli.load({os.fspath(run.out)!r})")
+        if run.started and isinstance(observer, NotebookObserver):
+            observer.end(f"ended before its end; what was recorded: asyncli.load({os.fspath(run.out)!r})")
         raise
     recorded = await asyncio.to_thread(load, run.out)
-    if isinstance(watcher, NotebookWatcher):
-        watcher.end(f"{recorded.verdict}: {why(recorded.summary)} ({recorded.path.name})")
+    if isinstance(observer, NotebookObserver):
+        observer.end(f"{recorded.verdict}: {why(recorded.summary)} ({recorded.path.name})")
     return recorded
 
 

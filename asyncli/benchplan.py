@@ -55,6 +55,8 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     server_pid: int | None = None
     server_pidfile: str | None = None
     server_name: str | None = None
+    #: Limits on the bench's own numbers, as those of a soak.
+    fail_if: tuple[str, ...] = ()
     seed: int = 0
     force: bool = False
 
@@ -139,7 +141,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
         key: soaks.KEYS[key]
         for key in (
             "urls", "connections", "header", "workers", "source", "timeout", "connect_timeout", "status_url", "server_pid",
-            "server_pidfile", "server_name", "seed", "force",
+            "server_pidfile", "server_name", "fail_if", "seed", "force",
         )
     },
     "requests": ("requests", _requests),

@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "analysis", "experiments.record",
     },
     "experiments": {
-        "asyncli", "errors", "units", "plan", "records", "core.histogram", "bench", "benchplan", "session", "store.reader", "analysis.benched",
+        "asyncli", "errors", "units", "plan", "records", "core.histogram", "app", "benchplan", "store.reader", "analysis.benched",
         "analysis.cost", "analysis.series", "analysis.totals", "collect.groups", "collect.kernel", "collect.pages", "collect.processes", "collect.procfs", "lab",
     },
     "experiments.server_models": {
@@ -64,21 +64,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "environment", "preflight",
     },
     "lab": {"secret_variables", "asyncli", "errors", "trust"},
-    "session": {"errors", "units", "plan", "records", "agent.collector", "engine", "collect", "preflight", "store.resume", "store.writer", "environment"},
-    "capacity": {
-        "errors", "units", "plan", "records", "agent.link", "collect.kernel", "collect.listening", "collect.procfs", "collect.status", "preflight", "environment", "session",
-        "store.reader", "analysis.capacity", "analysis.forecast", "analysis.gaveway", "analysis.sides", "report",
+    # The jobs, each put together; the two doors to them; and what the package exports, when it is asked for.
+    "app": {
+        "agent", "analysis", "benchplan", "cluster", "collect", "engine", "environment", "errors", "plan", "preflight", "records",
+        "report", "store", "units",
     },
-    "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
-        "asyncli", "agent", "cluster.link", "errors", "secret_variables", "text", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
-        "store.claim", "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments",
+        "asyncli", "agent", "analysis", "app", "benchplan", "cluster", "errors", "experiments", "lab", "plan", "preflight", "records",
+        "report", "secret_variables", "store", "text", "units",
     },
-    # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},
-    "api": {"cluster.link", "errors", "units", "plan", "records", "session", "lab", "notebook", "store.reader", "analysis", "report"},
-    # The package itself: what it exports, when it is asked for.
-    "": {"plan", "session", "api"},
+    "api": {"analysis", "app", "cluster", "errors", "lab", "notebook", "plan", "records", "report", "store", "units"},
+    "": {"api", "app", "plan"},
     "__main__": {"cli"},
 }  # fmt: skip
 # What a pure module has no business with: the world and its clock.
@@ -177,7 +174,7 @@ def test_only_the_cluster_knows_dask() -> None:
     """Without the extra everything else works, and with it nothing else pays for it."""
     known = {module for module, tree in modules() if any(name.split(".")[0] in ("dask", "distributed") for name in imported(tree))}
     assert known == {"cluster.link", "cluster.actor"}
-    assert loaded_by("import asyncli.cli.run, asyncli.cli.soak, asyncli.api, asyncli.session") & {"dask", "distributed"} == set()
+    assert loaded_by("import asyncli.cli.run, asyncli.cli.soak, asyncli.api, asyncli.app.soak") & {"dask", "distributed"} == set()
 
 
 def test_importing_the_package_loads_nothing_of_it() -> None:

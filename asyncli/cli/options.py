@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from asyncli.cli.outputs import Outputs
 from asyncli.errors import HostError, PlanError
 from asyncli.plan import HEADER_FILE, KEYS, Layer, Plan, build_plan, headers_in, read_plan_file, with_one_host
 from asyncli.secret_variables import HEADERS_VARIABLE, secret
@@ -39,7 +40,7 @@ def with_headers_of_environment(plan: P) -> P:
 
 
 _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("-k", "--keepalive", metavar="TIME", help="Each beats after 1 s to half of this.  [default: 60]"),
+    click.option("-k", "--keepalive", metavar="TIME", help="Sleep 1 s to TIME/2 between heartbeats.  [default: 60]"),
     click.option("--batch", metavar="N", help="Connections opened together.  [default: 10]"),
     click.option("--interval", metavar="TIME", help="Time from batch to batch.  [default: 10ms]"),
     click.option("--ramp", metavar="N/TIME", help="In place of these two: 100/s, or 10/10ms."),
@@ -64,7 +65,7 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     header_file_option(),
     click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
     click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
-    click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail where 'lost > 0.1%' or the like is so; repeatable."),
+    click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true, as in 'lost > 0.1%'; repeatable."),
     click.option("--abort", is_flag=True, default=None, help="Stop as soon as a limit on a count or a maximum is crossed."),
     click.option("--seed", metavar="N", help="Of the jitter; the same seed gives the same schedule."),
     click.option("--force", is_flag=True, default=None, help="Go on though the preflight refuses."),
@@ -101,6 +102,30 @@ def seconds_of(flag: str, text: str | None) -> float:
         return 0.0 if text is None else parse_duration(text)
     except ValueError as error:
         raise PlanError(f"{flag}: {error}") from None
+
+
+_OUTPUT_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]"),
+    click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output."),
+    click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise."),
+    click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise."),
+    click.option("--log-json", is_flag=True, help="While it runs, a JSON object a line for each event."),
+    click.option("--on-finish", metavar="COMMAND", help="Run at the end, with $ASYNCLI_VERDICT and the JSON on its input."),
+    click.option("-v", "--verbose", is_flag=True, help="Print all of the report: rules, notes, every limit."),
+    click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else."),
+)  # fmt: skip
+
+
+def output_options(function: F) -> F:
+    """Give a command the flags of :class:`~asyncli.cli.outputs.Outputs`."""
+    for option in reversed(_OUTPUT_OPTIONS):
+        function = option(function)
+    return function
+
+
+def outputs_of(values: dict[str, Any]) -> Outputs:
+    """They, taken out of ``values``."""
+    return Outputs(**{name: values.pop(name) for name in Outputs._fields})
 
 
 #: Who opens the connections: no part of a plan, which says what is asked.

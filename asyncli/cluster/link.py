@@ -23,7 +23,7 @@ from asyncli.cluster.look import Seen, look, machine, read_look
 from asyncli.cluster.muster import Fleet, Member, choose, ends_there, muster, open_cluster, said_of
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import Spread
-from asyncli.environment import host_name, look_around
+from asyncli.environment import host_name, probe_host
 from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
 from asyncli.findings.generator import cluster_memory
 from asyncli.metrics import CLIENT, TCP
@@ -139,7 +139,7 @@ class Cluster:
         limits = read_limits()
         with contextlib.suppress(AsyncliError):
             # Where its name says nothing here, it is not here.
-            limits, here = await look_around(msgspec.structs.replace(plan, sources=()))
+            limits, here = await probe_host(msgspec.structs.replace(plan, sources=()))
             self._server_there = here.local
         return limits, msgspec.structs.replace(fleet.spread, local=self._server_there)
 
