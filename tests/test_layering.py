@@ -74,7 +74,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report", "secret_variables", "store", "text", "units",
     },
     "notebook": {"plan", "report"},
-    "api": {"analysis", "app", "cluster", "errors", "lab", "notebook", "plan", "records", "report", "store", "units"},
+    "views": {"analysis", "app", "errors", "notebook", "plan", "records", "report"},
+    "api": {"app", "cluster", "errors", "lab", "notebook", "plan", "report", "store", "units", "views"},
     "": {"api", "app", "plan"},
     "__main__": {"cli"},
 }  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from asyncli import __version__
+from asyncli.cli.options import server_options
 from asyncli.cli.outputs import UNSEEN
 from asyncli.cli.signals import Heard, caught
 from asyncli.errors import HostError, PlanError
@@ -21,10 +22,7 @@ from asyncli.secret_variables import TOKEN_VARIABLE
 
 
 @click.command(name="agent", no_args_is_help=True, context_settings={"max_content_width": 110})
-@click.option("--status-url", metavar="URL", help="The server's status page (nginx, Apache, HAProxy), polled once a second.")
-@click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the page's port]")
-@click.option("--server-pidfile", metavar="FILE", help="A file with that number in it.")
-@click.option("--server-name", metavar="NAME", help="Or the name of the server's executable.")
+@server_options
 @click.option("--listen", default=f"127.0.0.1:{AGENT_PORT}", metavar="HOST:PORT", show_default=True, help="Where to be asked.")
 @click.option(
     "--token-file", metavar="FILE", help="What to be asked with; a must beyond loopback.  [default: $ASYNCLI_AGENT_TOKEN]"

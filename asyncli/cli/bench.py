@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 from asyncli.benchplan import KEYS, BenchRun, build_bench_plan
-from asyncli.cli.options import header_file_option, plan_path, seconds_of, wait_option, with_headers_of_environment
+from asyncli.cli.options import (
+    connect_options,
+    header_options,
+    plan_path,
+    seconds_of,
+    server_options,
+    wait_option,
+    with_headers_of_environment,
+)
 from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 
 
@@ -21,17 +29,12 @@ from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 @click.option("--pipeline", metavar="DEPTH", help="Write so many requests at once on each connection.")
 @click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants, whoever is free.")
 @click.option("--method", metavar="METHOD", help="GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS.  [default: GET]")
-@click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request; repeatable.")
-@header_file_option()
+@header_options
 @click.option("--body", metavar="TEXT|@FILE", help="Sent with each request, by POST unless --method says otherwise.")
 @click.option("--workers", metavar="N", help="Processes.  [default: half the CPUs for a server on this host, else all]")
-@click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable.")
 @click.option("--timeout", metavar="TIME", help="A request unanswered for this long has failed.  [default: 10s]")
-@click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long failed.  [default: 10s]")
-@click.option("--status-url", metavar="URL", help="The server's status page (nginx, Apache, HAProxy), polled once a second.")
-@click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]")
-@click.option("--server-pidfile", metavar="FILE", help="A file with that number in it.")
-@click.option("--server-name", metavar="NAME", help="Or the name of the server's executable.")
+@connect_options
+@server_options
 @click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true: 'requests.failed > 0.1%'; repeatable.")
 @click.option("--seed", metavar="N", help="Of the pauses before a failed connect is tried again; the same seed repeats them.")
 @click.option("--force", is_flag=True, default=None, help="Go on though this host's limits forbid it.")
