@@ -42,7 +42,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def read_probe(said: bytes) -> HostProbe | str:
-    """What :func:`probe_host` gave; in words why it says nothing, where it was made by another asyncli than this."""
+    """What :func:`probe_client_host` gave; in words why it says nothing, where it was made by another asyncli than this."""
     try:
         version = msgspec.msgpack.decode(said, type=_Version).asyncli
         if version == __version__:
@@ -52,7 +52,7 @@ def read_probe(said: bytes) -> HostProbe | str:
     return f"has asyncli {version}, here it is {__version__}; install the same"
 
 
-async def probe_host(plan: dict[str, Any]) -> bytes:
+async def probe_client_host(plan: dict[str, Any]) -> bytes:
     """This host, as msgpack of :class:`HostProbe`. Names are resolved here, and ``--source`` keeps what is an address of here."""
     limits = read_limits()
     seen = HostProbe(asyncli=__version__, host=host_name(), place=_place(), boot=machine(), limits=limits, held_by=held_by)

@@ -19,11 +19,11 @@ import msgspec
 from asyncli import __version__
 from asyncli.certificates import identify, trusting
 from asyncli.cluster.generator import ClusterGenerator
-from asyncli.cluster.host_probe import HostProbe, machine, probe_host, read_probe
+from asyncli.cluster.host_probe import HostProbe, machine, probe_client_host, read_probe
 from asyncli.cluster.placement import Member, Placement, choose, ends_there, open_cluster, place, said_of
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import Spread
-from asyncli.environment import host_name, look_around
+from asyncli.environment import host_name, probe_host
 from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
 from asyncli.findings.generator import cluster_memory
 from asyncli.metrics import CLIENT, TCP
@@ -137,7 +137,7 @@ class Cluster:
         limits = read_limits()
         with contextlib.suppress(AsyncliError):
             # Where its name says nothing here, it is not here.
-            limits, here = await look_around(msgspec.structs.replace(plan, sources=()))
+            limits, here = await probe_host(msgspec.structs.replace(plan, sources=()))
             self._server_there = here.local
         return limits, msgspec.structs.replace(fleet.spread, local=self._server_there)
 
@@ -253,7 +253,7 @@ class Cluster:
     async def _probe_from(self, address: str, document: Mapping[str, Any]) -> HostProbe | str:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                said = (await self._client.run(probe_host, document, workers=[address], on_error="return"))[address]
+                said = (await self._client.run(probe_client_host, document, workers=[address], on_error="return"))[address]
         except (OSError, RuntimeError) as error:
             said = error
         if isinstance(said, bytes):

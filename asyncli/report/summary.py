@@ -295,7 +295,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     summary.findings = _once(
         [
             verdict_of(judgement.verdict, judgement.why, RULE),
-            *_of_limits(outcomes),
+            *limit_findings(outcomes),
             *unreadable,
             *limits,
             *loss_findings.failures(run, totals),
@@ -351,7 +351,7 @@ def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return sorted(broken, key=lambda one: (one.crossed is None, not one.threshold.key.startswith("connections.")))
 
 
-def _of_limits(outcomes: list[Outcome]) -> list[Finding]:
+def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
     """What came of each limit of ``--fail-if``; one of which nothing can be said has not been kept."""
     found = []
     for one in outcomes:

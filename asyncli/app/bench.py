@@ -1,6 +1,6 @@
 """One bench, from plan to what came of it: look around, start, ask until the number or the time is over, count.
 
-The counterpart of session.py, on the same generator, collector and limits. It writes no file, installs no signal handler and
+The counterpart of soak.py, on the same generator, collector and limits. It writes no file, installs no signal handler and
 touches no terminal.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from asyncli import preflight
+from asyncli.analysis.benched import Benched, benched
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect import cpus
 from asyncli.collect.collector import Collector
@@ -24,13 +25,15 @@ from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, show
-from asyncli.environment import look_around, read_environment
+from asyncli.environment import probe_host, read_environment
 from asyncli.findings.bench_run import requests_unaccounted
 from asyncli.findings.generator import asyncli_failed, generator_failed, generator_silent, worker_lost, worker_silent
 from asyncli.findings.server import address_dropped
 from asyncli.preflight.checks import host_checks
 from asyncli.preflight.limits import Limits
 from asyncli.records import Asked, Ended, Finding, Sample, Tick
+from asyncli.report.summary import limit_findings, not_kept
+from asyncli.report.thresholds import judge, parse, require
 
 _LEAD_S = 0.1
 # A second process halves what each connection gets to do; below this many for each it brings nothing.
@@ -87,7 +90,7 @@ class Bench:
     async def run(self) -> BenchRun:
         """Do all of it. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
         await self._look_at_cpus()
-        limits, spread = await _look_around(self.plan)
+        limits, spread = await _lay_plan(self.plan)
         collector = Collector(
             self.plan.held,
             clock=lambda: time.monotonic() - self._zero,
@@ -257,8 +260,25 @@ class Bench:
         )
 
 
-async def _look_around(plan: BenchPlan) -> tuple[Limits, Spread]:
-    limits, spread = await look_around(plan.held)
+def require_limits(plan: BenchPlan) -> None:
+    """Raise :class:`~asyncli.errors.PlanError` for a limit of ``plan`` that is on no number of a bench."""
+    require(plan.fail_if, Benched)
+
+
+def bench_results(run: BenchRun) -> Benched:
+    """What ``run`` says; where a limit of its plan is not kept it has failed."""
+    found = benched(run)
+    document = msgspec.to_builtins(found, str_keys=True)
+    outcomes = judge([parse(text, Benched) for text in run.plan.fail_if], document)
+    found.findings += limit_findings(outcomes)
+    if (broken := [one.words for one in not_kept(outcomes)]) and found.verdict in ("passed", "failed"):
+        reasons = broken if found.verdict == "passed" else [found.why, *broken]
+        found.verdict, found.why = "failed", "; ".join(reasons)
+    return found
+
+
+async def _lay_plan(plan: BenchPlan) -> tuple[Limits, Spread]:
+    limits, spread = await probe_host(plan.held)
     if plan.workers is None:
         nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
         # A server on this host needs CPUs as well.

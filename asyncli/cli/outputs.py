@@ -1,4 +1,4 @@
-"""``--json FILE``, ``--html FILE``, ``--plots DIR``, ``--csv DIR``: where they may go, and writing them; and printing.
+"""Where a command writes: ``--json FILE``, ``--html FILE``, ``--junit FILE``, ``--plots DIR``, ``--csv DIR``; and printing.
 
 A file that the user named is written anew. Of a folder only the folder was named: what stands in it under a name of ours is
 replaced where it is this run's own, and nothing else ever is. What is printed may have no reader (`| head`): that is no error,
@@ -12,17 +12,61 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from asyncli.cli.outlet import outlet_of
 from asyncli.errors import PlanError
 
+if TYPE_CHECKING:
+    from asyncli.app.results import Results
+
 #: Said in every picture, and found again by :func:`write_folder`.
 MARK = "asyncli run "
 _HEAD_BYTES = 4096
+OTHER_FILE = "name another file"
 #: What writing to a terminal or pipe that has gone away raises; rich and click turn EPIPE into SystemExit.
 UNSEEN = (OSError, SystemExit)
+
+
+class Outputs(NamedTuple):
+    """Where a soak writes, and what it prints. A run file that is not named has a default name."""
+
+    out: str | None = None
+    json_file: str | None = None
+    html_file: str | None = None
+    junit_file: str | None = None
+    log_json: bool = False
+    on_finish: str | None = None
+    verbose: bool = False
+    quiet: bool = False
+
+    @property
+    def files(self) -> dict[str, str | None]:
+        """The files of the report, by their flags."""
+        return {"--json": self.json_file, "--junit": self.junit_file, "--html": self.html_file}
+
+    @property
+    def piped(self) -> bool:
+        """One of them is standard output."""
+        return "-" in self.files.values()
+
+
+def written_reports(files: Mapping[str, str | None], results: Results, *, kept: bool = False) -> list[Callable[[], None]]:
+    """What writes each of the report's files (see :attr:`Outputs.files`); ``kept``: the run stays in its file all the same."""
+
+    def write(flag: str, file: str) -> None:
+        from asyncli.report.jsonout import to_json
+        from asyncli.report.junit import to_junit
+
+        if flag == "--html":
+            text = results.html()
+        else:
+            text = to_json(results.summary) + "\n" if flag == "--json" else to_junit(results.summary)
+        write_file(flag, file, text, f"'asyncli report {results.path} {flag} FILE' writes it elsewhere" if kept else OTHER_FILE)
+
+    return [partial(write, flag, file) for flag, file in files.items() if file is not None]
 
 
 def require_files(files: Mapping[str, str | None], run_file: Path | None = None) -> None:
@@ -61,7 +105,25 @@ def require_folder(flag: str, folder: str) -> None:
         raise PlanError(f"{flag}: {folder} lies in a folder that does not exist or cannot be written; name another one")
 
 
-def write_file(flag: str, file: str, text: str, mend: str = "name another file") -> None:
+@contextlib.contextmanager
+def made_folder(flag: str, folder: Path, *, new: bool = False) -> Iterator[None]:
+    """The folder, made (``new``: it must not exist) while there is still time to name another; removed if nothing is in it."""
+    ours = not folder.exists()
+    try:
+        folder.mkdir(exist_ok=not new)
+    except FileExistsError:
+        raise PlanError(f"{flag}: {folder} exists already; name a new folder, so that nothing is mixed up") from None
+    except OSError as error:
+        raise PlanError(f"{flag}: {folder} cannot be made ({error.strerror}); name another folder") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if ours:
+                folder.rmdir()
+
+
+def write_file(flag: str, file: str, text: str, mend: str = OTHER_FILE) -> None:
     """``text`` into the file, or to standard output. Raises :class:`PlanError` with ``mend`` where it cannot be written."""
     if file == "-":
         if sys.stdout is None:

@@ -9,85 +9,39 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from asyncli.agent.client import AgentClient
 from asyncli.analysis.bottleneck import GaveWay, memory_floor
 from asyncli.analysis.capacity import RULE, Bracket, Foretold, Search, bracket, foretold, next_count, verdict
 from asyncli.analysis.forecast import Forecast
-from asyncli.collect.kernel import read_counters
+from asyncli.app.check import check
+from asyncli.app.headroom import sized
+from asyncli.app.rest import Rest
+from asyncli.app.soak import Soak
 from asyncli.collect.listening import nothing_listens
-from asyncli.collect.procfs import read_listeners
-from asyncli.collect.status import StatusReader
-from asyncli.environment import look_around
-from asyncli.errors import AsyncliError, EngineError, PeerError, StoreError
+from asyncli.environment import probe_host
+from asyncli.errors import AsyncliError, EngineError, StoreError
 from asyncli.findings.capacity import not_at_rest, server_gone
-from asyncli.metrics import HOST_AVAILABLE_BYTES, KERNEL_TCP_ALLOC, STATUS_ACTIVE
-from asyncli.plan import MOST_CONNECTIONS, Plan, shown_plan
-from asyncli.preflight import refusals, refuse
-from asyncli.preflight.checks import host_checks
-from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
+from asyncli.metrics import HOST_AVAILABLE_BYTES
+from asyncli.plan import Plan, shown_plan
+from asyncli.preflight import refuse
+from asyncli.records import Environment, Finding, Phase, Sample, Tick
 from asyncli.report.analyses import analyse
 from asyncli.report.capacity import SCHEMA, Capacity, Step, step_line, step_of
 from asyncli.report.livestate import Onlooker
 from asyncli.report.summary import summarise
-from asyncli.session import Soak, look_at
 from asyncli.store.reader import read_run
 from asyncli.topology import of_ours
 from asyncli.units import format_bytes, format_count, format_duration
 
-#: A server that was killed is started again within this time, or not at all; and so long may it take to close what we left.
-REST_S = 30.0
-_LOOK_S = 0.2
-# Sockets that became no fewer for so long will not soon.
-_SETTLED_S = 3.0
-# Connections of others come and go: so many, and this share of ours, may be there beyond those of before.
-_OTHERS, _OTHERS_SHARE = 10, 0.01
-# A preflight's numbers are predictions: to two digits.
-_TWO_DIGITS = 1.02
 #: What ends connections however few there are; the rest of what the preflight finds of a server is what is searched for.
 _TIMER_CHECKS = frozenset({
     "nginx_keepalive_timeout", "nginx_client_header_timeout", "nginx_keepalive_requests", "nginx_keepalive_time",
 })  # fmt: skip
-
-
-async def most_here(plan: Plan) -> tuple[int, Check | None]:
-    """The most connections that this host can carry by its preflight, to two digits, and the check that forbids more.
-
-    (MOST_CONNECTIONS, None) where none does. Memory counts as short from where its prediction is not comfortable. Raises
-    :class:`PreflightError` where this host cannot carry even one.
-    """
-
-    async def short(count: int) -> Check | None:
-        sized = msgspec.structs.replace(plan, connections=count, batch=min(plan.batch, count))
-        limits, spread = await look_around(sized)
-        checks = host_checks(sized, spread, limits)
-        return next(iter([*refusals(checks), *(one for one in checks if one.verdict == "warn" and one.code in _MEMORY)]), None)
-
-    if await short(MOST_CONNECTIONS) is None:
-        return MOST_CONNECTIONS, None
-    low, high, why = 1, MOST_CONNECTIONS, await short(1)
-    if why is not None:
-        refuse([msgspec.structs.replace(why, verdict="short")])
-    while high > max(low * _TWO_DIGITS, low + 1):
-        middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
-        found = await short(middle)
-        low, high, why = (middle, high, why) if found is None else (low, middle, found)
-    return _two_digits(low), why
-
-
-_MEMORY = ("memory", "cgroup_memory")
-
-
-def _two_digits(number: int) -> int:
-    """Rounded down; below a hundred as it is."""
-    step = int(10 ** max(0, len(str(number)) - 2))
-    return number // step * step
 
 
 class CapacitySearch:
@@ -135,7 +89,7 @@ class CapacitySearch:
         local = await self._examine()
         if self.unheard is not None:
             return
-        rest = await _Rest.now(self.plan, local=local)
+        rest = await Rest.now(self.plan, local=local)
         while (count := next_count(self.search, [one.tried for one in self.steps])) is not None:
             if self.steps and (why := await rest.wait(self.steps[-1].asked, lambda: self._stopping)):
                 if not rest.listens():
@@ -200,11 +154,10 @@ class CapacitySearch:
 
     async def _examine(self) -> bool:
         """Refuse what no count would mend: limits of this host, and timers of the server. Whether that is on this host."""
-        start = min(self.search.start, self.search.most)
-        plan = msgspec.structs.replace(self.plan, connections=start, batch=min(self.plan.batch, start))
-        limits, _ = await look_around(plan)
+        plan = sized(self.plan, min(self.search.start, self.search.most))
+        limits, _ = await probe_host(plan)
         self._memory = limits.memory_total
-        spread, checks, _ = await look_at(plan)
+        spread, checks, _ = await check(plan)
         watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
         self._own = of_ours(HOST_AVAILABLE_BYTES, watched)
         if not self.plan.force:
@@ -217,23 +170,22 @@ class CapacitySearch:
 
     async def _step(self, count: int) -> None:
         # Of the server the preflight would refuse the very counts that are searched for.
-        plan = msgspec.structs.replace(self.plan, connections=count, batch=min(self.plan.batch, count), force=True)
+        plan = msgspec.structs.replace(sized(self.plan, count), force=True)
         number = len(self.steps) + 1
         path = self.folder / f"{number:02}-{count}.db"
         self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")
         with self._onlooker(plan) as onlooker:
             guard = _Guard(onlooker, self._memory, self._own)
-            self._soak = soak = Soak(plan, path, watcher=guard)
+            self._soak = soak = Soak(plan, path, observer=guard)
             onlooker.stop = guard.stop = soak.stop
-            onlooker.failed = soak.watcher_failed
+            onlooker.failed = soak.observer_failed
             if self._stopping:
                 soak.stop()
-            # It may have been moved, or written elsewhere where its folder is gone or its disk is full.
-            at = await soak.run()
-        run = await asyncio.to_thread(read_run, at)
+            await soak.run()
+        run = await asyncio.to_thread(read_run, path)
         analyses = await asyncio.to_thread(analyse, run)
         summary = summarise(run, analyses)
-        step = step_of(run, analyses, summary, path.name if at == path else str(at.absolute()))
+        step = step_of(run, analyses, summary, path.name)
         if not step.answered and self.steps and step.outcome == "failed":
             # A server that is not there says nothing of this count.
             step.outcome, self._gone = "stopped", f"nothing answered any more in the step of {format_count(count)}"
@@ -286,85 +238,3 @@ class _Guard:
             self._before = free
         elif self._before is not None and free < memory_floor(self._total, self._before):
             self.stop(f"this host has {format_bytes(free)} of memory left")
-
-
-class _Rest:
-    """The server as it was before the first step, and waiting until it is so again.
-
-    By its own count of connections, where it has a status page, which an agent may read; else by the TCP sockets of its host,
-    until they are as few as before or become no fewer: other programs have some too.
-    """
-
-    def __init__(self, plan: Plan, *, local: bool) -> None:
-        # Where an agent samples, the listener may be in another network namespace of this host.
-        self._ports = {target.port for target in plan.targets} if local and plan.agent is None else set()
-        self._local = local
-        self._link = None if plan.agent is None else AgentClient(plan)
-        self._counts = plan.status_url is not None
-        self._status = None if plan.status_url is None else StatusReader(plan.status_url)
-        self._before = 0.0
-
-    @classmethod
-    async def now(cls, plan: Plan, *, local: bool) -> _Rest:
-        rest = cls(plan, local=local)
-        rest._before = await rest._open() or 0.0
-        await rest.close()
-        return rest
-
-    def listens(self) -> bool:
-        """Whether somebody listens on every port; where the server is elsewhere, that is not known, and assumed."""
-        return all(read_listeners(port) for port in self._ports)
-
-    async def wait(self, ours: int, stopped: Callable[[], bool]) -> str:
-        """What is still amiss after :data:`REST_S`; "" as soon as it is at rest again."""
-        try:
-            return await self._wait(ours, stopped)
-        finally:
-            # One connection of ours more would be counted in the step.
-            await self.close()
-
-    async def _wait(self, ours: int, stopped: Callable[[], bool]) -> str:
-        most = self._before + _OTHERS + _OTHERS_SHARE * ours
-        latest = time.monotonic() + REST_S
-        fewest, fell = math.inf, time.monotonic()
-        while not stopped():
-            listens, still = self.listens(), await self._open()
-            if still is not None and still < fewest:
-                fewest, fell = still, time.monotonic()
-            settled = not self._counts and time.monotonic() - fell >= _SETTLED_S
-            if listens and still is not None and (still <= most or settled):
-                return ""
-            if time.monotonic() >= latest:
-                waited = f"{REST_S:.0f} s after the drain"
-                if not listens:
-                    return f"nobody listens on port {', '.join(map(str, sorted(self._ports)))} any more, {waited}"
-                if still is None:
-                    return f"the server's status page does not answer, {waited}"
-                return f"the server counts {format_count(still - self._before)} connections more than at the start, {waited}"
-            # An agent samples once a second.
-            await asyncio.sleep(_LOOK_S if self._link is None else 1.0)
-        return ""
-
-    async def _open(self) -> float | None:
-        """Connections of the server by its own count, else the TCP sockets of this host; None while its page does not answer."""
-        if self._link is not None:
-            try:
-                latest = (await self._link.hello(measure=False)).latest
-            except PeerError:
-                return None
-            self._counts = STATUS_ACTIVE in latest
-            return latest.get(STATUS_ACTIVE, latest.get(KERNEL_TCP_ALLOC, 0.0))
-        if self._status is not None:
-            try:
-                return (await self._status.read()).get(STATUS_ACTIVE, 0.0)
-            except PeerError:
-                return None
-        if not self._local:
-            return 0.0
-        return (await asyncio.to_thread(read_counters)).values.get(KERNEL_TCP_ALLOC, 0.0)
-
-    async def close(self) -> None:
-        if self._link is not None:
-            await self._link.close()
-        if self._status is not None:
-            await self._status.close()
