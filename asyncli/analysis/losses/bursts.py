@@ -59,8 +59,8 @@ def likely_reuse(table: LossTable) -> None:
     cells = _closed_as_others_opened(table)
     if left(cells) < max(FEWEST, NEARLY_ALL * left(table.of("closed_idle"))):
         return
-    most, asked_for = max(tick.held for _, tick in table.ticks), table.plan.connections
-    meanwhile = table.between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
+    most, asked_for = max(tick.held for _, tick in table.run.ticks), table.plan.connections
+    meanwhile = table.run.ticks_between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
     if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= left(cells):
         table.claim(cells, Reason("idle_reuse", causes.likely_reuse(most, asked_for)))
 
@@ -149,7 +149,7 @@ def _find(table: LossTable) -> list[Burst]:
             continue
         taken.update(seconds)
         from_s, to_s = seconds[0] - 1.0, seconds[-1]
-        others = sum(tick.lost for _, tick in table.between(from_s, to_s)) - count
+        others = sum(tick.lost for _, tick in table.run.ticks_between(from_s, to_s)) - count
         held = max(table.server.held(from_s), table.server.held(from_s - 1.0)) - others
         bursts.append(Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held))
     return sorted(bursts, key=lambda burst: burst.from_s)
@@ -182,7 +182,7 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
         if 2 * idle >= burst.count or announced:
             if found.reconnected and found.excess is not None:
                 return Reason("reload", causes.reload_by_counts(name, direct), direct)
-            opened = any(tick.opened for _, tick in table.between(burst.to_s, burst.to_s + _AROUND_S))
+            opened = any(tick.opened for _, tick in table.run.ticks_between(burst.to_s, burst.to_s + _AROUND_S))
             return Reason("reload", causes.likely_reload(name, server.is_nginx or opened))
     # A child that ends may be a helper, or a worker that held little: it must have held about as many as died.
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
@@ -195,6 +195,6 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
 
 def _refused_after(table: LossTable, burst: Burst) -> bool:
     """Whether connects were refused in the seconds after it, and none succeeded."""
-    after = [tick for _, tick in table.between(burst.to_s - 1.0, burst.to_s + 3.0)]
+    after = [tick for _, tick in table.run.ticks_between(burst.to_s - 1.0, burst.to_s + 3.0)]
     refused = sum(tick.failures.get("refused", 0) for tick in after)
     return refused >= FEWEST and sum(tick.opened for tick in after[1:]) == 0
