@@ -12,7 +12,7 @@ import math
 
 import msgspec
 
-from asyncli.analysis.losses.likelihood import DEVIATIONS, FEWEST, NEARLY_ALL, one_of
+from asyncli.analysis.losses.likelihood import DEVIATIONS, FEWEST, LEAST_SURPRISE, NEARLY_ALL, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
 from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, pooled
 from asyncli.analysis.losses.timeouts import idle_mode
@@ -21,7 +21,7 @@ from asyncli.findings import causes
 # A moment may lie on a second's border (ticks come once a second); and so many closes take time: an nginx that reloaded took 5 s
 # for 100,000.
 _BORDER_S, _CLOSES_PER_S = 1.5, 10_000
-# What dies so many seconds before and after is no part of it, and less than it.
+# At an even pace so many seconds before and after have as many dead a second.
 _AROUND_S = 10.0
 # With a sixteenth or less of its slots free an nginx worker closes idle connections to make room for a new one.
 _REUSE_ABOVE = 15 / 16
@@ -38,8 +38,9 @@ def idle_reuse(table: LossTable) -> None:
     for, or than has the worker to which the kernel dealt most.
     """
     slots, asked_for = table.configured("worker_connections"), table.plan.connections
-    cells = _closed_as_others_opened(table)
-    if not slots or not cells:
+    # A close for room never takes half of what was there at one moment.
+    cells = [one for one in _closed_as_others_opened(table) if not 0 < table.server.held(one.from_s) < 2 * one.left]
+    if not slots or not cells or 2 * left(cells) < left(table.of("closed_idle")):
         return
     first, last = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
     workers = table.server.workers(math.inf)
@@ -66,13 +67,8 @@ def likely_reuse(table: LossTable) -> None:
 
 
 def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
-    """What was closed while idle in seconds with openings, where that is most of it. A close for room never takes half of what
-    was there at one moment.
-    """
-    cells = [
-        cell for cell in table.of("closed_idle") if cell.tick.opened and not 0 < table.server.held(cell.from_s) < 2 * cell.left
-    ]
-    return cells if 2 * left(cells) >= left(table.of("closed_idle")) else []
+    """What was closed while idle in seconds with openings: a close for room needs one."""
+    return [cell for cell in table.of("closed_idle") if cell.tick.opened]
 
 
 # -- moments
@@ -123,8 +119,8 @@ def _claim_bursts(table: LossTable, *, only_certain: bool) -> None:
 
 
 def _find(table: LossTable) -> list[Burst]:
-    """The bursts among what is left, the first first: the seconds around one in which many died, with more dead than all those
-    near them.
+    """The bursts among what is left, the first first: the seconds around one in which many died, with far more of the dead near
+    them than an even pace would show.
     """
     by_second: dict[float, list[LossCell]] = {}
     for cell in table.of(*ENDED):
@@ -145,10 +141,12 @@ def _find(table: LossTable) -> list[Burst]:
             reach_s = _BORDER_S + count / _CLOSES_PER_S
             seconds = [t_s for t_s in near(peak, reach_s) if t_s not in taken]
             count = sum(dead[t_s] for t_s in seconds)
-        if 2 * count <= sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S)):
+        from_s, to_s = seconds[0] - 1.0, seconds[-1]
+        recorded_s = len(table.run.ticks_between(from_s - _AROUND_S, to_s + _AROUND_S))
+        share = count / sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S))
+        if share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
             continue
         taken.update(seconds)
-        from_s, to_s = seconds[0] - 1.0, seconds[-1]
         others = sum(tick.lost for _, tick in table.run.ticks_between(from_s, to_s)) - count
         held = max(table.server.held(from_s), table.server.held(from_s - 1.0)) - others
         bursts.append(Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held))
