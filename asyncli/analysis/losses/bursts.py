@@ -18,9 +18,9 @@ from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, as
 from asyncli.analysis.losses.timeouts import idle_mode
 from asyncli.findings import causes
 
-# A moment may lie on a second's border (ticks come once a second); and so many closes take time: an nginx that reloaded took 5 s
-# for 100,000.
-_BORDER_S, _CLOSES_PER_S = 1.5, 10_000
+# A moment may lie on the border of two seconds, whose ticks are a second apart or a little more; and so many closes take time: an
+# nginx that reloaded took 5 s for 100,000.
+_MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000
 # At an even pace so many seconds before and after have as many dead a second.
 _AROUND_S = 10.0
 # With a sixteenth or less of its slots free an nginx worker closes idle connections to make room for a new one.
@@ -144,7 +144,9 @@ def _find(table: LossTable) -> list[Burst]:
         from_s, to_s = seconds[0] - 1.0, seconds[-1]
         recorded_s = len(table.run.ticks_between(from_s - _AROUND_S, to_s + _AROUND_S))
         share = count / sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S))
-        if share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
+        # One or two beyond a border are of the moment; more on both sides of it are a stretch.
+        stretch = to_s - from_s > _MOMENT_S + count / _CLOSES_PER_S and min(dead[seconds[0]], dead[seconds[-1]]) >= FEWEST
+        if stretch or share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
             continue
         taken.update(seconds)
         others = sum(tick.lost for _, tick in table.run.ticks_between(from_s, to_s)) - count
