@@ -55,7 +55,7 @@ class Connections:
         self._batch_size, self._workers = shard.ramp.batch, shard.workers
         self._seed, self._keepalive_s, self._local = shard.seed, shard.keepalive_s, shard.local
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
-        self._protocol = shard.new_protocol()
+        self._protocol = shard.new_protocol(rows)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
         self.addresses = Addresses(shard, _MOST_UNPROVEN)
         self._targets = [destination.target for destination in shard.destinations]
@@ -137,6 +137,8 @@ class Connections:
                         bytes_sent += taken
                     except BlockingIOError:
                         early = True
+                        if beat:
+                            unsent[row] = first
                 watch(handle, READABLE | WRITABLE if early or row in unsent else READABLE)
             except OSError as error:
                 self._end(row, event_of(error.errno))
@@ -225,12 +227,16 @@ class Connections:
     def _connected(self, row: int, handle: int) -> None:
         """The network says that a connect has ended, one way or the other: the first words tell which."""
         beat = self._shard.beat_at_once and not self.draining
-        first = self._next_heartbeat(row) if beat else b""
+        # A heartbeat may be the row's own: one that could not be sent yet is this one.
+        first = self._unsent.pop(row, b"")
+        first = (first or self._next_heartbeat(row)) if beat else b""
         try:
             if (taken := self._net.send(handle, first)) != len(first):
                 self._unsent[row] = first[taken:]
             self._net.watch(handle, READABLE | WRITABLE if row in self._unsent else READABLE, again=True)
         except BlockingIOError:
+            if beat:
+                self._unsent[row] = first
             return
         except OSError as error:
             self._end(row, event_of(error.errno))
