@@ -30,7 +30,7 @@ SYSCTLS = (
 )  # fmt: skip
 
 
-async def look_around(plan: Plan) -> tuple[Limits, Spread]:
+async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
     """This host's limits, our own descriptor limit raised to its end, and the plan laid over them.
 
     Raises :class:`~asyncli.errors.PlanError` and :class:`~asyncli.errors.HostError` as

@@ -18,6 +18,7 @@ import msgspec
 
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
+from asyncli.run import Run
 from asyncli.store import reader
 from asyncli.store.claim import is_claimed
 from asyncli.store.schema import beside
@@ -105,7 +106,7 @@ class Follower:
         began_s = datetime.fromisoformat(frame.started).timestamp()
         return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete, began_s)
 
-    def _catch_up(self, connection: sqlite3.Connection, frame: reader.Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
+    def _catch_up(self, connection: sqlite3.Connection, frame: Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
         """What is older than the last seconds, in short; what is left is news."""
         last = connection.execute("SELECT t_s FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
         if last is None:
@@ -128,7 +129,7 @@ class Follower:
         return [row[1:] for row in rows]
 
 
-def _with_gaps(frame: reader.Run, connection: sqlite3.Connection) -> Plan:
+def _with_gaps(frame: Run, connection: sqlite3.Connection) -> Plan:
     plan, hold = frame.plan, next((one for one in frame.phases if one.name == "hold"), None)
     if not frame.gaps or hold is None or plan.hold_s is None or plan.hold_until is not None:
         return plan

@@ -32,8 +32,9 @@ from asyncli.records import STOPPED, Deaths, Finding, Phase, Sample
 from asyncli.report import comparison
 from asyncli.report.listing import listed
 from asyncli.report.summary import summarise
+from asyncli.run import Run
 from asyncli.store.head import PUNCTUAL_US, read_head
-from asyncli.store.reader import Run, read_run
+from asyncli.store.reader import read_run
 from asyncli.store.writer import RunWriter
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "analysis"))
