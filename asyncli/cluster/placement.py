@@ -66,7 +66,7 @@ class Placement(msgspec.Struct, frozen=True):
 
     @property
     def checks(self) -> list[Check]:
-        """Each host's limits against its share."""
+        """Each host's limits checked against its share."""
         found = []
         for member in self.members:
             part, spread = _part(self.plan, self.share(member.workers)), member.spread
@@ -78,7 +78,6 @@ class Placement(msgspec.Struct, frozen=True):
 
     @property
     def spread(self) -> Spread:
-        """The fleet as one: every source and port of it."""
         sources = tuple(source for member in self.members for source in member.spread.sources or ("",))
         ports = min(member.spread.ports for member in self.members)
         return Spread(self.destinations, sources, self.workers, local=False, ports=ports)
@@ -94,7 +93,7 @@ class Placement(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
     def document(self, member: Member) -> dict[str, Any]:
-        """A host as the run file has it."""
+        """A host as the run file records it."""
         return {
             "name": member.name,
             "address": member.address,
@@ -181,7 +180,7 @@ def _refused(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
 
 
 def _part(plan: Plan, connections: int) -> Plan:
-    """The plan as one host sees it: its connections, at its part of the pace."""
+    """The plan of one host: its connections, at its part of the pace."""
     mine = max(1, connections)
     return msgspec.structs.replace(plan, connections=mine, interval_s=plan.interval_s * plan.connections / mine)
 
@@ -213,7 +212,7 @@ def ends_there(server: bool, opened: int, connections: int) -> int | None:
 
 
 def open_cluster(address: str) -> Finding | None:
-    """What is to be said of a scheduler that anybody can speak to; None where it is encrypted, or on this host alone."""
+    """A finding for a scheduler that anybody can use: neither encrypted nor on loopback."""
     parts = urlsplit(address)
     if parts.scheme != "tcp":
         return None
@@ -226,6 +225,5 @@ def open_cluster(address: str) -> Finding | None:
 
 
 def said_of(fleet: Placement) -> Finding:
-    """The fleet in a sentence."""
     shares = {member.name: fleet.share(member.workers) for member in fleet.members}
     return cluster(shares, fleet.workers, {member.name: member.room.connections for member in fleet.left_out})

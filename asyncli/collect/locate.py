@@ -84,7 +84,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
         return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe, "hidden": self.hidden}
 
     def record(self, label: str | None = None) -> dict[str, object]:
-        """What a run file keeps of it: :meth:`document`, and by what two configurations are told apart."""
+        """What a run file keeps: :meth:`document`, and the fingerprint of its configuration."""
         return {**self.document(label), "config_hash": self.config_hash}
 
     def differences(self, before: Mapping[str, object]) -> list[str]:
@@ -192,7 +192,7 @@ def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) ->
 
 
 def _unreadable(where: str) -> Found:
-    """What listens on ``where`` has a process, and no descriptors that we may list."""
+    """The holder of the listening socket cannot be found, because its descriptors are hidden."""
     hidden = os.geteuid() != 0
     whose = f"the process that listens on {where}"
     why = "belongs to another user" if hidden else "is in another namespace, or asyncli lacks CAP_SYS_PTRACE"
@@ -318,7 +318,6 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
 
 
 def printable_version(server_header: str) -> str | None:
-    """The Server header where it can be printed, cut to a sane length."""
     return oneline(server_header)[:80] or None
 
 
@@ -356,7 +355,7 @@ def _fingerprint(path: str | None, user: User | None) -> str | None:
 
 
 def _same_files(pid: int, proc: Path) -> bool:
-    """Whether the process sees our mounts: in a container the same path is another program."""
+    """Whether the process sees our mounts: in a container the same path is another file."""
     try:
         return os.readlink(f"{proc}/{pid}/ns/mnt") == os.readlink(f"{proc}/self/ns/mnt")
     except OSError:
