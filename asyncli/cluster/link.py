@@ -232,8 +232,13 @@ class Cluster:
             await asyncio.sleep(1.0)
 
     async def _addresses(self) -> list[str]:
-        async with self._in_time("list its workers"):
-            found = sorted(await self._client.nthreads())
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                found = sorted(await self._client.nthreads())
+        except (OSError, RuntimeError) as error:
+            raise ClusterError(
+                f"the scheduler at {self.address} does not list its workers ({_reason(error)}); see its log"
+            ) from None
         if not found:
             raise ClusterError(
                 f"the scheduler at {self.address} has no worker; start one on each client host: dask worker {self.address}"
@@ -290,14 +295,6 @@ class Cluster:
                     raise
                 why = f"nothing within {_ANSWER_S:.0f} s" if isinstance(error, TimeoutError) else _reason(error)
                 raise ClusterError(f"no actor can be started on {member.name} ({member.address}): {why}") from None
-
-    @contextlib.asynccontextmanager
-    async def _in_time(self, what: str) -> Any:
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                yield
-        except (OSError, RuntimeError) as error:
-            raise ClusterError(f"the scheduler at {self.address} does not {what} ({_reason(error)}); see its log") from None
 
 
 class _Actor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import ipaddress
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -158,15 +159,10 @@ def place(plan: Plan, members: list[Member]) -> Placement:
 
 def room_of(plan: Plan, seen: HostProbe) -> Room:
     """What a host can take of ``plan`` by its own preflight: the most that no check refuses, and in one process."""
-    limits, low, high = seen.limits, 0, plan.connections
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _refused(plan, seen, middle):
-            high = middle - 1
-        else:
-            low = middle
+    limits = seen.limits
     nofile = limits.nofile_hard or 1024
-    return Room(low, max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS), limits.cpus or 1)
+    most = bisect.bisect_left(range(1, plan.connections + 1), True, key=lambda count: bool(_refused(plan, seen, count)))
+    return Room(most, max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS), limits.cpus or 1)
 
 
 def _refused(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:

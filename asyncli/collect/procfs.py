@@ -230,10 +230,10 @@ def _tasks(pid: int, proc: Path) -> list[str]:
         return []
 
 
-def executable(pid: int, proc: Path = PROC) -> str | None:
-    """Path of the process's executable; None without ptrace access."""
+def link(pid: int | str, name: str, proc: Path = PROC) -> str | None:
+    """Where /proc/PID/``name`` leads (exe, cwd, ns/mnt); None without ptrace access to the process."""
     try:
-        return os.readlink(f"{proc}/{pid}/exe").removesuffix(" (deleted)")
+        return os.readlink(f"{proc}/{pid}/{name}").removesuffix(" (deleted)")
     except OSError:
         return None
 
