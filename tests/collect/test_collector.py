@@ -143,15 +143,13 @@ async def test_one_sample_a_second_merges_the_page_and_proc(
     assert (first["status.polls"], last["status.polls"]) == (2, 4)
     assert last["status.requests"] == last["status.polls"] == status.requests
     assert one.collector.status_connects == 1
-
-
-async def test_the_server_s_facts_are_filled(bench: Callable[..., Bench], status: StatusServer, sleeper: int) -> None:
-    one = bench(Plan(urls=(NOWHERE,), status_url=status.url, server_pid=sleeper), Clock(0))
-    await one.open()
     facts = one.collector.server
     assert (facts.pid, facts.version, facts.found_by) == (sleeper, "nginx/1.22.1", "--server-pid")
     assert os.path.basename(facts.exe or "") == facts.name
     assert one.findings == []
+    # A border reads the page again, and so does the next one.
+    for polls in (5, 6):
+        assert (await one.collector.sample_now()).values["status.requests"] == polls
 
 
 async def test_a_wrong_status_page_is_refused_at_the_start(bench: Callable[..., Bench], status: StatusServer) -> None:
@@ -298,13 +296,6 @@ async def test_a_dear_probe_runs_seldom_and_a_border_reads_it_anyway(
     border = await one.collector.sample_now()
     assert border.values["server.pss_bytes"] == 1
     assert one.samples[-1] is border
-
-
-async def test_a_border_reads_the_page_anew(bench: Callable[..., Bench], status: StatusServer) -> None:
-    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), Clock(0), probes={})
-    await one.open()
-    for polls in (2, 3):
-        assert (await one.collector.sample_now()).values["status.requests"] == polls
 
 
 async def test_what_a_probe_reports_is_said_once(bench: Callable[..., Bench]) -> None:

@@ -70,9 +70,6 @@ def test_anonymous_and_shared_memory_is_all_but_pages_of_files() -> None:
     older = parse_smaps_rollup("Rss: 10 kB\nPss: 5 kB\n")
     assert older is not None
     assert older.anon_shmem_bytes is None
-
-
-def test_a_process_without_memory_has_none() -> None:
     assert parse_smaps_rollup("") is None
 
 
