@@ -52,7 +52,8 @@ _NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metri
 class AgentCollector(Sampler):
     """Used as a :class:`~asyncli.collect.collector.Collector` is."""
 
-    border_wait_s = BORDER_S
+    #: Longer than the agent's answer to a border takes, lest its loss go unseen at the end.
+    border_wait_s = BORDER_S + 1.0
 
     def __init__(
         self,
