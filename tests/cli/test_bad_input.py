@@ -112,6 +112,7 @@ LINES: list[tuple[str, str]] = [
     ("capacity URL --hold forever", "--hold: 'forever' never ends"), ("capacity URL -c 5", "No such option"),
     ("capacity URL --most 2 --start 1 --out /proc/none/there", "--out: /proc/none/there cannot be made"),
     ("capacity URL --most 2 --start 1 --out .", "--out: . exists already; name a new folder"),
+    ("runs none", "FOLDER: none does not exist"), ("runs run.db", "FOLDER: run.db is no folder"), ("runs full --json no/x", "--json: no/x lies"),
     ("report none.db", "none.db: there is no such file"), ("report full", "full: is a folder"), ("report empty.db", "empty.db: is empty"),
     ("report text.db", "text.db: is not a run file (not SQLite)"), ("report damaged.db", "damaged.db: "),
     ("report foreign.db", "foreign.db: "), ("report loop.db --json -", "loop.db: "),
