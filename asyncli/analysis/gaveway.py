@@ -14,10 +14,10 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.company import MOST_OF_OTHERS, others_cores
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.saturation import is_saturated
+from asyncli.analysis.shared_host import MOST_OF_OTHERS, others_cores
 from asyncli.analysis.totals import Totals, errors, never_answered
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import listed
@@ -136,10 +136,7 @@ class Seen(msgspec.Struct, frozen=True):
     def cores(self, name: str) -> float | None:
         """Cores in use in the last seconds before the drain, by a counter of CPU seconds; None where too little was read."""
         stop = self.run.stop_s
-        part = self.metric(name).between(max(self.run.first_connect_s, stop - _STRETCH_S), stop + 0.5)
-        if len(part) < 2 or part.t_s[-1] - part.t_s[0] < _SHORTEST_STRETCH_S:
-            return None
-        return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
+        return self.metric(name).per_second(max(self.run.first_connect_s, stop - _STRETCH_S), stop + 0.5, _SHORTEST_STRETCH_S)
 
     def silent(self) -> int:
         """Connections that were not answered, or not in time."""

@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from asyncli.analysis.benched import benched
+from asyncli.analysis.bench_result import benched
 from asyncli.bench import Bench
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.cli.main import INTERRUPTED

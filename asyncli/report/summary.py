@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis import deaths
-from asyncli.analysis.company import company, cpus_taken
 from asyncli.analysis.cost import Cost, Residue
 from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
@@ -23,6 +22,7 @@ from asyncli.analysis.moments import SUSPENDED
 from asyncli.analysis.packets import sent_again
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
+from asyncli.analysis.shared_host import company, cpus_taken
 from asyncli.analysis.silences import slow_answers, stalls
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
