@@ -21,7 +21,7 @@ import pytest
 from namespaces import SERVER, Cable, inside
 from programs import SHORT, Program, recorded, report, run, until
 
-from asyncli.analysis.diagnosis import Diagnosis, diagnose
+from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.totals import fold
 from asyncli.findings.losses import befell
 from asyncli.lab.child import group_alive

@@ -9,8 +9,8 @@ from typing import get_args
 import msgspec
 
 from asyncli.analysis.counts import PERHAPS_ACCEPTED, Client, Divergence, Pages, Pair, through_time
-from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.gaps import without_counters
+from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings.counts import (
     Apart,

@@ -77,7 +77,7 @@ def sum_of_counts(ticks: Sequence[Tick]) -> Tick:
     whole.by_status = _sum_by_key(tick.by_status for tick in ticks)
     whole.dropped = _sum_by_key(tick.dropped for tick in ticks)
     for cause in dict.fromkeys(cause for tick in ticks for cause in tick.deaths):
-        whole.deaths[cause] = _sum_of_deaths([tick.deaths[cause] for tick in ticks if cause in tick.deaths])
+        whole.deaths[cause] = sum_of_deaths([tick.deaths[cause] for tick in ticks if cause in tick.deaths])
     for name in HISTOGRAMS:
         setattr(whole, name, summed(getattr(tick, name) for tick in ticks))
     whole.longest_turn_s = max((tick.longest_turn_s for tick in ticks), default=0.0)
@@ -103,7 +103,7 @@ def _sum_by_key(some: Iterable[dict[K, int]]) -> dict[K, int]:
     return whole
 
 
-def _sum_of_deaths(some: Sequence[Deaths]) -> Deaths:
+def sum_of_deaths(some: Sequence[Deaths]) -> Deaths:
     ages, idles, requests = ([getattr(one, name) for one in some] for name in ("age_s", "idle_s", "requests"))
     return Deaths(sum(one.count for one in some), summed(ages), summed(idles), summed(requests))
 

@@ -15,6 +15,8 @@ import msgspec
 
 from asyncli.analysis.cost import Cost, costs
 from asyncli.analysis.totals import fold
+from asyncli.app.recorder import NoObserver
+from asyncli.app.soak import Soak, Target
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
 from asyncli.lab import LabServer
@@ -23,7 +25,6 @@ from asyncli.plan import Layer, Plan, build_plan
 from asyncli.records import Phase, Sample, Tick
 from asyncli.run import Run
 from asyncli.samples import series
-from asyncli.session import NoWatcher, Soak, Target
 from asyncli.store.reader import read_run
 
 # Shares of a rest at which the server's memory is read: in its last half, which is what a plateau's point is made of.
@@ -45,7 +46,7 @@ def plan_of_soak(server: LabServer, **values: Any) -> Plan:
     return msgspec.structs.replace(plan, residue_s=0.0)
 
 
-class _Ladder(NoWatcher):
+class _Ladder(NoObserver):
     """Reads the memory of server, kernel and host on every plateau, at the same instants.
 
     The collector reads a thousand processes' once a minute, within its budget, and a short rest may lie between two seconds.
@@ -122,10 +123,10 @@ async def climb(server: LabServer, plan: Plan, charged: Callable[[], int] | None
     return Climbed(run, sorted([*run.samples, *ladder.samples], key=lambda one: one.t_s), ladder.charges)
 
 
-async def _recorded(server: LabServer, plan: Plan, watcher: NoWatcher, tell: Callable[[Soak], None] = lambda _: None) -> Run:
+async def _recorded(server: LabServer, plan: Plan, watcher: NoObserver, tell: Callable[[Soak], None] = lambda _: None) -> Run:
     with tempfile.TemporaryDirectory(prefix="asyncli-holding-") as folder:
         path = Path(folder) / "run.db"
-        soak = Soak(plan, path, watcher=watcher, target=Target(server.label, server.pid))
+        soak = Soak(plan, path, observer=watcher, target=Target(server.label, server.pid))
         tell(soak)
         await soak.run()
         return await asyncio.to_thread(read_run, path)
@@ -217,7 +218,7 @@ def _beat_us(run: Run, samples: Sequence[Sample]) -> float | None:
     return 1e6 * spent_s / beats if beats else None
 
 
-class _Push(NoWatcher):
+class _Push(NoObserver):
     """Looks for the moment at which a server takes no more, and stops the soak there."""
 
     def __init__(self, used: Callable[[], int]) -> None:

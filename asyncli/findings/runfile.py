@@ -7,9 +7,9 @@ from asyncli.units import format_duration
 
 
 @finding("run_file_trouble", "warning")
-def run_file_trouble(why: str, remedy: str) -> Words:
+def run_file_trouble(why: str) -> Words:
     """The run file cannot be written; records wait in memory, and are written when it can."""
-    return Words(why, remedy)
+    return Words(why, "make room or rights there; what waits is written then")
 
 
 @finding("run_file_back", "info")
@@ -20,9 +20,11 @@ def run_file_back(path: str, after_s: float, dropped: int) -> Words:
 
 
 @finding("run_file_moved", "warning")
-def run_file_moved(what: str, remedy: str) -> Words:
-    """The run file was moved or deleted while it was written; all of the run is in the file that the finding names."""
-    return Words(what, remedy)
+def run_file_moved(path: str) -> Words:
+    """The run file was moved or deleted while it was written, which ended the run."""
+    return Words(
+        f"{path} was moved or deleted while the run wrote to it: the run ends", "leave the run file where it is until its end"
+    )
 
 
 @finding("samples_skipped", "warning")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from asyncli.analysis.bottleneck import Seen, instead_of_forecast
 from asyncli.analysis.cost import Costs, costs
-from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.drift import Drift, MetricName, drifts, in_words
 from asyncli.analysis.forecast import Forecast, forecast
-from asyncli.analysis.gaveway import Seen, instead_of_forecast
+from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold
 from asyncli.findings.cost import CALLED

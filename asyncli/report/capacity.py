@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
-from asyncli.analysis.gaveway import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.saturation import saturation
 from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
@@ -238,9 +238,10 @@ _CALLED = {
     "listen_queue": "its listen queue", "never_accepted": "it serves no more at a time", "refused": "it refused connects",
     "errors": "it answers with errors", "slow": "it became slow", "both_busy": "its CPUs", "memory": "its memory",
     "local_ports": "its ports", "beats": "asyncli was late", "ramp": "asyncli was late", "turn": "asyncli stood still",
-    "never_arrived": "what was sent never arrived", "retransmissions": "segments were lost", "server_ended": "it ended",
+    "never_arrived": "what was sent never arrived", "packets_lost": "segments were lost", "server_ended": "it ended",
     "preflight": "by its preflight it can carry no more",
-    "worker_crash": "a worker of it ended", "connect_timeout": "connects got no answer", "unknown": "nothing says it",
+    "worker_crash": "a worker of it ended", "worker_ended": "a worker of it ended", "connect_timeout": "connects got no answer",
+        "unknown": "nothing says it",
 }  # fmt: skip
 
 

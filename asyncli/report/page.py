@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncli import __version__
 from asyncli.analysis.cost import Cost
-from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.analysis.drift import MetricName, in_words
 from asyncli.analysis.forecast import RESERVE
+from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import RULE_OF_TIME as DIVERGENCE_RULE
 from asyncli.analysis.reconcile import agreement

@@ -10,20 +10,18 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis import deaths
+from asyncli.analysis.bottleneck import laid_to_limit
 from asyncli.analysis.cost import Cost, Residue
-from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import of_one_server
-from asyncli.analysis.gaveway import laid_to_limit
-from asyncli.analysis.heard import not_heard, unheard
-from asyncli.analysis.moments import SUSPENDED
-from asyncli.analysis.packets import sent_again
+from asyncli.analysis.losses import loss_findings
+from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.losses.recorded import SUSPENDED
+from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import company, cpus_taken
-from asyncli.analysis.silences import slow_answers, stalls
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram
@@ -251,8 +249,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             lost=whole.lost,
             reopened=whole.reopened,
             failed=sum(whole.failures.values()),
-            failures=deaths.counted(whole.failures),
-            deaths=deaths.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
+            failures=loss_findings.counted(whole.failures),
+            deaths=loss_findings.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
         ramp=RampPart(plan.asked_per_s, rate, _lateness(whole.ramp_lateness_us)),
         heartbeats=Heartbeats(
@@ -297,19 +295,19 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     summary.findings = _once(
         [
             verdict_of(judgement.verdict, judgement.why, RULE),
-            *_of_limits(outcomes),
+            *limit_findings(outcomes),
             *unreadable,
             *limits,
-            *deaths.failures(run, totals),
-            *deaths.deaths(known.diagnoses),
+            *loss_findings.failures(run, totals),
+            *loss_findings.lost(known.diagnoses),
             *disagreements,
             *company(run, totals),
             *cpus_taken(run),
-            *deaths.listen_queue(run),
+            *loss_findings.listen_queue(run),
             *sent_again(run),
             *stalls(run),
             *slow_answers(run),
-            *deaths.statuses(whole),
+            *loss_findings.statuses(whole),
             *not_heard(silent, totals, plan),
             *_of_the_file(run),
             *_few_of_each(run.findings),
@@ -353,7 +351,7 @@ def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return sorted(broken, key=lambda one: (one.crossed is None, not one.threshold.key.startswith("connections.")))
 
 
-def _of_limits(outcomes: list[Outcome]) -> list[Finding]:
+def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
     """What came of each limit of ``--fail-if``; one of which nothing can be said has not been kept."""
     found = []
     for one in outcomes:

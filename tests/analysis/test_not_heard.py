@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from synthetic_run import a_run
 
-from asyncli.analysis.heard import not_heard, unheard
+from asyncli.analysis.losses.slowness import not_heard, unheard
 from asyncli.analysis.totals import fold
 from asyncli.records import Deaths
 

@@ -14,7 +14,7 @@ import synthetic_run
 from synthetic_run import bare_run
 
 from asyncli.analysis.counts import CountsOverTime, Divergence, counts_over_time
-from asyncli.analysis.diagnosis import Diagnosis
+from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import (
     Reconciliation,
     agreement,

@@ -10,7 +10,7 @@ from synthetic_run import FIXED, GENERATOR, KERNEL_END, SERVER, a_run, bare_run
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.forecast import RESERVE, forecast
-from asyncli.analysis.witness import Witness
+from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.records import Phase, Sample
 from asyncli.run import Run
 from asyncli.topology import of_ours, sides
@@ -60,11 +60,11 @@ def test_while_an_agent_is_not_heard_nothing_is_said_of_the_server() -> None:
     seen = [there(second) for second in range(60) if not 20 <= second < 40]
     samples = sorted([*ours, *seen], key=lambda one: one.t_s)
     phases = [Phase("ramp", 0.0, 5.0), Phase("hold", 5.0, 60.0)]
-    said = Witness(bare_run((), phases, samples, ELSEWHERE)).about(22.0, 24.0, 10)
+    said = ServerEvidence(bare_run((), phases, samples, ELSEWHERE)).about(22.0, 24.0, 10)
     assert (said.gone, said.restarted, said.silent) == (False, False, False)
     # A look at the server's host that does not find them is another thing.
     looked = sorted([*samples, *(Sample(second + 0.1, {"kernel.tcp_tw": 0.0}) for second in range(20, 40))], key=lambda one: one.t_s)
-    said = Witness(bare_run((), phases, looked, ELSEWHERE)).about(22.0, 24.0, 10)
+    said = ServerEvidence(bare_run((), phases, looked, ELSEWHERE)).about(22.0, 24.0, 10)
     assert (said.restarted, said.silent) == (True, True)
 
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from synthetic_run import a_run, bare_run, spread
 
-from asyncli.analysis import deaths
-from asyncli.analysis.diagnosis import Diagnosis, diagnose
+from asyncli.analysis.losses import loss_findings
+from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import company, cpus_taken
 from asyncli.analysis.totals import Totals, fold
@@ -235,7 +235,7 @@ def said(cause: str, every: list[Deaths]) -> list[Finding]:
     plan = Plan(urls=("http://a/",), connections=1000, keepalive_s=1000.0)
     ticks = [(10.0 * place, Tick(second=10 * place, deaths={cause: one})) for place, one in enumerate(every, 1)]
     run = bare_run(ticks, plan=plan)
-    return deaths.deaths(diagnose(run, fold(run)))
+    return loss_findings.lost(diagnose(run, fold(run)))
 
 
 WIDE = range(10, 400)
@@ -265,21 +265,21 @@ def test_what_one_incident_did_by_several_causes_is_told_once() -> None:
     other = partial(Diagnosis, "reset", "lifetime", 3, "3 connections were reset by the server or on the way at age 9 s", "mend it", False, 7.0, 8.0)
     idle = reload("closed_idle", count=90, evidence="90 connections were closed by the server while idle: nginx was reloaded")
     reset = reload("reset", count=2, evidence="2 connections were reset by the server or on the way: nginx was reloaded")
-    (only,) = deaths.deaths([idle, reset])
+    (only,) = loss_findings.lost([idle, reset])
     assert (only.code, only.remedy) == ("lost_closed_idle", "do not")
     assert only.evidence == f"{idle.evidence}; with them 2 connections were reset by the server or on the way"
     # What another incident did by that cause has a finding of its own, and so has all that is no incident.
-    both = deaths.deaths([idle, other(incident=2), reset])
+    both = loss_findings.lost([idle, other(incident=2), reset])
     assert [finding.code for finding in both] == ["lost_closed_idle", "lost_reset"]
     assert both[0].evidence == only.evidence
     assert (both[1].evidence, both[1].remedy) == (other().evidence, "mend it")
-    assert [finding.code for finding in deaths.deaths([other(), msgspec.structs.replace(reset, incident=0)])] == ["lost_reset"]
+    assert [finding.code for finding in loss_findings.lost([other(), msgspec.structs.replace(reset, incident=0)])] == ["lost_reset"]
 
 
 def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
     of = Totals(whole=Tick(failures=dict.fromkeys(FAILURES, 1)))
     lost = [finding for cause in DEATHS for finding in said(cause, [Deaths(count=1)])]
-    for found, names in ((lost, DEATHS), (deaths.failures(bare_run(), of), FAILURES)):
+    for found, names in ((lost, DEATHS), (loss_findings.failures(bare_run(), of), FAILURES)):
         assert {finding.code.partition("_")[2] for finding in found} == set(names)
         assert len({finding.evidence for finding in found}) == len(names)
         assert all(finding.remedy for finding in found)
@@ -287,7 +287,7 @@ def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
 
 def test_the_most_frequent_cause_comes_first_and_what_did_not_occur_not_at_all() -> None:
     of = Totals(whole=Tick(failures={"refused": 1, "no_ports": 9, "other": 0}))
-    found = deaths.failures(bare_run(), of)
+    found = loss_findings.failures(bare_run(), of)
     assert [finding.code for finding in found] == ["failed_no_ports", "failed_refused"]
     assert [finding.evidence for finding in found] == [
         "9 connects found no free local port (no_ports)", "1 connect was refused (refused)",
@@ -296,7 +296,7 @@ def test_the_most_frequent_cause_comes_first_and_what_did_not_occur_not_at_all()
 
 def failures(ticks: Ticks, phases: list[Phase], samples: Sequence[Sample] = ()) -> list[Finding]:
     run = bare_run(ticks, phases, samples, plan=Plan(urls=("http://a/",), connections=1, connect_timeout_s=3.0))
-    return deaths.failures(run, fold(run))
+    return loss_findings.failures(run, fold(run))
 
 
 def test_attempts_that_fail_in_the_hold_say_when_and_that_the_loss_came_first() -> None:
@@ -335,8 +335,7 @@ def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_th
 
 def test_what_was_lost_with_a_host_is_said_of_that_host() -> None:
     of = totals(100, 200, {"generator_lost": 100})
-    host = Finding("host_lost", "error", "vm at 10.0.0.9 has said nothing for 20 s while it held 50 connections: they are...")
-    other = Finding("host_lost", "error", "vm at 10.0.0.10 has lost its Dask worker while it held 50 connections: they are...")
+    host, other = (Finding("host_lost", "error", "it is lost", fields={"host": f"vm at 10.0.0.{number}"}) for number in (9, 10))
     again = Finding(RESUMED, "warning", "the run was cut off in its hold, at 0:00:41, and resumed 2 min later; it holds on")
     for found, what in (
         ([host, again], "a client host (vm at 10.0.0.9)"),
@@ -347,7 +346,7 @@ def test_what_was_lost_with_a_host_is_said_of_that_host() -> None:
         judgement = judge(PLAN, of, saturated=False, complete=True, findings=found)
         assert (judgement.verdict, judgement.why) == ("invalid", f"asyncli itself lost 100 connections with {what.format('its')}")
         run = bare_run([(1.0, of.whole)], findings=found)
-        (finding,) = deaths.deaths(diagnose(run, fold(run)))
+        (finding,) = loss_findings.lost(diagnose(run, fold(run)))
         assert finding.evidence == "100 connections were lost with " + what.format("asyncli's")
         assert ("host_lost" in finding.remedy, "that process" in finding.remedy) == (bool(found), "own" in what)
 
@@ -362,9 +361,9 @@ def test_listen_queues_only_of_this_host() -> None:
     run = a_run(20_000)
     for sample in run.samples[10:]:
         sample.values["tcp.ListenOverflows"] += 40
-    found = deaths.listen_queue(run)
+    found = loss_findings.listen_queue(run)
     assert [(finding.code, finding.evidence[:3]) for finding in found] == [("listen_overflows", "40 ")]
-    assert deaths.listen_queue(msgspec.structs.replace(run, environment={"local": False})) == []
+    assert loss_findings.listen_queue(msgspec.structs.replace(run, environment={"local": False})) == []
 
 
 @pytest.mark.parametrize(("by", "local", "words"), [(9000, True, "others opened 9,000"), (-9000, False, "closed 9,000")])
@@ -421,8 +420,8 @@ def test_cpus_that_others_took(cores: dict[str, tuple[float, float]], local: boo
 
 
 def test_error_statuses() -> None:
-    assert deaths.statuses(Tick(by_status={200: 5, 301: 1})) == []
-    (finding,) = deaths.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
+    assert loss_findings.statuses(Tick(by_status={200: 5, 301: 1})) == []
+    (finding,) = loss_findings.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
     assert "2 x 404, 1 x 503" in finding.evidence
 
 
