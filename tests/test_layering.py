@@ -52,9 +52,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.client_lost": {
         "errors", "units", "experiments", "analysis.reconcile", "analysis.series", "analysis.totals", "lab", "store.reader",
     },
-    "experiments.cabled": {"errors", "records", "collect.kernel", "experiments", "lab"},
+    "experiments.netns_testbed": {"errors", "records", "units", "collect.kernel", "experiments", "lab"},
     "experiments.judging": {"experiments.record"},
-    "experiments.models_compared": {"experiments.judging", "experiments.record", "lab.models"},
+    "experiments.server_models_claims": {"experiments.judging", "experiments.record", "lab.models"},
     "experiments.cputime": {"collect.processes", "collect.procfs"},
     "experiments.bytes_client": {"engine.spread"},
     "experiments.record": {"records"},

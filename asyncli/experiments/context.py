@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from asyncli.analysis.benched import Benched, benched
 from asyncli.bench import Bench
 from asyncli.benchplan import BenchRun, build_bench_plan
-from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ServerTree
+from asyncli.collect.processes import ProcessesGoneError
 from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments.record import Round
 from asyncli.findings.experiment import left_out, round_failed
@@ -58,6 +59,21 @@ class Context:
         if not figures.get("usable", True):
             self.findings.append(round_failed(step, number + 1, figures["unusable"]))
 
+    def tell(self, number: int, step: str, words: str) -> None:
+        """Say what came of a step in round ``number``."""
+        self.say(f"round {number + 1} of {self.plan['rounds']}, {step}: {words}")
+
+    def found(self, code: str) -> bool:
+        """Whether a finding of this code has been made."""
+        return any(one.code == code for one in self.findings)
+
+    def met(self, server: LabServer, host: Environment | None = None) -> None:
+        """A server took part: keep its version, and what is known of the ``host``."""
+        if not self.environment:
+            facts: Environment = {"cpus": os.cpu_count(), "kernel": os.uname().release, "machine": os.uname().machine}
+            self.environment = {**(host or facts), "server": {}}
+        self.environment["server"][server.label] = {"version": server.version}
+
     async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> Benched:
         """A bench of a lab server by the keys of a bench's plan; the server's processes are those of its main process."""
         return benched(await self.bench_run(server, url, **values))
@@ -66,27 +82,8 @@ class Context:
         """The same, with its samples and whole histograms."""
         keys = {"urls": [url or server.url], "server_pid": server.pid, **values}
         run = await Bench(build_bench_plan([Layer("{key}", keys)]), label=server.label).run()
-        self.environment = self.environment or {**run.environment, "server": {}}
-        self.environment["server"][server.label] = {"version": server.version}
+        self.met(server, run.environment)
         return run
-
-
-class Spending:
-    """Seconds of CPU; 0 until they are known."""
-
-    spent_s = 0.0
-
-
-@contextlib.contextmanager
-def spending(pids: Sequence[int]) -> Iterator[Spending]:
-    """What ``pids`` and all their descendants spend inside, those that ended and were waited for too: known at its end."""
-    tree, ledger, found = ServerTree(pids), CpuLedger(), Spending()
-    begun_s = ledger.update(tree())
-    try:
-        yield found
-    finally:
-        with contextlib.suppress(ProcessesGoneError):
-            found.spent_s = ledger.update(tree()) - begun_s
 
 
 # Who was the limit is no failure: what is measured then is asyncli, and the claims on a server's speed say so.
