@@ -32,7 +32,7 @@ from asyncli.experiments.netns_testbed import (
     soak_words,
     suffix,
 )  # fmt: skip
-from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureTable, Round, row_of
+from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureTable, Round, Rounds
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.metrics import STATUS_ACTIVE
@@ -228,10 +228,11 @@ def figures_of(
     return found
 
 
-def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
     """Its table and picture, and its claims."""
+    rounds = Rounds(measured)
     by_step = {name: [one for one in rounds if one["step"] == name] for name in (_BEFORE, _BACK, _GONE, _END, "sum", "timeline")}
-    rows = [row_of(rounds, step, _COLUMNS) for step in (_BEFORE, _SILENT, _LOST, _AGAIN, _BACK, _GONE, _END)]
+    rows = [rounds.row(step, _COLUMNS) for step in (_BEFORE, _SILENT, _LOST, _AGAIN, _BACK, _GONE, _END)]
     table = FigureTable(
         "The cut",
         _COLUMNS,

@@ -17,10 +17,8 @@ from asyncli.experiments.record import (
     FigureRow,
     FigureTable,
     Round,
+    Rounds,
     bars,
-    median_of,
-    of_step,
-    row_of,
     span,
 )
 from asyncli.units import format_bytes, format_count
@@ -41,14 +39,15 @@ _STOPS = [
 ]  # fmt: skip
 
 
-def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
     """Its tables, its picture, and what it says of what was expected."""
-    met = [name for name in SHAPES if of_step(rounds, name, "asked")]
-    order = sorted(met, key=lambda name: median_of(rounds, name, "each") or math.inf)
+    rounds = Rounds(measured)
+    met = [name for name in SHAPES if rounds.of(name, "asked")]
+    order = sorted(met, key=lambda name: rounds.median(name, "each") or math.inf)
     cost = FigureTable(
         "What one more held connection takes, on the server's side",
         _COST,
-        [row_of(rounds, name, _COST, label=name) for name in order],
+        [rounds.row(name, _COST, label=name) for name in order],
         "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more: what the server's "
         "control group is charged for it, and its TCP socket where cgroup v1 leaves that out; without such a group, what the "
         "host takes for it, less asyncli's memory and the kernel's for asyncli's end. It is its processes' memory (PSS), the "
@@ -59,27 +58,27 @@ def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
     state = FigureTable(
         "What it was when it held them",
         _STATE,
-        [row_of(rounds, name, _STATE, label=name) for name in ("iterative", *order) if of_step(rounds, name, "asked")],
+        [rounds.row(name, _STATE, label=name) for name in ("iterative", *order) if rounds.of(name, "asked")],
         "Memory with none held: what is charged to its control group then, or where it had none its processes' (PSS); with all: "
         "of its processes alone (PSS). p99: of a heartbeat, from due to answered.",
     )
-    drawn = [name for name in order if median_of(rounds, name, "user") is not None]
+    drawn = [name for name in order if rounds.median(name, "user") is not None]
     charts = [_chart(rounds, drawn)] if drawn else []
     tables = [one for one in (cost, state, _stops_table(plan, rounds, order)) if one.rows]
     return Conclusions(tables, charts, [*_claims(rounds)])
 
 
-def _chart(rounds: list[Round], names: list[str]) -> Chart:
-    sockets = [median_of(rounds, name, "socket") for name in names]
+def _chart(rounds: Rounds, names: list[str]) -> Chart:
+    sockets = [rounds.median(name, "socket") for name in names]
     parts = [
-        bars("its processes", [median_of(rounds, name, "user") for name in names]),
+        bars("its processes", [rounds.median(name, "user") for name in names]),
         bars("kernel, both ends of the socket", [None if one is None else 2 * one for one in sockets]),
-        bars("in all on the server's side, with its place in a pool", [median_of(rounds, name, "each") for name in names]),
+        bars("in all on the server's side, with its place in a pool", [rounds.median(name, "each") for name in names]),
     ]
     return Chart("bars", "Memory of a held connection", "", "bytes a connection", parts, names)
 
 
-def _stops_table(plan: dict[str, Any], rounds: list[Round], order: list[str]) -> FigureTable:
+def _stops_table(plan: dict[str, Any], rounds: Rounds, order: list[str]) -> FigureTable:
     limit = plan["limit_mib"] * MIB
     rows, reasons = [], []
     for name in order:
@@ -92,8 +91,8 @@ def _stops_table(plan: dict[str, Any], rounds: list[Round], order: list[str]) ->
             "least": [stop.least for stop in memories if stop.least is not None],
             "memory": [stop.number for stop in memories],
             "most": [stop.most for stop in memories if stop.most is not None],
-            "cut": of_step(rounds, name, "cut"),
-            "held_most": of_step(rounds, f"{name}, pushed", "most"),
+            "cut": rounds.of(name, "cut"),
+            "held_most": rounds.of(f"{name}, pushed", "most"),
         }
         for key, word in (("descriptors", "descriptors"), ("ids", "ids")):
             values[key] = [stop.number for ladder in ladders for stop in ladder if stop.words.startswith(word)]
@@ -114,7 +113,7 @@ def _stops_table(plan: dict[str, Any], rounds: list[Round], order: list[str]) ->
     )
 
 
-def _claims(rounds: list[Round]) -> Iterator[Claim]:
+def _claims(rounds: Rounds) -> Iterator[Claim]:
     yield from _tenth(rounds)
     yield from _sockets(rounds)
     yield from _touched(rounds)
@@ -124,7 +123,7 @@ def _claims(rounds: list[Round]) -> Iterator[Claim]:
         yield from _pushed(rounds, name)
 
 
-def _between(rounds: list[Round], name: str) -> Interval | None:
+def _between(rounds: Rounds, name: str) -> Interval | None:
     """Where what a connection takes in all may lie, by the intervals of all rounds' slopes; None where it is not sure."""
     known = [
         (one["each"] - one["own_half"], one["each"] + one["own_half"]) for one in rounds if one["step"] == name and sure(one)
@@ -139,7 +138,7 @@ def _by(one: Interval, other: Interval) -> Interval:
 _TENTH = 0.1
 
 
-def _tenth(rounds: list[Round]) -> Iterator[Claim]:
+def _tenth(rounds: Rounds) -> Iterator[Claim]:
     known = {name: both for name in SHAPES if (both := _between(rounds, name)) is not None}
     for kind in ("process", "thread"):
         pairs = {
@@ -170,11 +169,11 @@ _SLOPES = "By the 95% intervals of the slopes."
 _ENOUGH_SOCKETS = 5_000
 
 
-def _sockets(rounds: list[Round]) -> Iterator[Claim]:
+def _sockets(rounds: Rounds) -> Iterator[Claim]:
     ends = {
-        name: (median_of(rounds, name, "kernel"), median_of(rounds, name, "kernel_half") or 0.0)
+        name: (rounds.median(name, "kernel"), rounds.median(name, "kernel_half") or 0.0)
         for name in SHAPES
-        if (median_of(rounds, name, "held") or 0.0) >= _ENOUGH_SOCKETS
+        if (rounds.median(name, "held") or 0.0) >= _ENOUGH_SOCKETS
     }
     # With a wider interval it is of other programs' files as well.
     known = {name: Interval(end - half, end + half) for name, (end, half) in ends.items() if end and half <= 0.1 * end}
@@ -192,7 +191,7 @@ def _sockets(rounds: list[Round]) -> Iterator[Claim]:
     yield claimed(claim, [ClaimCase(words, apart.below(WORTH))], f"less than {WORTH:g} times", more=_SLOPES.removesuffix("."))
 
 
-def _touched(rounds: list[Round]) -> Iterator[Claim]:
+def _touched(rounds: Rounds) -> Iterator[Claim]:
     takes = [
         (one["own"], one.get("own_half") or 0.0, one["stack_bytes"])
         for one in rounds
@@ -216,7 +215,7 @@ def _touched(rounds: list[Round]) -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def _more_than_a_thread(rounds: list[Round]) -> Iterator[Claim]:
+def _more_than_a_thread(rounds: Rounds) -> Iterator[Claim]:
     process, thread = _between(rounds, "fork"), _between(rounds, "thread")
     if process and thread:
         known = _by(process, thread)
@@ -229,7 +228,7 @@ def _more_than_a_thread(rounds: list[Round]) -> Iterator[Claim]:
 _WAITING = {"heartbeat_timeout", "connect_timeout"}
 
 
-def _one_at_a_time(rounds: list[Round]) -> Iterator[Claim]:
+def _one_at_a_time(rounds: Rounds) -> Iterator[Claim]:
     of_it = [one for one in rounds if one["step"] == "iterative" and one.get("held") is not None]
     if of_it:
         others = {cause for one in of_it for cause in one.get("causes") or ()}
@@ -250,7 +249,7 @@ def _one_at_a_time(rounds: list[Round]) -> Iterator[Claim]:
 _RECKONED = (0.8, 1.25)
 
 
-def _pushed(rounds: list[Round], name: str) -> Iterator[Claim]:
+def _pushed(rounds: Rounds, name: str) -> Iterator[Claim]:
     of_it = [one for one in rounds if one["step"] == f"{name}, pushed"]
     if not of_it:
         return

@@ -46,10 +46,8 @@ from asyncli.experiments.record import (
     Conclusions,
     FigureTable,
     Round,
+    Rounds,
     bars,
-    median_of,
-    of_step,
-    rows_of,
     turned,
     usable,
 )
@@ -222,9 +220,9 @@ _UNREAD_COLUMNS = [
 ]  # fmt: skip
 
 
-def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
     """Its tables and pictures, and what it says of the source's claims."""
-    rounds = usable(rounds)
+    rounds = usable(measured)
     tables = [*_page_tables(plan, rounds), *_inner_tables(plan, rounds)]
     return Conclusions(tables, [*_charts(plan, rounds)], [*judge(plan, rounds)])
 
@@ -242,9 +240,9 @@ _CAPTIONS = {
 }
 
 
-def _page_tables(plan: dict[str, Any], rounds: list[Round]) -> Iterator[FigureTable]:
+def _page_tables(plan: dict[str, Any], rounds: Rounds) -> Iterator[FigureTable]:
     for page in PAGES:
-        ways = [way for way in WAYS if of_step(rounds, step_of(page, way), "duration_s")]
+        ways = [way for way in WAYS if rounds.of(step_of(page, way), "duration_s")]
         labels = {step_of(page, way): way_label(plan, way) for way in ways}
         source = {step_of(*key): figures for key, figures in _SOURCE.items()}
         out = [way for way in (Way.TEN, Way.ONE) if way not in ways and too_long(plan, page, way)]
@@ -253,10 +251,10 @@ def _page_tables(plan: dict[str, Any], rounds: list[Round]) -> Iterator[FigureTa
         )
         if any(one["step"].startswith(f"{page}: ") for one in rounds):
             title = f"{plan['responses']:,} answers, {page_label(plan, page)}"
-            yield FigureTable(title, _COLUMNS, rows_of(rounds, labels, _COLUMNS, source), _CAPTIONS[page] + left_out)
+            yield FigureTable(title, _COLUMNS, rounds.rows(labels, _COLUMNS, source), _CAPTIONS[page] + left_out)
 
 
-def _inner_tables(plan: dict[str, Any], rounds: list[Round]) -> Iterator[FigureTable]:
+def _inner_tables(plan: dict[str, Any], rounds: Rounds) -> Iterator[FigureTable]:
     on_the_wire = {
         step_of(page, way): f"{way_label(plan, way)}, {page_label(plan, page)}"
         for page in PAGES
@@ -290,18 +288,18 @@ def _inner_tables(plan: dict[str, Any], rounds: list[Round]) -> Iterator[FigureT
             "of Ethernet 1,460 B); how often a receive window closed, because the client had not read what was there.",
         ),
     ):
-        if rows := rows_of(rounds, {str(step): label for step, label in labels.items()}, columns):
+        if rows := rounds.rows({str(step): label for step, label in labels.items()}, columns):
             yield FigureTable(title, columns, rows, caption)
 
 
-def _charts(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Chart]:
+def _charts(plan: dict[str, Any], rounds: Rounds) -> Iterator[Chart]:
     many = f"{plan['responses']:,} answers"
     for key, title, unit in (
         ("duration_s", f"How long {many} take", "seconds"),
         ("cpu_s", f"What {many} cost the client", "seconds of CPU"),
     ):
         lines = [
-            bars(page_label(plan, page), [median_of(rounds, step_of(page, way), key) for way in WAYS]) for page in PAGES
+            bars(page_label(plan, page), [rounds.median(step_of(page, way), key) for way in WAYS]) for page in PAGES
         ]
         if lines := [line for line in lines if line.ys]:
             yield Chart("bars", title, "", unit, lines, [way_label(plan, way) for way in WAYS])

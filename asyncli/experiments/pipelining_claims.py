@@ -18,7 +18,7 @@ from asyncli.experiments.judging import (
     judge_each,
     together,
 )
-from asyncli.experiments.record import Claim, Round, by_round, of_step, ratio, span
+from asyncli.experiments.record import Claim, Rounds, span
 
 
 class Way(StrEnum):
@@ -122,7 +122,7 @@ def order_label(step: str) -> str:
     return "one pipeline" if step == OtherStep.PIPELINED else f"{BEHIND + 1} connections"
 
 
-def judge(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
+def judge(plan: dict[str, Any], rounds: Rounds) -> Iterator[Claim]:
     """The source's claims, of rounds that are usable."""
     yield from _faster(plan, rounds)
     yield from _whose_gain(plan, rounds)
@@ -134,17 +134,17 @@ def judge(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
     yield from _sent_again(rounds)
 
 
-def _ratios(plan: dict[str, Any], rounds: list[Round], way: Way, other: Way, key: str) -> dict[str, Interval]:
+def _ratios(plan: dict[str, Any], rounds: Rounds, way: Way, other: Way, key: str) -> dict[str, Interval]:
     """One way by another, round by round, on each page where both were measured."""
-    pairs = {page_label(plan, page): ratio(rounds, step_of(page, way), step_of(page, other), key) for page in PAGES}
+    pairs = {page_label(plan, page): rounds.ratio(step_of(page, way), step_of(page, other), key) for page in PAGES}
     return intervals(pairs)
 
 
-def _figures(plan: dict[str, Any], rounds: list[Round], way: Way, key: str) -> dict[str, Interval]:
-    return intervals({page_label(plan, page): of_step(rounds, step_of(page, way), key) for page in PAGES})
+def _figures(plan: dict[str, Any], rounds: Rounds, way: Way, key: str) -> dict[str, Interval]:
+    return intervals({page_label(plan, page): rounds.of(step_of(page, way), key) for page in PAGES})
 
 
-def _faster(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
+def _faster(plan: dict[str, Any], rounds: Rounds) -> Iterator[Claim]:
     for way, name, theirs in ((Way.THREADS, "threads", "5"), (Way.TASKS, "asynchronous tasks", "12 and more")):
         if times := _ratios(plan, rounds, way, Way.MANY, "duration_s"):
             yield claimed(
@@ -154,14 +154,14 @@ def _faster(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
             )  # fmt: skip
 
 
-def _whose_gain(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
+def _whose_gain(plan: dict[str, Any], rounds: Rounds) -> Iterator[Claim]:
     """The gain over threads is a product: of another client (threads by one at a time), and of pipelines (one at a time by them).
 
     The second is the larger where one at a time takes longer than the geometric mean of the two others.
     """
     cases = []
     for page in PAGES:
-        many, kept, threads = (by_round(rounds, step_of(page, way), "duration_s") for way in (Way.MANY, Way.KEPT, Way.THREADS))
+        many, kept, threads = (rounds.by_round(step_of(page, way), "duration_s") for way in (Way.MANY, Way.KEPT, Way.THREADS))
         whole = [at for at in kept if many.get(at) and threads.get(at)]
         if whole:
             share = interval([kept[at] / math.sqrt(many[at] * threads[at]) for at in whole])
@@ -184,7 +184,7 @@ def _whose_gain(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
 _LOW, _FULL = 0.5, 0.9
 
 
-def _low_cpu(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
+def _low_cpu(plan: dict[str, Any], rounds: Rounds) -> Iterator[Claim]:
     cases = []
     others = {
         way: (_ratios(plan, rounds, Way.MANY, way, "cpu_s"), _figures(plan, rounds, way, "cores"))
@@ -213,7 +213,7 @@ def _low_cpu(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
 _NEARLY = 1.25
 
 
-def _a_few_do(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
+def _a_few_do(plan: dict[str, Any], rounds: Rounds) -> Iterator[Claim]:
     ten, one = (_ratios(plan, rounds, way, Way.MANY, "duration_s") for way in (Way.TEN, Way.ONE))
     if ten:
         many = connections_of(plan, Way.TEN)
@@ -225,8 +225,8 @@ def _a_few_do(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
         )  # fmt: skip
 
 
-def _head_of_line(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
-    first, apart = by_round(rounds, OtherStep.PIPELINED, "first_behind_ms"), by_round(rounds, OtherStep.APART, "last_behind_ms")
+def _head_of_line(plan: dict[str, Any], rounds: Rounds) -> Iterator[Claim]:
+    first, apart = rounds.by_round(OtherStep.PIPELINED, "first_behind_ms"), rounds.by_round(OtherStep.APART, "last_behind_ms")
     both = [at for at in first if at in apart]
     if not both:
         return
@@ -248,8 +248,8 @@ def _head_of_line(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def _limits_cut(rounds: list[Round]) -> Iterator[Claim]:
-    cut, free = by_round(rounds, OtherStep.CUT, "resent"), by_round(rounds, OtherStep.UNLIMITED, "resent")
+def _limits_cut(rounds: Rounds) -> Iterator[Claim]:
+    cut, free = rounds.by_round(OtherStep.CUT, "resent"), rounds.by_round(OtherStep.UNLIMITED, "resent")
     if not cut:
         return
 
@@ -261,11 +261,11 @@ def _limits_cut(rounds: list[Round]) -> Iterator[Claim]:
 
     words = (
         f"With keepalive_requests {LIMIT} and pipelines {TOO_DEEP} deep, {span([*cut.values()], ',.0f')} of "
-        f"{span(of_step(rounds, OtherStep.CUT, 'total'), ',.0f')} requests had to be asked again"
+        f"{span(rounds.of(OtherStep.CUT, 'total'), ',.0f')} requests had to be asked again"
     )
     if free:
         words += f", {span([*free.values()], ',.0f')} without a limit"
-    if fitting := of_step(rounds, OtherStep.FITTING, "resent"):
+    if fitting := rounds.of(OtherStep.FITTING, "resent"):
         words += f", {span(fitting, ',.0f')} in pipelines as deep as the limit"
     yield claimed(
         "Servers' limits of requests a connection cut pipelines midway.", [ClaimCase(words, in_every_round(map(more, cut)))],
@@ -277,19 +277,19 @@ def _limits_cut(rounds: list[Round]) -> Iterator[Claim]:
 _SHARED = 1.5
 
 
-def _on_the_wire(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
+def _on_the_wire(plan: dict[str, Any], rounds: Rounds) -> Iterator[Claim]:
     if fewer := _figures(plan, rounds, Way.MANY, "segments_each"):
-        kept = [one for page in PAGES for one in of_step(rounds, step_of(page, Way.KEPT), "segments_each")]
+        kept = [one for page in PAGES for one in rounds.of(step_of(page, Way.KEPT), "segments_each")]
         yield claimed(
             "In a pipeline several requests and answers share a TCP segment.", judge_each(fewer, below=_SHARED),
             f"below {_SHARED} segments an answer, each page by itself",
             lead="Segments an answer, requests, answers and acknowledgements together: ",
             more=f"One at a time {span(kept)}" if kept else "",
         )  # fmt: skip
-    if closed := of_step(rounds, OtherStep.UNREAD, "window_closed"):
-        sent = [one / 1000 for one in of_step(rounds, OtherStep.UNREAD, "before_bytes")]
+    if closed := rounds.of(OtherStep.UNREAD, "window_closed"):
+        sent = [one / 1000 for one in rounds.of(OtherStep.UNREAD, "before_bytes")]
         words = f"Unread, it closed after {span(sent, ',.0f')} kB" if any(closed) else "It did not"
-        read = [one for page in PAGES for one in of_step(rounds, step_of(page, Way.MANY), "window_closed")]
+        read = [one for page in PAGES for one in rounds.of(step_of(page, Way.MANY), "window_closed")]
         if read:
             words += f"; in the {plan['connections']} pipelines, which are read at once, {span(read, ',.0f')} times a run"
         yield claimed(
@@ -298,10 +298,10 @@ def _on_the_wire(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
         )  # fmt: skip
 
 
-def _sent_again(rounds: list[Round]) -> Iterator[Claim]:
+def _sent_again(rounds: Rounds) -> Iterator[Claim]:
     pairs = []
     for page in PAGES:
-        burst, single = (by_round(rounds, step_of(page, way), "retransmitted") for way in (Way.MANY, Way.KEPT))
+        burst, single = (rounds.by_round(step_of(page, way), "retransmitted") for way in (Way.MANY, Way.KEPT))
         pairs += [(burst[at], single[at]) for at in burst if at in single]
     if not pairs:
         return

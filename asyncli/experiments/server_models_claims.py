@@ -16,13 +16,9 @@ from asyncli.experiments.record import (
     FigureRow,
     FigureTable,
     Round,
+    Rounds,
     Unit,
     bars,
-    by_round,
-    median_of,
-    of_step,
-    ratio,
-    row_of,
     turned,
 )  # fmt: skip
 from asyncli.lab.models import MODELS
@@ -92,8 +88,9 @@ _HOW = (
 )
 
 
-def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
     """Its tables and pictures, and what it says of the source's claims."""
+    rounds = Rounds(measured)
     middle = [at(plan, model) for model in MODELS]
     order = sorted((cell for cell in middle if _cpu(rounds, cell) is not None), key=lambda cell: _cpu(rounds, cell) or 0.0)
     clients = many_words(middle[0].processes).capitalize()
@@ -120,18 +117,18 @@ def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
     return Conclusions(tables, charts, _claims(plan, rounds))
 
 
-def _cpu(rounds: list[Round], cell: ModelLoad) -> float | None:
-    return median_of(rounds, cell.step, "cpu_us")
+def _cpu(rounds: Rounds, cell: ModelLoad) -> float | None:
+    return rounds.median(cell.step, "cpu_us")
 
 
-def _ranking(rounds: list[Round], order: list[ModelLoad]) -> FigureTable:
+def _ranking(rounds: Rounds, order: list[ModelLoad]) -> FigureTable:
     columns = [
         Column("rank", "rank"), Column("theirs", "the source's"), Column("cpu_us", "CPU", "us"),
         Column("user_us", "user", "us"), Column("system_us", "system", "us"),
     ]  # fmt: skip
     rows = []
     for cell in order:
-        row = row_of(rounds, cell.step, columns, label=WORDS[cell.model])
+        row = rounds.row(cell.step, columns, label=WORDS[cell.model])
         row.values |= {"rank": _ranks(rounds, cell, order), "theirs": [_RANKS[cell.model]] if cell.model in _RANKS else []}
         rows.append(row)
     where = ""
@@ -141,23 +138,23 @@ def _ranking(rounds: list[Round], order: list[ModelLoad]) -> FigureTable:
     return FigureTable(f"The models by CPU time a connection{where}", columns, rows, _HOW)
 
 
-def _ranks(rounds: list[Round], cell: ModelLoad, order: list[ModelLoad]) -> list[float]:
+def _ranks(rounds: Rounds, cell: ModelLoad, order: list[ModelLoad]) -> list[float]:
     """Its rank in each round among the source's six, as the source ranks them."""
     if cell.model not in _RANKS:
         return []
-    others = [by_round(rounds, one.step, "cpu_us") for one in order if one.model in _RANKS and one != cell]
-    mine = by_round(rounds, cell.step, "cpu_us")
+    others = [rounds.by_round(one.step, "cpu_us") for one in order if one.model in _RANKS and one != cell]
+    mine = rounds.by_round(cell.step, "cpu_us")
     return [1.0 + sum(other.get(number, math.inf) < cpu_us for other in others) for number, cpu_us in mine.items()]
 
 
-def _loads(plan: dict[str, Any], rounds: list[Round]) -> FigureTable:
+def _loads(plan: dict[str, Any], rounds: Rounds) -> FigureTable:
     """The source's own table, of the runs as they were made."""
     columns = [
         Column("processes", "clients"), Column("user_s", "user CPU", "s"),
         Column("system_s", "system CPU", "s"), Column("cpu_s", "both", "s"), Column("loops", "loops"),
     ]  # fmt: skip
     every = [at(plan, model, processes=many) for model in MODELS for many in plan["processes"]]
-    rows = [row_of(rounds, cell.step, columns, label=cell.model) for cell in every if _cpu(rounds, cell) is not None]
+    rows = [rounds.row(cell.step, columns, label=cell.model) for cell in every if _cpu(rounds, cell) is not None]
     caption = "Clients are processes, loops the connections that each makes: as many as cost the server about the same CPU time."
     title = f"In the source's terms: client processes, the server's CPU time, {every[0].size:,} bytes"
     return FigureTable(title, columns, rows, caption)
@@ -165,7 +162,7 @@ def _loads(plan: dict[str, Any], rounds: list[Round]) -> FigureTable:
 
 def _by_axis(
     title: str,
-    rounds: list[Round],
+    rounds: Rounds,
     axis: dict[str, list[ModelLoad]],
     caption: str,
     figure: str = "cpu_us",
@@ -176,16 +173,16 @@ def _by_axis(
     values: dict[str, dict[str, list[float]]] = {}
     for number, of_models in enumerate(axis.values()):
         for cell in of_models:
-            values.setdefault(WORDS[cell.model], {})[str(number)] = of_step(rounds, cell.step, figure)
+            values.setdefault(WORDS[cell.model], {})[str(number)] = rounds.of(cell.step, figure)
     return FigureTable(title, columns, [FigureRow(label, row) for label, row in values.items() if any(row.values())], caption)
 
 
-def _bars(rounds: list[Round], order: list[ModelLoad]) -> Chart:
+def _bars(rounds: Rounds, order: list[ModelLoad]) -> Chart:
     """User and system time; both in one where they are not told apart."""
 
     def of(label: str, key: str, *, apart: bool) -> ChartLine:
-        mine = [bool(of_step(rounds, cell.step, "user_us")) is apart for cell in order]
-        return bars(label, [median_of(rounds, cell.step, key) if it else None for cell, it in zip(order, mine, strict=True)])
+        mine = [bool(rounds.of(cell.step, "user_us")) is apart for cell in order]
+        return bars(label, [rounds.median(cell.step, key) if it else None for cell, it in zip(order, mine, strict=True)])
 
     lines = [of("user", "user_us", apart=True), of("system", "system_us", apart=True)]
     if (both := of("both, not told apart", "cpu_us", apart=False)).ys:
@@ -194,7 +191,7 @@ def _bars(rounds: list[Round], order: list[ModelLoad]) -> Chart:
     return Chart("bars", "The server's CPU time a connection", "", "us a connection", lines, categories)
 
 
-def _pool_lines(plan: dict[str, Any], rounds: list[Round]) -> Chart:
+def _pool_lines(plan: dict[str, Any], rounds: Rounds) -> Chart:
     lines = []
     for model in POOLS:
         found = {float(pool): _cpu(rounds, at(plan, model, pool=pool)) for pool in sorted(plan["pools"])}
@@ -204,7 +201,7 @@ def _pool_lines(plan: dict[str, Any], rounds: list[Round]) -> Chart:
     return Chart("lines", title, "members of the pool", "us of CPU a connection", [line for line in lines if line.ys])
 
 
-def _process_bars(plan: dict[str, Any], rounds: list[Round]) -> Chart:
+def _process_bars(plan: dict[str, Any], rounds: Rounds) -> Chart:
     known = {many: [_cpu(rounds, at(plan, model, processes=many)) for model in MODELS] for many in plan["processes"]}
     there = [number for number in range(len(MODELS)) if any(values[number] is not None for values in known.values())]
     lines = [bars(many_words(many), [values[number] for number in there]) for many, values in known.items()]
@@ -212,7 +209,7 @@ def _process_bars(plan: dict[str, Any], rounds: list[Round]) -> Chart:
     return Chart("bars", "More clients", "", "us of CPU a connection", lines, categories)
 
 
-def _claims(plan: dict[str, Any], rounds: list[Round]) -> list[Claim]:
+def _claims(plan: dict[str, Any], rounds: Rounds) -> list[Claim]:
     """The source's order, neighbour by neighbour, each judged under every number of client processes."""
     iterative, *dearer, fork = _BY_COST
     return [
@@ -232,7 +229,7 @@ def _claims(plan: dict[str, Any], rounds: list[Round]) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _dearer(plan: dict[str, Any], rounds: list[Round], claim: str, pairs: list[tuple[str, str]]) -> Iterator[Claim]:
+def _dearer(plan: dict[str, Any], rounds: Rounds, claim: str, pairs: list[tuple[str, str]]) -> Iterator[Claim]:
     """That the first of each pair costs more than the second. Where a model is missing, it might be the one that decides.
 
     Each pair is judged by itself, and the one that decides is shown: the least of several that scatter alike would lie below all
@@ -256,11 +253,11 @@ def _weight(known: Interval) -> tuple[int, float]:
     return (False, None, True).index(known.above(WORTH)), known.low
 
 
-def _ratio(rounds: list[Round], one: ModelLoad, other: ModelLoad) -> list[float]:
-    return ratio(rounds, one.step, other.step, "cpu_us")
+def _ratio(rounds: Rounds, one: ModelLoad, other: ModelLoad) -> list[float]:
+    return rounds.ratio(one.step, other.step, "cpu_us")
 
 
-def _pools_equal(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
+def _pools_equal(plan: dict[str, Any], rounds: Rounds) -> Iterator[Claim]:
     pair = ("thread-queue", "thread-pool")
     found = intervals({many: _ratio(rounds, *(at(plan, model, many) for model in pair)) for many in plan["processes"]})
     if not found:
@@ -276,7 +273,7 @@ def _pools_equal(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
     yield claimed(claim, more, f"above {WORTH:g}, {each}", lead=lead)
 
 
-def _pools_grow(plan: dict[str, Any], rounds: list[Round]) -> Iterator[Claim]:
+def _pools_grow(plan: dict[str, Any], rounds: Rounds) -> Iterator[Claim]:
     """By the whole axis, and by the part of it on which there is a member for every client already."""
     processes, large = at(plan, POOLS[0]).processes, max(plan["pools"])
     enough = min((pool for pool in plan["pools"] if pool >= processes), default=large)

@@ -22,9 +22,8 @@ from asyncli.experiments.record import (
     FigureRow,
     FigureTable,
     Round,
+    Rounds,
     bars,
-    median_of,
-    row_of,
     turned,
     usable,
 )
@@ -219,9 +218,9 @@ async def _count_calls(context: Context, setup: str, way: str) -> None:
     context.say(f"{step_of(setup, way)}: {all_calls:,} system calls for {total:,} requests")
 
 
-def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
     """Its tables and pictures, and what they say of the source's claims."""
-    rounds = usable(rounds)
+    rounds = usable(measured)
     setups = [one for one in SETUPS if any(each["step"] in (step_of(one, SHORT), step_of(one, KEPT)) for each in rounds)]
     steps = [step_of(setup, way) for setup in setups for way in WAYS]
     of_apache = [one for one in steps if not one.startswith(NGINX)]
@@ -243,11 +242,11 @@ def _table(
     title: str,
     columns: list[Column],
     steps: Iterable[str],
-    rounds: list[Round],
+    rounds: Rounds,
     caption: str,
     source: dict[str, dict[str, float]] | None = None,
 ) -> FigureTable:
-    return FigureTable(title, columns, [row_of(rounds, step, columns, (source or {}).get(step)) for step in steps], caption)
+    return FigureTable(title, columns, [rounds.row(step, columns, (source or {}).get(step)) for step in steps], caption)
 
 
 def _how(plan: dict[str, Any]) -> str:
@@ -256,13 +255,13 @@ def _how(plan: dict[str, Any]) -> str:
     return f"{plan['connections']} connections at a time. {children}"
 
 
-def _busy(rounds: list[Round]) -> str:
+def _busy(rounds: Rounds) -> str:
     """Where asyncli was the limit, in words."""
     found = sorted(limited(rounds))
     return f" asyncli itself was the limit of {'; '.join(found)}: the server can do more." if found else ""
 
 
-def _calls_table(rounds: list[Round], setup: str) -> FigureTable:
+def _calls_table(rounds: Rounds, setup: str) -> FigureTable:
     """The most frequent system calls, and those that the source has."""
     counted = {way: _calls_of(rounds, step_of(setup, way)) for way in WAYS}
     most = {name: max(one.get(name, 0.0) for one in counted.values()) for one in counted.values() for name in one}
@@ -276,7 +275,7 @@ def _calls_table(rounds: list[Round], setup: str) -> FigureTable:
     return FigureTable(f"System calls for each request: {setup}", _CALLS_COLUMNS, rows, caption)
 
 
-def _calls_of(rounds: list[Round], step: str) -> dict[str, float]:
+def _calls_of(rounds: Rounds, step: str) -> dict[str, float]:
     """Calls for each request by name, and ``all`` of them; empty where none were counted."""
     for one in rounds:
         if one["step"] == step + CALLS and one.get("calls") and one.get("requests"):
@@ -285,13 +284,13 @@ def _calls_of(rounds: list[Round], step: str) -> dict[str, float]:
     return {}
 
 
-def _charts(rounds: list[Round], setups: Sequence[str]) -> Iterator[Chart]:
+def _charts(rounds: Rounds, setups: Sequence[str]) -> Iterator[Chart]:
     for key, title, unit in (("per_s", "Throughput", "requests a second"), ("server_us", "The server's CPU", "µs a request")):
-        lines = [bars(way, [median_of(rounds, step_of(setup, way), key) for setup in setups]) for way in WAYS]
+        lines = [bars(way, [rounds.median(step_of(setup, way), key) for setup in setups]) for way in WAYS]
         yield Chart("bars", title, "", unit, [one for one in lines if one.ys], list(setups))
     quantiles = {"p50": "p50_ms", "p99": "p99_ms", "p99.9": "p999_ms", "max": "max_ms"}
     shown = [step_of(FULL, SHORT), *(step_of(setup, KEPT) for setup in (FULL, TWO, FEW))]
-    lines = [bars(step, [median_of(rounds, step, key) for key in quantiles.values()]) for step in shown]
+    lines = [bars(step, [rounds.median(step, key) for key in quantiles.values()]) for step in shown]
     caption = "With few children half the connections wait for one; else there is a child for each."
     yield Chart("bars", "The tail", "", "latency, ms", [one for one in lines if one.ys], list(quantiles), caption)
     # A chart tells seven lines apart; with two ports Apache has the same processes as with one.
@@ -302,7 +301,7 @@ def _charts(rounds: list[Round], setups: Sequence[str]) -> Iterator[Chart]:
     )  # fmt: skip
 
 
-def _over_time(rounds: list[Round], step: str) -> ChartLine:
+def _over_time(rounds: Rounds, step: str) -> ChartLine:
     by_second: dict[int, list[float]] = {}
     for one in rounds:
         if one["step"] == step:

@@ -16,7 +16,7 @@ from asyncli.experiments.judging import (
     limited,
     together,
 )
-from asyncli.experiments.record import Claim, Round, ratio, span
+from asyncli.experiments.record import Claim, Rounds, span
 
 #: setup -> the lab's server for it. Few: a child for two connections. Two ports: as the first, with a port for its status page,
 #: for which the children accept under a lock.
@@ -38,15 +38,15 @@ def step_of(setup: str, way: str) -> str:
     return f"{setup}, {way}"
 
 
-def _by_short(rounds: list[Round], key: str, suffix: str = "") -> dict[str, Interval]:
+def _by_short(rounds: Rounds, key: str, suffix: str = "") -> dict[str, Interval]:
     """Kept alive by short in the same round, of each setup of which that was measured."""
-    return intervals({one: ratio(rounds, step_of(one, KEPT) + suffix, step_of(one, SHORT) + suffix, key) for one in SETUPS})
+    return intervals({one: rounds.ratio(step_of(one, KEPT) + suffix, step_of(one, SHORT) + suffix, key) for one in SETUPS})
 
 
 _MORE_RULE, _LESS_RULE = f"above {WORTH:g} times", f"below {LESS:.3f} times"
 
 
-def judge(rounds: list[Round]) -> Iterator[Claim]:
+def judge(rounds: Rounds) -> Iterator[Claim]:
     """The source's, each judged on kept alive by short in the same round, of every setup that was measured."""
     # The speed of a setup of which asyncli was the limit is not the server's; what a request cost the server is.
     busy = limited(rounds)
@@ -95,20 +95,20 @@ def judge(rounds: list[Round]) -> Iterator[Claim]:
     yield from _why_the_tail(rounds)
 
 
-def _io(rounds: list[Round]) -> dict[str, Interval]:
+def _io(rounds: Rounds) -> dict[str, Interval]:
     """Each measure of I/O by itself; and each setup."""
     kinds = {"wire_bytes": "bytes above TCP", "segments": "TCP segments", "io_calls": "read and write calls"}
     found = {words: _by_short(rounds, key) for key, words in kinds.items()}
     return {f"{setup}, {words}": of[setup] for setup in SETUPS for words, of in found.items() if setup in of}
 
 
-def _disk(rounds: list[Round]) -> str:
+def _disk(rounds: Rounds) -> str:
     disk = [value for one in rounds if (value := one.get("disk_bytes")) is not None]
     found = f"Of the disk at most {max(disk):.1f} bytes a request" if disk else "Of the disk nothing is known"
     return f"{found}. Bytes above TCP are without its headers and handshakes"
 
 
-def _why_the_tail(rounds: list[Round]) -> Iterator[Claim]:
+def _why_the_tail(rounds: Rounds) -> Iterator[Claim]:
     """Not the source's: what its tail is made of, and whether that is as much as Little's law foretold."""
     few = step_of(FEW, KEPT)
     cases = []
@@ -129,7 +129,7 @@ def _why_the_tail(rounds: list[Round]) -> Iterator[Claim]:
         (FEW, "p99.9 is {} times that with a child for each"),
         (TWO, "with a second port, for which children accept in turns under a lock, it is {} times"),
     ):
-        if ratios := ratio(rounds, step_of(setup, KEPT), step_of(FULL, KEPT), "p999_ms"):
+        if ratios := rounds.ratio(step_of(setup, KEPT), step_of(FULL, KEPT), "p999_ms"):
             known = interval(ratios)
             cases.append(ClaimCase(words.format(known.words(WORTH)), known.above(WORTH), (known,)))
     source = (

@@ -30,7 +30,7 @@ from asyncli.experiments.netns_testbed import (
     soak_words,
     suffix,
 )  # fmt: skip
-from asyncli.experiments.record import Claim, Column, Conclusions, FigureTable, Round, row_of
+from asyncli.experiments.record import Claim, Column, Conclusions, FigureTable, Round, Rounds
 from asyncli.experiments.soak_ladder import as_ms, own_cost
 from asyncli.findings.experiment import slots
 from asyncli.lab import child
@@ -225,26 +225,27 @@ def _cost(run: Run, on: dict[str, Any], end_s: float, charges: list[Sample], soc
     }
 
 
-def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
     """Its tables, and what it says of the source's claims."""
+    rounds = Rounds(measured)
     phases = FigureTable(
         "The three phases",
         _COLUMNS,
-        [row_of(rounds, one, _COLUMNS, _SOURCE[one]) for one in (_IDLE, _STARTED, _ON)],
+        [rounds.row(one, _COLUMNS, _SOURCE[one]) for one in (_IDLE, _STARTED, _ON)],
         "This host is server, both clients and the cable: free and used count both ends of each connection and asyncli's "
         "processes. Active counts the agent's poller. Used: net of buffers and cache.",
     )
     cost = FigureTable(
         "What one connection takes",
         _COST,
-        [row_of(rounds, "cost", _COST, _COST_SOURCE, "here")],
+        [rounds.row("cost", _COST, _COST_SOURCE, "here")],
         "By connections: all of it, slots and what is fixed included, as the source reckons. One more: a slope with its 95 % "
         "interval. The server's host: what nginx's control group is charged, and its end's TCP socket where that is not; "
         "without a group all that this host takes, less the clients' ends and asyncli's memory; the source's "
         "is used memory by connections.",
     )
     steps = [*dict.fromkeys(one["step"] for one in rounds if one["step"].startswith("client-")), _ON]
-    counts = FigureTable("The clients, and both as one run", _COUNTS, [row_of(rounds, one, _COUNTS) for one in steps])
+    counts = FigureTable("The clients, and both as one run", _COUNTS, [rounds.row(one, _COUNTS) for one in steps])
     on = [one for one in rounds if one["step"] == _ON]
     cost_rounds = [one for one in rounds if one["step"] == "cost"]
     return Conclusions([phases, cost, counts], [], [*_held_claims(on), *_cost_claims(on, cost_rounds)])

@@ -18,10 +18,8 @@ from asyncli.experiments.record import (
     Conclusions,
     FigureTable,
     Round,
+    Rounds,
     bars,
-    of_step,
-    ratio,
-    row_of,
     span,
     turned,
     usable,
@@ -93,10 +91,10 @@ async def _counts(backend: LabNginx) -> tuple[int, int]:
     return int(counts[STATUS_ACCEPTS]), int(counts[STATUS_REQUESTS])
 
 
-def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
     """Its table, and what it says of the source's claims."""
-    rounds = usable(rounds)
-    rows = [row_of(rounds, step, _COLUMNS, _SOURCE.get(step), f"keep-alive {step}") for step in _STEPS]
+    rounds = usable(measured)
+    rows = [rounds.row(step, _COLUMNS, _SOURCE.get(step), f"keep-alive {step}") for step in _STEPS]
     caption = "One nginx worker as the proxy, two backends of one worker each, all on this host."
     if busy := sorted(limited(rounds)):
         caption += f" asyncli itself was the limit of keep-alive {'; '.join(busy)}: the proxy can do more."
@@ -106,7 +104,7 @@ def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
     return Conclusions([table], [chart], [*_claims(rounds)])
 
 
-def _claims(rounds: list[Round]) -> Iterator[Claim]:
+def _claims(rounds: Rounds) -> Iterator[Claim]:
     yield from _carries(
         rounds, "Keep-alive to the backends more than doubles what a proxy carries.", _FEW, "off", 2,
         "times the requests a second of none; the source had 2.33 times",
@@ -122,9 +120,9 @@ def _claims(rounds: list[Round]) -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def _carries(rounds: list[Round], claim: str, step: str, other: str, bound: float, words: str) -> Iterator[Claim]:
+def _carries(rounds: Rounds, claim: str, step: str, other: str, bound: float, words: str) -> Iterator[Claim]:
     """That ``step`` carries more than ``bound`` times what ``other`` does."""
-    if gains := ratio(rounds, step, other, "per_s"):
+    if gains := rounds.ratio(step, other, "per_s"):
         known = interval(gains)
         cases = [ClaimCase(f"{known.words(bound)} {words}", known.above(bound), (known,))]
         if busy := sorted(limited(rounds) & {step, other}):
@@ -134,10 +132,10 @@ def _carries(rounds: list[Round], claim: str, step: str, other: str, bound: floa
         yield claimed(claim, cases, f"above {bound:g} times", more="" if cases else words)
 
 
-def _serves_as_many(rounds: list[Round]) -> Iterator[Claim]:
+def _serves_as_many(rounds: Rounds) -> Iterator[Claim]:
     cases = []
     for step, idle in ((_FEW, 32), (_FEW_ROOMY, 128)):
-        if each := of_step(rounds, step, "each"):
+        if each := rounds.of(step, "each"):
             words = f"{span(each, '.1f')} requests a connection with room for {idle} idle ones in the proxy"
             cases.append(ClaimCase(words, in_every_round(_NEARLY_FULL <= one <= 100 for one in each)))
     if cases:

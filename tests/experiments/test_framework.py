@@ -36,9 +36,7 @@ from asyncli.experiments.record import (
     FigureTable,
     Record,
     Round,
-    of_step,
-    ratio,
-    row_of,
+    Rounds,
     span,
 )
 from asyncli.experiments.run import run
@@ -46,15 +44,15 @@ from asyncli.records import Asked, Ended, Tick
 from asyncli.report.experiment import print_experiment
 from asyncli.report.experiment_page import page
 
-ROUNDS: list[Round] = [
+ROUNDS = Rounds([
     {"step": "off", "round": 0, "per_s": 100.0}, {"step": "on", "round": 0, "per_s": 210.0},
     {"step": "off", "round": 1, "per_s": 200.0}, {"step": "on", "round": 1, "per_s": 400.0}, {"step": "on", "round": 2, "per_s": None},
-]  # fmt: skip
+])  # fmt: skip
 COLUMNS = [Column("per_s", "requests/s", "/s"), Column("never", "never measured", "ms")]
 
 
 def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
-    rows = [row_of(rounds, "off", COLUMNS, {"per_s": 21_203.0}), row_of(rounds, "on", COLUMNS, label="switched on")]
+    rows = [Rounds(rounds).row("off", COLUMNS, {"per_s": 21_203.0}), Rounds(rounds).row("on", COLUMNS, label="switched on")]
     charts = [
         Chart("bars", "Throughput", "", "requests a second", [ChartLine("here", [0.0, 1.0], [150.0, 305.0])], ["off", "on"]),
         Chart("lines", "Memory", "s", "MB", [ChartLine("off", [0.0, 1.0], [1.0, 2.0]), ChartLine("on", [0.0, 1.0], [1.0, 4.0])]),
@@ -87,8 +85,8 @@ def text_of(record: Record, width: int = 140) -> str:
 
 
 def test_figures_of_rounds() -> None:
-    assert of_step(ROUNDS, "on", "per_s") == [210.0, 400.0]
-    assert ratio(ROUNDS, "on", "off", "per_s") == [2.1, 2.0]
+    assert ROUNDS.of("on", "per_s") == [210.0, 400.0]
+    assert ROUNDS.ratio("on", "off", "per_s") == [2.1, 2.0]
     assert span([2.1, 2.0]) == "2.00 to 2.10"
     assert span([2.0, 2.001]) == "2.00"
     assert FigureRow("x", {"a": [1.0, 9.0, 2.0]}).median("a") == 2.0

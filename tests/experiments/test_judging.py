@@ -25,7 +25,7 @@ from asyncli.experiments.judging import (
     together,
     verdict,
 )
-from asyncli.experiments.record import Claim, Round, by_round, ratio, turned, usable
+from asyncli.experiments.record import Claim, Round, Rounds, turned, usable
 from asyncli.experiments.server_models_claims import cells
 
 # As docs/experiments.md has it: repeats of one step scatter by 5 to 15 %.
@@ -220,8 +220,8 @@ def test_figures_are_paired_by_round_and_not_by_place() -> None:
         {"step": "on", "round": 1, "per_s": 30.0}, {"step": "on", "round": 2, "per_s": 40.0}, {"step": "off", "round": 0, "per_s": 1.0},
         {"step": "off", "round": 2, "per_s": 20.0}, {"step": "off", "round": 1, "per_s": None},
     ]  # fmt: skip
-    assert by_round(made, "on", "per_s") == {1: 30.0, 2: 40.0}
-    assert ratio(made, "on", "off", "per_s") == [2.0]
+    assert Rounds(made).by_round("on", "per_s") == {1: 30.0, 2: 40.0}
+    assert Rounds(made).ratio("on", "off", "per_s") == [2.0]
 
 
 def test_a_round_that_failed_is_none_to_compare() -> None:
