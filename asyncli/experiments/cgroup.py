@@ -7,15 +7,12 @@ import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from asyncli.collect.groups import Group, memory_group
 from asyncli.errors import HostError
+from asyncli.experiments.context import Context, why_and_remedy
 from asyncli.findings.experiment import no_group
 from asyncli.lab import LabServer, child
-
-if TYPE_CHECKING:
-    from asyncli.experiments.context import Context
 
 # A process that was killed leaves its group once its parent has waited for it.
 _EMPTY_S = 5.0
@@ -83,9 +80,8 @@ async def counted(context: Context, server: LabServer) -> AsyncIterator[OwnGroup
         try:
             group = await stack.enter_async_context(own_group())
         except HostError as error:
-            why, _, remedy = str(error).partition("; ")
             if not context.found(no_group.code):
-                context.findings.append(no_group(why, remedy))
+                context.findings.append(no_group(*why_and_remedy(error)))
         stack.push_async_callback(server.stop)
         with group.inside() if group is not None else contextlib.nullcontext():
             await server.start()

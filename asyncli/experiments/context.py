@@ -49,8 +49,7 @@ class Context:
             raise
         except (AsyncliError, ProcessesGoneError) as error:
             self._left_out.add(server)
-            why, _, remedy = str(error).partition("; ")
-            self.findings.append(left_out(what, why, remedy))
+            self.findings.append(left_out(what, *why_and_remedy(error)))
             self.say(f"{what} is left out: {error}")
 
     def add(self, step: str, number: int, **figures: Any) -> None:
@@ -84,6 +83,12 @@ class Context:
         run = await Bench(build_bench_plan([Layer("{key}", keys)]), label=server.label).run()
         self.met(server, run.environment)
         return run
+
+
+def why_and_remedy(error: Exception) -> tuple[str, str]:
+    """The two parts of an error's message: what is wrong, and how to mend it."""
+    why, _, remedy = str(error).partition("; ")
+    return why, remedy
 
 
 # Who was the limit is no failure: what is measured then is asyncli, and the claims on a server's speed say so.

@@ -94,8 +94,8 @@ def _stops_table(plan: dict[str, Any], rounds: Rounds, order: list[str]) -> Figu
             "cut": rounds.of(name, "cut"),
             "held_most": rounds.of(f"{name}, pushed", "most"),
         }
-        for key, word in (("descriptors", "descriptors"), ("ids", "ids")):
-            values[key] = [stop.number for ladder in ladders for stop in ladder if stop.words.startswith(word)]
+        for kind in ("descriptors", "ids"):
+            values[kind] = [stop.number for ladder in ladders for stop in ladder if stop.kind == kind]
         if firsts:
             reasons.append(f"{name} by {statistics.mode(stop.words for stop in firsts)}")
         else:

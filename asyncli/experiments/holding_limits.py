@@ -85,9 +85,10 @@ def sure(one: Round) -> bool:
 
 
 class HoldingLimit(NamedTuple):
-    """So many connections, and what ends there, in words; with an interval where it has one."""
+    """So many connections, and what ends there, of its kind and in words; with an interval where it has one."""
 
     number: float
+    kind: Literal["memory", "descriptors", "ids", "maps"]
     words: str
     least: float | None = None
     most: float | None = None
@@ -102,8 +103,9 @@ def memory_stop(one: Round, limit_bytes: float) -> HoldingLimit | None:
     fixed = one["start"] - (one["workers"] * one["member"] if one.get("member") is not None else 0.0)
     room = limit_bytes - max(0.0, fixed)
     if room <= 0:
-        return HoldingLimit(0.0, "memory, all of which its start takes", 0.0, 0.0)
-    return HoldingLimit(math.floor(room / each), "memory", math.floor(room / (each + half)), math.floor(room / (each - half)))
+        return HoldingLimit(0.0, "memory", "memory, all of which its start takes", 0.0, 0.0)
+    least, most = (math.floor(room / one_takes) for one_takes in (each + half, each - half))
+    return HoldingLimit(math.floor(room / each), "memory", "memory", least, most)
 
 
 def aimed(shape: Shape, one: Round, limit_bytes: float, free_bytes: float) -> int:
@@ -140,15 +142,16 @@ def stops(shape: Shape, one: Round, limit_bytes: float) -> list[HoldingLimit]:
         words = (
             "descriptors of its one process" if count == 1 else f"descriptors of its {count} processes (more of them hold more)"
         )
-        found.append(HoldingLimit(one["nofile"] * count, words))
+        found.append(HoldingLimit(one["nofile"] * count, "descriptors", words))
     if shape.holds != "event":
         ids = [number for number in (one.get("pid_max"), one.get("threads_max")) if number]
         if ids:
             members = "processes" if shape.holds == "process" else "threads"
-            found.append(HoldingLimit(min(ids), f"ids for {members} (kernel.pid_max)"))
+            found.append(HoldingLimit(min(ids), "ids", f"ids for {members} (kernel.pid_max)"))
     if shape.holds == "thread" and one.get("map_max"):
         # A stack and its guard page.
-        found.append(HoldingLimit(one["map_max"] // 2, "memory maps of one process (vm.max_map_count): two for each thread"))
+        words = "memory maps of one process (vm.max_map_count): two for each thread"
+        found.append(HoldingLimit(one["map_max"] // 2, "maps", words))
     return sorted((stop for stop in found if stop is not None), key=lambda stop: stop.number)
 
 

@@ -10,7 +10,7 @@ from asyncli.engine.spread import Spread
 from asyncli.environment import read_environment
 from asyncli.errors import HostError, PeerError
 from asyncli.experiments import Experiment
-from asyncli.experiments.context import Context
+from asyncli.experiments.context import Context, why_and_remedy
 from asyncli.experiments.cputime import CpuTime, ServerCpu
 from asyncli.experiments.server_models_claims import POOLS, WORDS, ModelLoad, cells, conclude
 from asyncli.findings.experiment import cell_failed
@@ -42,8 +42,7 @@ async def _run(context: Context) -> None:
                     except PeerError as error:
                         # This load is too much for it, others need not be.
                         failed.add(cell)
-                        why, _, remedy = str(error).partition("; ")
-                        context.findings.append(cell_failed(cell.words(), why, remedy))
+                        context.findings.append(cell_failed(cell.words(), *why_and_remedy(error)))
 
 
 async def _measure(context: Context, cell: ModelLoad, number: int, loops: dict[ModelLoad, int]) -> None:
