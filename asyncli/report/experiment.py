@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from asyncli.experiments.record import VERDICTS, Record, Row, Table, Unit
+from asyncli.experiments.record import VERDICTS, FigureRow, FigureTable, Record, Unit
 from asyncli.records import Finding
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
 from asyncli.report.words import digits
@@ -41,7 +41,7 @@ def heading(label: str, unit: Unit) -> str:
     return f"{label}, {unit}" if unit in ("ms", "us", "s", "cores") and unit not in label.split() else label
 
 
-def cell(row: Row, key: str, unit: Unit) -> tuple[str, str]:
+def cell(row: FigureRow, key: str, unit: Unit) -> tuple[str, str]:
     """The median, and from which to which value it was met; "–" where nothing was measured."""
     values = row.values.get(key) or []
     if not values:
@@ -107,7 +107,7 @@ _BOUNDLESS = 10_000
 class _Fitting:
     """A table; where it is too wide, its rows one below the other, a figure a line."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: FigureTable) -> None:
         self._table = table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
@@ -118,7 +118,7 @@ class _Fitting:
         yield from [grid] if wide else _stacked(self._table)
 
 
-def _grid(table: Table) -> RenderableType:
+def _grid(table: FigureTable) -> RenderableType:
     from rich import box
     from rich.table import Table as Grid
     from rich.text import Text
@@ -140,7 +140,7 @@ def _grid(table: Table) -> RenderableType:
     return grid
 
 
-def _stacked(table: Table) -> Iterable[RenderableType]:
+def _stacked(table: FigureTable) -> Iterable[RenderableType]:
     from rich.text import Text
 
     columns = table.told

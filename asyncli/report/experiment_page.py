@@ -6,7 +6,7 @@ from typing import Any
 
 from asyncli import __version__
 from asyncli.experiments.record import VERDICTS, Chart, Record
-from asyncli.experiments.record import Table as Figures
+from asyncli.experiments.record import FigureTable as Figures
 from asyncli.report.charts import NARROW, WIDE, NothingToDraw
 from asyncli.report.experiment import amount, cell, heading, server_labels
 from asyncli.report.page import Figure, Table, fill

@@ -26,7 +26,7 @@ from asyncli.app import rest
 from asyncli.app.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
 from asyncli.errors import HostError, PreflightError, StoreError
-from asyncli.experiments.confined import MemoryGroup
+from asyncli.experiments.cgroup import own_group
 from asyncli.lab.builtin import LabBuiltin
 from asyncli.lab.models import LabModel
 from asyncli.lab.nginx import LabNginx
@@ -91,7 +91,7 @@ async def test_a_server_that_is_killed_for_memory_and_stays_away(tmp_path: Path,
     monkeypatch.setattr(rest, "REST_S", 0.5)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            group = await stack.enter_async_context(MemoryGroup(40 << 20))
+            group = await stack.enter_async_context(own_group(40 << 20))
         except HostError:
             pytest.skip("no memory control group can be made here")
         server = LabBuiltin(connections=50_000, workers=1)

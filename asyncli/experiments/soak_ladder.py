@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.cost import Cost, costs
+from asyncli.analysis.cost import Cost, Costs, costs
 from asyncli.analysis.totals import fold
 from asyncli.app.recorder import NoObserver
 from asyncli.app.soak import KnownServer, Soak
@@ -135,10 +135,11 @@ async def _recorded(server: LabServer, plan: Plan, watcher: NoObserver, tell: Ca
 def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, Any]:
     """What a soak says of its server, bytes by the cost's names, each with the half of its 95 % interval. Pure.
 
-    ``own``: all that one more connection takes on the server's side: the slope of what its control group is charged
-    (``charge``), and its TCP socket where that is not; without a group what the host takes, less asyncli's memory and the
-    kernel's for asyncli's end. ``socket``: the kernel's objects for an end, where they are known to ± 10 %; other programs'
-    are in the same caches. ``rest``: what of it is neither the server's own memory nor its socket.
+    ``own``: all that one more connection takes on the server's side (:func:`own_cost`); ``charge``: the part of it that its
+    control group is charged.
+
+    ``socket``: the kernel's objects for an end, where they are known to ± 10 %; other programs' are in the same
+    caches. ``rest``: what of it is neither the server's own memory nor its socket.
     """
     run, samples, charges = climbed
     seen = msgspec.structs.replace(run, samples=samples)
@@ -149,7 +150,7 @@ def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, A
         "lost": totals.whole.lost,
         "failed": sum(totals.whole.failures.values()),
         "causes": {name: dead.count for name, dead in totals.whole.deaths.items()} | totals.whole.failures,
-        "p99_ms": _ms(totals.whole.latency_us.quantile(0.99)),
+        "p99_ms": as_ms(totals.whole.latency_us.quantile(0.99)),
         "processes": seen.series(SERVER_PROCESSES).last(until_s=end),
         "threads": seen.series(SERVER_THREADS).last(until_s=end),
         "idle_bytes": seen.series(SERVER_PSS_BYTES).last(until_s=start),
@@ -157,25 +158,38 @@ def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, A
         "charged_bytes": charges[0].values[SERVER_PSS_BYTES] if charges else None,
         "beat_us": _beat_us(run, samples),
     }
-    for key, one in (("user", cost.server_user), ("kernel", cost.kernel), ("host", cost.host_total)):
+    charge = slope(run, charges) if charges else None
+    for key, one in (("user", cost.server_user), ("kernel", cost.kernel), ("host", cost.host_total), ("charge", charge)):
         found[key] = one and one.bytes_per_connection
         found[f"{key}_half"] = one and one.half_width
-    found |= {"charge": None, "charge_half": None, "socket": None, "rest": None}
-    if charges:
-        charge = slope(run, charges)
-        socket = None if sockets_charged else slope(run, tcp_of_an_end(samples))
-        found |= {"charge": charge and charge.bytes_per_connection, "charge_half": charge and charge.half_width}
-        parts = [one for one in (charge, socket) if one is not None]
-        whole = len(parts) == (1 if sockets_charged else 2)
-        found["own"] = sum(one.bytes_per_connection for one in parts) if whole else None
-        found["own_half"] = sum(one.half_width for one in parts) if whole else None
-    else:
-        found |= _own(cost.host_total, cost.kernel, cost.generator_user)
-    if cost.kernel is not None and cost.kernel.half_width <= _KNOWN * cost.kernel.bytes_per_connection:
-        found["socket"] = cost.kernel.bytes_per_connection
-    known = [found[key] for key in ("own", "user", "socket")]
-    found["rest"] = known[0] - known[1] - known[2] if None not in known else None
+    found |= own_cost(run, cost, charges, samples, sockets_charged=sockets_charged)
+    known_well = cost.kernel is not None and cost.kernel.half_width <= _KNOWN * cost.kernel.bytes_per_connection
+    found["socket"] = found["kernel"] if known_well else None
+    parts = [found[key] for key in ("own", "user", "socket")]
+    found["rest"] = parts[0] - parts[1] - parts[2] if None not in parts else None
     return found
+
+
+def own_cost(
+    run: Run, cost: Costs, charges: Sequence[Sample], samples: Sequence[Sample], *, sockets_charged: bool, clients: int = 1
+) -> dict[str, float | None]:
+    """``own``, bytes that one more connection takes on the server's side; ``own_half``, half of its interval; None if unknown.
+
+    What the server's control group is charged (``charges``), and its TCP socket where that is not; without a group what the host
+    takes, less the clients' memory and the kernel's for their end. Of several ``clients`` one was sampled.
+    """
+    if charges:
+        parts = [(slope(run, charges), 1), *([] if sockets_charged else [(slope(run, _tcp_of_an_end(samples)), 1)])]
+    else:
+        parts = [(cost.host_total, 1), (cost.kernel, -1), (cost.generator_user, -clients)]
+    known = [(one, times) for one, times in parts if one is not None]
+    if len(known) < len(parts):
+        return {"own": None, "own_half": None}
+    # Their errors may go together, so they are added as they are.
+    return {
+        "own": sum(times * one.bytes_per_connection for one, times in known),
+        "own_half": sum(abs(times) * one.half_width for one, times in known),
+    }
 
 
 def slope(run: Run, samples: Sequence[Sample]) -> Cost | None:
@@ -183,21 +197,13 @@ def slope(run: Run, samples: Sequence[Sample]) -> Cost | None:
     return costs(msgspec.structs.replace(run, samples=samples)).server_user
 
 
-def tcp_of_an_end(samples: Sequence[Sample]) -> list[Sample]:
+def _tcp_of_an_end(samples: Sequence[Sample]) -> list[Sample]:
     """The TCP sockets of the host, of which a connection has one at either end."""
     tcp = series(samples, f"{KERNEL_SLAB}TCP")
     return [Sample(t_s, {SERVER_PSS_BYTES: value / 2}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]
 
 
-def _own(host: Cost | None, kernel: Cost | None, generator: Cost | None) -> dict[str, float | None]:
-    if host is None or kernel is None or generator is None:
-        return {"own": None, "own_half": None}
-    value = host.bytes_per_connection - kernel.bytes_per_connection - generator.bytes_per_connection
-    # Their errors may go together, so they are added as they are.
-    return {"own": value, "own_half": host.half_width + kernel.half_width + generator.half_width}
-
-
-def _ms(microseconds: float | None) -> float | None:
+def as_ms(microseconds: float | None) -> float | None:
     return None if microseconds is None else microseconds / 1e3
 
 
@@ -222,10 +228,7 @@ class _Push(NoObserver):
     """Looks for the moment at which a server takes no more, and stops the soak there."""
 
     def __init__(self, used: Callable[[], int]) -> None:
-        self.most = self.used_at_most = 0
-        self.lost = self.failed = 0
-        self.causes: dict[str, int] = {}
-        self.at_s: float | None = None
+        self.found: dict[str, Any] = {"most": 0, "used_at_most": 0, "lost": 0, "failed": 0, "causes": {}, "stopped": False}
         self.stop: Callable[[], None] = lambda: None
         self._used = used
         self._draining = False
@@ -236,20 +239,20 @@ class _Push(NoObserver):
     def tick(self, t_s: float, tick: Tick) -> None:
         if self._draining:
             return
+        found = self.found
         # A connection that waits in the listen queue is open at our end, and its first heartbeat unanswered.
         served = tick.held - tick.awaiting
-        if served > self.most:
-            self.most, self.used_at_most = served, self._used()
-        self.lost += tick.lost
-        self.failed += sum(tick.failures.values())
+        if served > found["most"]:
+            found["most"], found["used_at_most"] = served, self._used()
+        found["lost"] += tick.lost
+        found["failed"] += sum(tick.failures.values())
         for cause, count in (*((name, dead.count) for name, dead in tick.deaths.items()), *tick.failures.items()):
-            self.causes[cause] = self.causes.get(cause, 0) + count
-        if self.lost + self.failed >= max(_LOST, _LOST_SHARE * self.most):
-            if self.at_s is None:
-                self.at_s = t_s
-            else:
+            found["causes"][cause] = found["causes"].get(cause, 0) + count
+        if found["lost"] + found["failed"] >= max(_LOST, _LOST_SHARE * found["most"]):
+            if found["stopped"]:
                 # One second more, for what comes of it.
                 self.stop()
+            found["stopped"] = True
 
 
 async def push(server: LabServer, plan: Plan, used: Callable[[], int], within_s: float) -> dict[str, Any]:
@@ -258,24 +261,11 @@ async def push(server: LabServer, plan: Plan, used: Callable[[], int], within_s:
     ``used``: bytes of the server's memory now.
     """
     watcher = _Push(used)
-    loop = asyncio.get_running_loop()
-    timer: asyncio.TimerHandle | None = None
+    with contextlib.ExitStack() as stack:
 
-    def tell(soak: Soak) -> None:
-        nonlocal timer
-        watcher.stop = soak.stop
-        timer = loop.call_later(within_s, soak.stop)
+        def tell(soak: Soak) -> None:
+            watcher.stop = soak.stop
+            stack.callback(asyncio.get_running_loop().call_later(within_s, soak.stop).cancel)
 
-    try:
         await _recorded(server, plan, watcher, tell)
-    finally:
-        if timer is not None:
-            timer.cancel()
-    return {
-        "most": watcher.most,
-        "used_at_most": watcher.used_at_most,
-        "lost": watcher.lost,
-        "failed": watcher.failed,
-        "causes": watcher.causes,
-        "stopped": watcher.at_s is not None,
-    }
+    return watcher.found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import secrets
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any, Self
 
 from asyncli.collect.kernel import read_counters
 from asyncli.errors import EngineError
-from asyncli.experiments.confined import MemoryGroup, counted
+from asyncli.experiments.cgroup import OwnGroup, counted
 from asyncli.experiments.context import Context
 from asyncli.findings.experiment import slots
 from asyncli.lab import child
@@ -26,6 +25,7 @@ from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
 from asyncli.metrics import HOST_FREE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES
 from asyncli.records import Finding, Sample
+from asyncli.units import parse_duration
 
 #: The source's addresses.
 SERVER, CLIENTS = "server", ("client .9", "client .10")
@@ -139,58 +139,56 @@ class Programs:
 async def in_rounds(context: Context, label: str, measure: Callable[[Context, int, Path], Awaitable[None]]) -> None:
     """Each round of ``measure``, told as ``label``: its number, and the folder for its run files."""
     with contextlib.ExitStack() as stack:
-        folder = context.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncli-cabled-")))
+        folder = context.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncli-testbed-")))
         for number in range(context.plan["rounds"]):
             if context.wanted("nginx"):
                 with context.step("nginx", label):
                     await measure(context, number, folder)
 
 
-@contextlib.asynccontextmanager
-async def serving(context: Context, network: Network, most: int, keepalive_s: float) -> AsyncIterator[tuple[LabNginx, Charges]]:
-    """nginx with the source's settings on the server's host, cut for ``most``, in a control group of its own that is read.
-
-    This thread is on that host until the end of the block.
-    """
-    nginx = LabNginx(most, 80, keepalive_s, network.address(SERVER), keepalive_timeout_s=_KEEPALIVE_TIMEOUT_S)
-    with network.inside(SERVER):
-        async with contextlib.AsyncExitStack() as stack:
-            group = await counted(context, stack)
-            stack.push_async_callback(nginx.stop)
-            with group.inside() if group is not None else contextlib.nullcontext():
-                await nginx.start()
-            facts = {"cpus": os.cpu_count(), "kernel": os.uname().release, "machine": os.uname().machine}
-            context.environment = {**facts, "server": {nginx.label: {"version": nginx.version}}}
-            async with Charges(group) as charges:
-                yield nginx, charges
-
-
 class Charges:
-    """What a control group is charged, once a second until the end of the block; nothing of no group."""
+    """What nginx's control group is charged, once a second; nothing of no group."""
 
-    def __init__(self, group: MemoryGroup | None) -> None:
-        self._group = group
+    def __init__(self, group: OwnGroup | None) -> None:
         #: By instants of this host's monotonic clock, under the name of the server's memory: its line is fitted as that is.
         self.samples: list[Sample] = []
         #: Whether accepted sockets are in it.
         self.with_sockets = group is None or group.charges_sockets
-        self._task: asyncio.Task[None] | None = None
+        self._group = group
 
-    async def __aenter__(self) -> Self:
-        if self._group is not None:
-            self._task = asyncio.create_task(self._read(self._group), name="the reader of nginx's control group")
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-    async def _read(self, group: MemoryGroup) -> None:
-        while True:
-            self.samples.append(Sample(time.monotonic(), {SERVER_PSS_BYTES: float(group.held_bytes)}))
+    async def read(self) -> None:
+        """Until it is cancelled."""
+        while self._group is not None:
+            self.samples.append(Sample(time.monotonic(), {SERVER_PSS_BYTES: float(self._group.held_bytes)}))
             await asyncio.sleep(1.0)
+
+
+@contextlib.asynccontextmanager
+async def serving(context: Context, network: Network, most: int) -> AsyncIterator[tuple[LabNginx, Charges]]:
+    """nginx with the source's settings on the server's host, cut for ``most``, in a control group of its own that is read.
+
+    This thread is on that host until the end of the block.
+    """
+    address, keepalive_s = network.address(SERVER), parse_duration(context.plan["keepalive"])
+    nginx = LabNginx(most, 80, keepalive_s, address, keepalive_timeout_s=_KEEPALIVE_TIMEOUT_S)
+    with network.inside(SERVER):
+        async with counted(context, nginx) as group:
+            context.met(nginx)
+            charges = Charges(group)
+            reading = asyncio.create_task(charges.read(), name="the reader of nginx's control group")
+            try:
+                yield nginx, charges
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+
+def soak_words(plan: dict[str, Any], nginx: LabNginx, connections: int, file: Path) -> list[str]:
+    """The command line of a soak by an experiment's plan."""
+    return [
+        "soak", nginx.url, "-c", str(connections), "-k", plan["keepalive"], "--ramp", f"10/{10_000 / plan['rate']:g}ms",
+        "--hold", plan["duration"], "--baseline", plan["baseline"], "--residue", plan["baseline"], "--out", str(file.absolute()),
+    ]  # fmt: skip
 
 
 def slots_of(nginx: LabNginx) -> Finding:
