@@ -72,7 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": {"benchplan", "records", "engine", "collect", "preflight", "environment"},
     "cli": {
         "asyncli", "agent", "cluster.link", "errors", "secret_variables", "text", "units", "plan", "benchplan", "records", "preflight", "session", "bench", "lab", "store.reader",
-        "store.claim", "store.head", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments",
+        "store.lock", "store.run_index", "store.follow", "store.resume", "store.writer", "report", "analysis.benched", "analysis.capacity", "analysis.compare", "capacity", "environment", "experiments",
     },
     # Python's and the notebook's entry, beside the command line's.
     "notebook": {"plan", "report"},

@@ -40,7 +40,7 @@ def command(
     from asyncli.cli.places import printing, require_files, require_folder, write_file, write_folder
     from asyncli.report.analyses import analyse
     from asyncli.report.summary import summarise
-    from asyncli.store.claim import is_claimed
+    from asyncli.store.lock import is_locked
     from asyncli.store.reader import read_run
 
     path = Path(run)
@@ -62,7 +62,7 @@ def command(
             print_report(summary, Console(highlight=False), path, verbose=verbose)
             if not read.complete:
                 goes_on = f"It goes on: a process writes it. 'asyncli watch {path}' looks on."
-                print(goes_on if is_claimed(path) else "No process writes it: it was killed, or came to no end.")
+                print(goes_on if is_locked(path) else "No process writes it: it was killed, or came to no end.")
         return 0
     if json_file is not None:
         from asyncli.report.jsonout import to_json

@@ -23,7 +23,7 @@ from asyncli.errors import StoreError
 from asyncli.findings.runfile import run_file_back, run_file_moved, run_file_trouble
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store import moving
-from asyncli.store.claim import claim
+from asyncli.store.lock import lock
 from asyncli.store.schema import APPLICATION_ID, FIELDS, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
 from asyncli.text import plain
 
@@ -378,7 +378,7 @@ class RunWriter:
         """Where that fails (no descriptor, no rights) it is tried with each commit, and records wait meanwhile."""
         self._connection = _open(self.path)
         with contextlib.suppress(BlockingIOError):
-            self._claimed = claim(self.path)
+            self._claimed = lock(self.path)
         self._shut = False
 
     def _let_go(self) -> None:
@@ -420,7 +420,7 @@ def _mode(path: Path) -> int:
 
 def _claim(path: Path) -> int | None:
     try:
-        return claim(path)
+        return lock(path)
     except BlockingIOError:
         raise StoreError(f"{path}: its run goes on, another process writes it; 'asyncli watch {path}' looks on") from None
 

@@ -70,7 +70,7 @@ def test_what_holds_on_stands_until_it_is_over() -> None:
     for code in ("slabinfo_unreadable", "status_lost", "server_restarted"):
         ring.finding(0.0, Finding(code, "info", code))
     ring.finding(0.0, probe_slowed("session_memory", 0.02, 2.0, 0.01))
-    assert ring.standing[-1].evidence.startswith("one reading of agent_memory takes 20 ms of CPU")
+    assert ring.standing[-1].evidence.startswith("reading agent_memory takes 20 ms of CPU")
     assert [one.code for one in ring.standing] == ["slabinfo_unreadable", "status_lost", "agent_memory_slowed"]
     ring.finding(1.0, Finding("status_back", "info", ""))
     ring.finding(1.0, Finding("server_ended", "error", ""))

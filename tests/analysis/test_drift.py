@@ -231,9 +231,9 @@ def test_growth_is_found_with_its_rate_and_what_each_request_costs() -> None:
     (finding,) = findings
     assert (finding.code, finding.severity) == ("drift_grows", "warning")
     assert finding.evidence.startswith("the server's memory grows by 18.0 MB an hour (")
-    assert "100 B for each heartbeat" in finding.evidence
+    assert "100 B per heartbeat" in finding.evidence
     # 9 GB at 18 MB an hour are 500 hours.
-    assert "the 9.0 GB still available on this host is used up in 21 days" in finding.evidence
+    assert "the 9.0 GB available on this host is used up in 21 days" in finding.evidence
     assert finding.remedy
 
 
@@ -464,7 +464,7 @@ def test_a_long_hold_without_its_connections_was_not_too_short() -> None:
         # Four fifths go, one by one: no number is usual.
         tick.held = round(100 - 80 * max(0.0, t_s - soak.start) / (soak.end - soak.start))
     (finding,) = [one for one in soak.drifts()[1] if one.code == "drift_unknown"]
-    assert "for want of samples or of connections: the server's memory" in finding.evidence
+    assert "growth unknown of the server's memory: samples or connections are missing" in finding.evidence
     assert "too short" not in finding.evidence
     assert in_words(soak.server()).startswith("too little to say: ")
 

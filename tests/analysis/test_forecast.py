@@ -229,7 +229,7 @@ def test_a_client_on_another_host_has_its_own_ceiling() -> None:
 def test_a_line_that_is_carried_on_too_far_says_so() -> None:
     _, findings = forecast_of(a_run(100_000, hold_s=10.0))
     (far,) = [one for one in findings if one.code == "forecast_far"]
-    assert "times what was measured" in far.evidence
+    assert "times the measured count" in far.evidence
     found, findings = forecast(PLAN, known(1e4, 9e3, 1.1e4), before(1.1e9), [], LOCAL, PHASES, a_run(1000).ticks)
     assert found.memory is not None
     assert found.memory.connections == 10_000
@@ -307,7 +307,7 @@ def test_a_server_is_bound_by_the_descriptors_of_its_processes(run: Run, connect
     assert "20,000 descriptors open (RLIMIT_NOFILE)" in row.how
     assert how in row.how
     (unknown,) = [one for one in findings if "connection slots" in one.evidence]
-    assert unknown.evidence.startswith("how many connections would fit is not known by the server's connection slots: ")
+    assert unknown.evidence.startswith("capacity by the server's connection slots is unknown: ")
     counted = [(one.connections, one.name) for one in found.ceilings if one.connections is not None]
     assert found.first == (min(counted)[1] if counted else None)
 

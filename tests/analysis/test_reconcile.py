@@ -113,7 +113,7 @@ def test_a_server_that_began_anew_is_seen_by_its_requests() -> None:
 def test_a_page_that_tells_nothing_is_no_disagreement() -> None:
     result, findings = look(without(a_run(20_000), "active", "accepts", "handled", "requests"))
     assert (result.agrees, [finding.code for finding in findings]) == (None, ["reconciliation_unknown"])
-    assert "tells neither connections nor requests" in findings[0].evidence
+    assert "has neither connections nor requests" in findings[0].evidence
 
 
 @pytest.mark.parametrize("last_s", [4.0, 12.0, 30.0])
@@ -146,13 +146,13 @@ def test_what_a_killed_worker_held_and_what_was_counted_before_are_no_strangers(
         found = reconcile(fold(of.ticks, of.phases), of.phases, of.ticks, of.samples, of.plan, diagnoses)[1]
         return next(one.remedy for one in found if one.code == "reconcile_held")
 
-    assert said(run).startswith("someone else uses this server")
-    assert said(run, killed).startswith("it still counts 788 that went with a worker of it that was killed; ")
+    assert said(run).startswith("other clients use this server")
+    assert said(run, killed).startswith("it still counts 788 of a worker that was killed; ")
     run = a_run(20_000)
     shift(run, "status.active", 500.0, since_s=0.0)
-    assert said(run).startswith("it still counts 500 that it counted before our first connect")
+    assert said(run).startswith("it still counts 500 from before our first connect")
     shift(run, "status.active", 788.0, since_s=50.0)
-    assert "788 that went with a worker of it that was killed, and 500 that it counted before" in said(run, killed)
+    assert "788 of a worker that was killed and 500 from before" in said(run, killed)
 
 
 def test_what_was_there_before_the_first_connect_was_not_in_flight() -> None:
@@ -166,7 +166,7 @@ def test_what_was_there_before_the_first_connect_was_not_in_flight() -> None:
         shift(run, metric, 300.0, since_s=run.ticks[last][0])
     found = {one.code: one for one in look(run)[1]}
     assert found["reconcile_stale"].evidence.startswith(
-        "the server's active count is 182 more than ours: it still counts 182 that it counted before our first connect, lost ones of an earlier run"
+        "the server's active count is 182 more than ours: it still counts 182 from before our first connect (lost in an earlier run"
     )
     assert "active count" not in (found["reconcile_in_flight"].evidence if "reconcile_in_flight" in found else "")
     # Fewer of them by now: what was there is said beside what was in flight.
@@ -181,7 +181,7 @@ def test_a_server_that_counts_more_has_a_stranger_only_if_it_accepted_more() -> 
     assert "it still counts connections that were lost or given up" in finding.remedy
     for metric in ("status.accepts", "status.handled"):
         shift(run, metric, 80.0, since_s=50.0)
-    assert {one.remedy.partition(":")[0] for one in look(run)[1]} == {"someone else uses this server"}
+    assert {one.remedy.partition(":")[0] for one in look(run)[1]} == {"other clients use this server"}
     # For a while.
     run = a_run(20_000)
     shift(run, "status.active", 80.0, since_s=50.0, until_s=60.0)
@@ -255,7 +255,7 @@ def test_polls_without_a_page_may_or_may_not_have_arrived() -> None:
     assert "reconcile_requests" in reconciled(run(0))[1]
 
 
-@pytest.mark.parametrize(("answers", "severity", "words"), [(0, "warning", "if packets were lost on the way"), (5, "error", "they wait in its listen queue")])
+@pytest.mark.parametrize(("answers", "severity", "words"), [(0, "warning", "the network may have lost the last packet"), (5, "error", "they wait in its listen queue")])
 def test_a_handshake_of_which_the_last_packet_was_lost(answers: int, severity: str, words: str) -> None:
     # Three were opened, fell silent and were replaced; the server never knew of them.
     run = a_run(20_000)
@@ -267,7 +267,7 @@ def test_a_handshake_of_which_the_last_packet_was_lost(answers: int, severity: s
     (finding,) = [one for one in look(run)[1] if one.code == "reconcile_accepts"]
     assert finding.severity == severity
     assert finding.remedy.startswith(words)
-    assert ("; 3 of ours fell silent before their first answer" in finding.evidence) is (answers == 0)
+    assert ("; 3 of ours were never answered" in finding.evidence) is (answers == 0)
 
 
 def test_unanswered_beats_may_or_may_not_have_arrived() -> None:
@@ -343,7 +343,7 @@ def test_a_run_that_was_stopped_in_its_baseline() -> None:
     run.ticks, run.phases = [], run.phases[:1]
     run.samples = [sample for sample in run.samples if sample.t_s < 4.0]
     (finding,) = look(run)[1]
-    assert finding.evidence == "the server's own counts are not known: nothing was connected"
+    assert finding.evidence == "the server's own counts are unknown: nothing was connected"
 
 
 def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
@@ -437,7 +437,7 @@ def test_what_parts_for_good_says_since_when() -> None:
     assert finding.code == "reconcile_held"
     assert (
         finding.evidence
-        == "the client holds 20,000 connections, the server 19,999 (apart since 0:00:50, by 1 at most, at 0:00:50)"
+        == "the client holds 20,000 connections, the server 19,999 (diverged at 0:00:50, by 1 at most, at 0:00:50)"
     )
 
 
@@ -486,7 +486,7 @@ def test_a_server_that_was_restarted() -> None:
             )
     result, findings = look(run)
     (finding,) = [one for one in findings if one.code == "counters_restarted"]
-    assert finding.evidence.startswith("the server's counters began anew at 0:00:50 (accepts fell from 21,001 to 3)")
+    assert finding.evidence.startswith("the server's counters restarted at 0:00:50 (accepts fell from 21,001 to 3)")
     # Three connects of others since the restart are all that is too much; what it had counted before is not lost.
     assert (result.accepts_delta, result.handled_delta) == (20_003, 20_003)
     assert [one.pair for one in result.divergences] == ["accepts"]

@@ -223,4 +223,4 @@ async def test_hosts_that_fall_silent_at_once_point_at_the_sessions_own_network(
         assert not isinstance(message, Failed)
         if isinstance(message, Told):
             told[message.finding.code] = message.finding.evidence
-    assert ("looks like this session's own network" in told["hosts_all_lost"]) is said
+    assert ("looks like the network here" in told["hosts_all_lost"]) is said

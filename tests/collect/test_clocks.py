@@ -68,7 +68,7 @@ def test_a_suspension_has_a_beginning_an_end_and_a_length(machine: Machine) -> N
 @pytest.mark.parametrize(("stepped", "words"), [(3600.0, "forward by 1 h, to 2027-01-15 10:00:01"), (-3600.0, "back by 1 h, to 2027-01-15 08:00:01")])
 def test_a_step_of_the_wall_clock(machine: Machine, stepped: float, words: str) -> None:
     assert machine.goes_on(1.0, stepped=stepped) == ["clock_stepped"]
-    assert machine.findings[0].evidence.startswith(f"this machine's wall clock was stepped {words}, at 0:00:01")
+    assert machine.findings[0].evidence.startswith(f"the wall clock of this machine was set {words}, at 0:00:01")
     assert machine.goes_on(1.0) == []
 
 

@@ -67,7 +67,7 @@ def test_a_longer_period_is_said_once_and_not_for_one_dear_round() -> None:
     schedule = Schedule("server_memory")
     assert rounds(schedule, 0.020, 1)[1] == []
     _, said = rounds(schedule, 0.006, 20)
-    assert said == ["one reading of server_memory takes 6 ms of CPU, so it is read every 2 s: 0.3% of a core is what it may use"]
+    assert said == ["reading server_memory takes 6 ms of CPU, so it is read every 2 s (budget: 0.3% of a core)"]
 
 
 def test_our_own_memory_is_read_more_seldom() -> None:

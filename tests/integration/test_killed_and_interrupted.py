@@ -159,7 +159,7 @@ def test_all_workers_killed_at_once(tmp_path: Path, nginx: LabNginx) -> None:
         first = set(program.workers())
         for pid in first:
             os.kill(pid, signal.SIGKILL)
-        program.until(lambda: program.out.count("has another process") == 2, "both are replaced")
+        program.until(lambda: program.out.count("was replaced") == 2, "both are replaced")
         program.until(lambda: _reopened(tmp_path) == _held(tmp_path) == 400, "all are held again")
         program.signal()
         done = program.wait()
