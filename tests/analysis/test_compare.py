@@ -407,7 +407,7 @@ def test_another_server_is_in_the_table_of_what_differs_and_no_doubt() -> None:
     assert {one.key: one.values for one in other.differs}["server.config_hash"] == ["ab12", "cd34"]
     for run in runs:
         run.environment["server"] = {"label": "the server"}
-    assert "nothing is known" in spoken(compared(*runs))
+    assert "its configuration is unknown" in spoken(compared(*runs))
 
 
 def test_runs_that_should_not_be_believed_are_said_so() -> None:

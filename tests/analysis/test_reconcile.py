@@ -178,7 +178,7 @@ def test_a_server_that_counts_more_has_a_stranger_only_if_it_accepted_more() -> 
     run = a_run(20_000)
     shift(run, "status.active", 80.0, since_s=50.0)
     (finding,) = look(run)[1]
-    assert "it still counts connections that were lost or given up" in finding.remedy
+    assert "the server still counts connections that were lost or given up" in finding.remedy
     for metric in ("status.accepts", "status.handled"):
         shift(run, metric, 80.0, since_s=50.0)
     assert {one.remedy.partition(":")[0] for one in look(run)[1]} == {"other clients use this server"}
@@ -186,7 +186,7 @@ def test_a_server_that_counts_more_has_a_stranger_only_if_it_accepted_more() -> 
     run = a_run(20_000)
     shift(run, "status.active", 80.0, since_s=50.0, until_s=60.0)
     (finding,) = parted(run)[1]
-    assert "it still counts connections that were lost or given up" in finding.remedy
+    assert "the server still counts connections that were lost or given up" in finding.remedy
 
 
 def test_a_page_of_one_of_several_servers() -> None:

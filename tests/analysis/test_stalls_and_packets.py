@@ -52,7 +52,7 @@ def test_what_tells_a_server_that_stands_still_from_a_way_that_is_cut() -> None:
     for sample in run.samples:
         sample.values["tcp.RetransSegs"] = max(0.0, min(sample.t_s - 30, 5.0)) * 10
     (cut,) = found(run)
-    assert "nothing that was sent was acknowledged" in cut.evidence
+    assert "no packet was acknowledged" in cut.evidence
 
 
 def test_a_server_that_counts_what_it_does_not_answer_is_slow() -> None:
@@ -137,7 +137,7 @@ def test_of_a_run_of_before_the_latencies_are_of_answers_alone() -> None:
             tick.latency_us.merge(spread(10_000_000, tick.answered * (per - 1)))
     (found,) = told(old)
     assert "0.421 ms at best" in found.evidence
-    assert [one.evidence.rpartition(", and")[2] for one in told(new)] == [found.evidence.rpartition(", and")[2]]
+    assert [one.fields["usual_s"] for one in told(new)] == [found.fields["usual_s"]]
 
 
 @pytest.mark.parametrize("why", ["never", "not for long", "always", "not by much", "we were late", "given up", "nobody was answered"])

@@ -361,7 +361,7 @@ def test_listen_queues_only_of_this_host() -> None:
     assert deaths.listen_queue(run.phases, run.ticks, run.samples, {"local": False}) == []
 
 
-@pytest.mark.parametrize(("by", "local", "words"), [(9000, True, "others opened 9,000"), (-9000, False, "closed 9,000")])
+@pytest.mark.parametrize(("by", "local", "words"), [(9000, True, "programs opened 9,000"), (-9000, False, "closed 9,000")])
 def test_company_on_this_host(by: int, local: bool, words: str) -> None:
     run = a_run(20_000, local=local)
     of = fold(run.ticks, run.phases)
@@ -386,12 +386,12 @@ def cpu(run: Run, **cores: tuple[float, float]) -> None:
 @pytest.mark.parametrize(
     ("cores", "local", "baseline_s", "said"),
     [
-        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies are"),
-        ({"host__cpu_busy_s": (1.95, 1.98)}, False, 5, "1.9 of them with other programs: latencies are"),
+        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies include"),
+        ({"host__cpu_busy_s": (1.95, 1.98)}, False, 5, "1.9 of them with other programs: latencies include"),
         # What is said is what they used with the connections there.
-        ({"host__cpu_busy_s": (0.4, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies are"),
+        ({"host__cpu_busy_s": (0.4, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies include"),
         # Two readings a second apart tell as well; without any, what others take is seen all the same.
-        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 2, "1.8 of them with other programs: latencies are"),
+        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 2, "1.8 of them with other programs: latencies include"),
         ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 0, "1.8 of them with other programs, which were not"),
         # What rose with the connections may be the server's backend; and a CPU was to be had.
         ({"host__cpu_busy_s": (0.1, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs, which used less"),
