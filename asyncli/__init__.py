@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asyncli.api import Recorded, compare, lab_server, load, make_plan, soak
+    from asyncli.app.soak import Soak
     from asyncli.plan import Plan
-    from asyncli.session import Soak
 
 __version__ = "0.1.0"
 __all__ = ["Plan", "Recorded", "Soak", "__version__", "compare", "lab_server", "load", "make_plan", "soak"]
 
 # Loaded when they are asked for: the host process and `--help` import this package and need none of it.
-_HOMES = {"Plan": "asyncli.plan", "Soak": "asyncli.session"} | dict.fromkeys(
+_HOMES = {"Plan": "asyncli.plan", "Soak": "asyncli.app.soak"} | dict.fromkeys(
     ("Recorded", "compare", "lab_server", "load", "make_plan", "soak"), "asyncli.api"
 )
 

@@ -10,42 +10,24 @@ async with asyncli.lab_server("nginx", connections="10k") as server:
 from __future__ import annotations
 
 import asyncio
-import html
-import io
 import os
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from asyncli.analysis import compare as comparing
-from asyncli.analysis.sides import Sides, sides
-from asyncli.analysis.verdict import Verdict
+from asyncli.app.results import compare_results, free_name
 from asyncli.errors import HostError, PlanError
-from asyncli.notebook import LogWatcher, NotebookWatcher, kernel_shell, show_figures
+from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell
 from asyncli.plan import Layer, Plan, build_plan, load_plan, plan_document
-from asyncli.records import Environment, Finding
-from asyncli.report import charts
-from asyncli.report import comparison as comparison_report
-from asyncli.report.analyses import Analyses, analyse
-from asyncli.report.frames import Frames, pandas
-from asyncli.report.livelimits import too_short
+from asyncli.report.comparison import require_some
 from asyncli.report.livestate import Onlooker
-from asyncli.report.pictures import Picture, pictures
-from asyncli.report.summary import Summary, summarise
-from asyncli.report.tables import CostView, DeathView, DriftView, Table
-from asyncli.report.text import answer, one_line, print_report, server_name, why
+from asyncli.report.summary import Summary
+from asyncli.report.text import why
 from asyncli.report.thresholds import require as require_limits
-from asyncli.report.timeline import timeline
-from asyncli.store.reader import Run, read_run
+from asyncli.store.reader import read_run
+from asyncli.views import Compared, Plots, Recorded
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-    from rich.console import Console
-
     from asyncli.lab import LabServer
 
 __all__ = ["Compared", "Plots", "Recorded", "compare", "lab_server", "load", "make_plan", "soak"]
@@ -61,298 +43,15 @@ def load(run: str | os.PathLike[str]) -> Recorded:
     return Recorded(path, read_run(path))
 
 
-class Recorded:
-    """A run that was recorded. A path to its file as well: whatever takes a path takes it.
-
-    ``summary`` has every number of the report, ``frames`` every record as DataFrames, ``plot`` the report's figures.
-    """
-
-    def __init__(self, path: Path, records: Run) -> None:
-        self.path = path
-        #: All records as they were read: ticks, samples, phases, findings, checks.
-        self.records = records
-
-    def __fspath__(self) -> str:
-        return os.fspath(self.path)
-
-    @cached_property
-    def summary(self) -> Summary:
-        """Everything that a report shows, as data (its JSON is the contract with other tools)."""
-        return summarise(self.records, self.analyses)
-
-    @cached_property
-    def analyses(self) -> Analyses:
-        """What the report's tables and figures are made of: totals, costs with their fits, forecast, drifts, diagnoses."""
-        return analyse(self.records)
-
-    @property
-    def verdict(self) -> Verdict:
-        """``"passed"``, ``"failed"``, ``"invalid"`` or ``"untested"``; a run without an end is not passed."""
-        return self.summary.verdict
-
-    @property
-    def complete(self) -> bool:
-        """The run came to its end and its file was closed."""
-        return self.records.complete
-
-    @property
-    def plan(self) -> Plan:
-        """What was asked for."""
-        return self.records.plan
-
-    @property
-    def environment(self) -> Environment:
-        """Where it ran: kernel, limits, CPUs, memory, server."""
-        return self.records.environment
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What should be known or mended, errors first."""
-        return self.summary.findings
-
-    @cached_property
-    def frames(self) -> Frames:
-        """``ticks``, ``samples``, ``deaths``, ``phases``, ``findings``, ``checks`` as pandas DataFrames."""
-        return Frames(self.records, self.findings)
-
-    @cached_property
-    def plot(self) -> Plots:
-        """The report's figures: ``run.plot.cost()``, ``run.plot.timeline()``..."""
-        return Plots(self)
-
-    def cost(self) -> CostView:
-        """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
-        name, held = server_name(self.summary), self.summary.connections.held
-        return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held)
-
-    def drift(self) -> DriftView:
-        """Whether memory grew over the hold: bytes an hour with 95 % intervals, and a verdict by a stated rule."""
-        return DriftView(self.analyses.drifts, server_name(self.summary), self._sides.host)
-
-    def deaths(self) -> DeathView:
-        """Who closed established connections, when and why."""
-        return DeathView(self.analyses.totals.whole.deaths, self.analyses.diagnoses)
-
-    def report(self, *, verbose: bool = False) -> str:
-        """The report as text, as ``asyncli report`` prints it; ``verbose``: as with ``-v``."""
-        return _printed(lambda console: print_report(self.summary, console, self.path, verbose=verbose), 96)
-
-    def html(self) -> str:
-        """The report as one HTML page that needs no network, as ``asyncli report --html`` writes it."""
-        from asyncli.report.page import render
-
-        return render(self.records, self.summary, self.analyses, self._pictures.values())
-
-    def __repr__(self) -> str:
-        return f"<asyncli run {os.fspath(self.path)!r}: {one_line(self.summary)}>"
-
-    def _repr_html_(self) -> str:
-        summary = self.summary
-        word = summary.verdict if self.complete else "incomplete"
-        head = f'<b style="color: {_COLORS[word]};">{word.upper()}</b> {html.escape(why(summary))}'
-        told = _told(one for one in summary.findings if one.severity != "info" and not one.code.startswith("verdict_"))
-        return f"<div>{head}</div>{self.cost()._repr_html_()}{told}"
-
-    @cached_property
-    def _pictures(self) -> dict[str, Picture]:
-        return {one.name: one for one in pictures(self.records, self.summary, self.analyses)}
-
-    @property
-    def _sides(self) -> Sides:
-        return sides(self.environment)
-
-
-def _told(findings: Iterable[Finding]) -> str:
-    lines = "".join(
-        f"<li><b>{one.severity}</b> {html.escape(one.evidence)}"
-        + (f' <span style="opacity: 0.7;">Remedy: {html.escape(one.remedy)}</span>' if one.remedy else "")
-        + "</li>"
-        for one in findings
-    )
-    return f"<ul>{lines}</ul>" if lines else ""
-
-
-def _printed(what: Callable[[Console], None], width: int) -> str:
-    from rich.console import Console
-
-    out = io.StringIO()
-    what(Console(file=out, width=width, highlight=False, color_system=None))
-    return out.getvalue().rstrip()
-
-
-_COLORS = {"passed": "#2e8b57", "failed": "#c0392b", "invalid": "#a0459c", "untested": "#b07d00", "incomplete": "#a0459c"}
-
-
-class Plots:
-    """The report's figures of one run, each a :class:`matplotlib.figure.Figure`: to be shown, changed or saved.
-
-    Where there is nothing to draw, a figure that says why.
-    """
-
-    def __init__(self, run: Recorded) -> None:
-        self._run = run
-
-    def parts(self) -> Figure:
-        """What one connection costs, as a bar: server, kernel, asyncli, and what is left over."""
-        return self._picture("parts")
-
-    def cost(self) -> Figure:
-        """Memory over connections held: the points, the line of each cost with its 95 % band, and the raw seconds."""
-        return self._picture("cost")
-
-    def residuals(self) -> Figure:
-        """How far each point of :meth:`cost` lies from its line."""
-        return self._picture("residuals")
-
-    def forecast(self) -> Figure:
-        """How many connections each limit of this host allows."""
-        return self._picture("forecast")
-
-    def drift(self) -> Figure:
-        """Memory over the hold, as medians of a minute, with the Theil-Sen line through them."""
-        return self._picture("drift")
-
-    def timeline(self) -> Figure:
-        """Connections, memory, heartbeats, latencies, lateness and deaths on one time axis."""
-        return self._picture("timeline")
-
-    def latency(self) -> Figure:
-        """Latency of heartbeats (due to answered) and lateness of asyncli (due to sent) over time."""
-        over_time = timeline(self._run.records, server=server_name(self._run.summary))
-        panels = [one for one in over_time.panels if one.key in ("latency", "lateness")]
-        part = msgspec.structs.replace(over_time, panels=panels, lanes=[])
-        return _figure(lambda style: charts.timeline_panels(part, style=style), "Latency and lateness over time", self._note)
-
-    def deaths(self) -> Figure:
-        """How old, how long idle and after how many requests connections ended, by cause."""
-        return self._picture("deaths")
-
-    def counts(self) -> Figure:
-        """The server's counts less the client's, over time."""
-        return self._picture("counts")
-
-    def _picture(self, name: str) -> Figure:
-        picture = self._run._pictures[name]
-        return _figure(picture.draw, picture.title, self._note)
-
-    @property
-    def _note(self) -> str:
-        return f"{self._run.path.name}, begun {self._run.records.started}"
-
-
-def _figure(draw: Callable[[charts.Style], Figure], title: str, note: str) -> Figure:
-    show_figures()
-    try:
-        return draw(charts.Style(title=title, note=note))
-    except charts.NothingToDraw as nothing:
-        return _says(str(nothing), title)
-
-
-def _says(words: str, title: str) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10.0, 0.9), dpi=72)
-    figure.text(0.015, 0.65, title, weight="bold", size=14)
-    figure.text(0.015, 0.2, words, size=12)
-    return figure
-
-
-class Compared:
-    """Two runs or more, number by number. The first is what the others are compared with; they are called A, B, C...
-
-    ``comparison`` is the data, ``frame`` one row for each number and pair of runs, ``plot()`` the relative differences.
-    """
-
-    def __init__(self, comparison: comparing.Comparison) -> None:
-        self.comparison = comparison
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What to know before believing a difference."""
-        return self.comparison.findings
-
-    @property
-    def differences(self) -> list[comparing.Difference]:
-        """One for each number and pair of runs: values, difference, interval, p, verdict."""
-        return self.comparison.differences
-
-    @property
-    def frame(self) -> DataFrame:
-        """One row for each number and pair of runs. Index ``key``.
-
-        ``name``, ``unit``, ``first`` and ``second`` (the runs' letters), ``value_first``, ``value_second``, ``difference``
-        (second less first) with ``ci95_low`` and ``ci95_high``, ``relative`` (a share of the first), ``p_value``, ``verdict``
-        ("higher", "lower", "no_difference", "cannot_say", after Holm), ``words``. NaN where unknown.
-        """
-        rows = [
-            (
-                one.key, _ROWS[one.key].name, one.unit, *one.between, *one.values, one.difference,
-                *(one.ci95 or (None, None)), one.relative, one.p_value, one.verdict, comparison_report.words(one),
-            )
-            for one in self.differences
-        ]  # fmt: skip
-        numbers = ["value_first", "value_second", "difference", "ci95_low", "ci95_high", "relative", "p_value"]
-        names = ["key", "name", "unit", "first", "second", *numbers, "verdict", "words"]
-        frame: DataFrame = pandas().DataFrame(rows, columns=names).set_index("key")
-        return frame.astype(dict.fromkeys(numbers, float))
-
-    def plot(self, second: str = "B") -> Figure:
-        """How much the run called ``second`` differs from the first, number by number, in per cent with 95 % intervals."""
-        rows = [one for one in self.differences if one.between[1] == second]
-        if not rows:
-            names = ", ".join(run.name for run in self.comparison.runs[1:])
-            raise PlanError(f"plot: there is no run {second!r} beside the first; write one of {names}")
-        from asyncli.report.comparison_page import forest
-
-        title = f"How much {second} differs from {rows[0].between[0]}"
-        return _figure(lambda style: forest(rows, style=style), title, "Filled marks are real differences, open ones are not.")
-
-    def __repr__(self) -> str:
-        return _printed(lambda console: comparison_report.print_comparison(self.comparison, console), 110)
-
-    def _repr_html_(self) -> str:
-        runs = "".join(
-            f"<div><b>{run.name}</b> {html.escape(Path(run.path).name)}: {html.escape(comparison_report.server_of(run))}, "
-            f"{run.held:,} held, {comparison_report.verdict_of(run)}</div>"
-            for run in self.comparison.runs
-        )
-        told = _told(one for one in self.findings if one.severity != "info")
-        pairs = "".join(self._pair(run.name) for run in self.comparison.runs[1:])
-        return f"{runs}{told}{pairs}"
-
-    def _pair(self, second: str) -> str:
-        rows = [one for one in self.differences if one.between[1] == second and None not in one.values]
-        if not rows:
-            return f"<div>Nothing is known of both {second} and the first run.</div>"
-        cells = []
-        for one in rows:
-            shown, said = comparison_report.amounts(one), comparison_report.words(one)
-            label = _ROWS[one.key].name + (f", {shown.unit}" if shown.unit else "")
-            percent = "-" if shown.percent == "-" else f"{shown.percent} %"
-            cells.append((label, shown.first, shown.second, shown.difference, percent, shown.interval, said))
-        first = rows[0].between[0]
-        columns = (f"{second} against {first}", first, second, "difference", "in %", "95 % interval", "verdict")
-        strong = tuple(place for place, one in enumerate(rows) if one.verdict in ("higher", "lower"))
-        notes = (f"Rule: {comparing.RULE}.",)
-        caption = comparison_report.headline(rows)
-        return Table(caption, columns, tuple(cells), notes, wordy=("verdict",), strong=strong)._repr_html_()
-
-
-_ROWS = {row.key: row for row in comparing.ROWS}
-
-
 def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> Compared:
     """What differs between runs (files, or what :func:`load` gave), and which differences are real.
 
     Raises :class:`~asyncli.errors.StoreError` for a file that cannot be read or compared, PlanError for one run alone.
     """
-    comparison_report.require_some("compare", 1 + len(others))
+    require_some("compare", 1 + len(others))
     runs = (first, *others)
     files = ((Path(one), one.records if isinstance(one, Recorded) else None) for one in runs)
-    return Compared(comparing.compare(comparison_report.measure_files(files)))
-
-
-# -- soaking
+    return Compared(compare_results(files))
 
 
 def make_plan(urls: str | Sequence[str], **settings: Any) -> Plan:
@@ -408,7 +107,7 @@ async def soak(
     line, for what stands in the way: a plan that cannot be, a preflight that refuses, a file that exists.
     """
     try:
-        from asyncli.session import Soak, Target, free_name
+        from asyncli.app.soak import Soak, Target
     except ImportError as error:
         raise HostError(f"soaking needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
     target = None
@@ -426,28 +125,27 @@ async def soak(
         status = {} if aim.status_url is None else {"status_url": aim.status_url}
         plan = make_plan(aim.url, **{**status, "server_pid": aim.pid, **settings})
     path = free_name() if out is None else Path(out)
-    watcher: Onlooker
+    observer: Onlooker
     if progress is not False and kernel_shell() is not None:
-        watcher = NotebookWatcher(plan)
+        observer = NotebookObserver(plan)
     else:
-        watcher = LogWatcher(plan) if progress else Onlooker(plan)
+        observer = LogObserver(plan) if progress else Onlooker(plan)
     fleet = None
     if cluster is not None:
         from asyncli.cluster.link import Cluster
 
         fleet = Cluster.of(cluster)
-    run = Soak(plan, path, watcher=watcher, target=target, cluster=fleet, findings=too_short(plan))
-    watcher.stop, watcher.failed = run.stop, run.watcher_failed
+    run = Soak.shown_by(observer, plan, path, target=target, cluster=fleet)
     try:
         await run.run()
     except BaseException:
         # Interrupted or cancelled: what is shown stays on the page, and must not look as if it went on.
-        if run.started and isinstance(watcher, NotebookWatcher):
-            watcher.end(f"ended before its end; what was recorded: asyncli.load({os.fspath(run.out)!r})")
+        if run.started and isinstance(observer, NotebookObserver):
+            observer.end(f"ended before its end; what was recorded: asyncli.load({os.fspath(run.out)!r})")
         raise
     recorded = await asyncio.to_thread(load, run.out)
-    if isinstance(watcher, NotebookWatcher):
-        watcher.end(f"{recorded.verdict}: {why(recorded.summary)} ({recorded.path.name})")
+    if isinstance(observer, NotebookObserver):
+        observer.end(f"{recorded.verdict}: {why(recorded.summary)} ({recorded.path.name})")
     return recorded
 
 

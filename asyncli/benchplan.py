@@ -10,7 +10,7 @@ import msgspec
 
 from asyncli import plan as soaks
 from asyncli.errors import PlanError
-from asyncli.plan import Discreet, Layer, Plan, above_zero, count_to, read_layers
+from asyncli.plan import Discreet, Layer, Plan, above_zero, count_to, one_of, read_layers
 from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
 from asyncli.units import shown
 
@@ -55,6 +55,8 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     server_pid: int | None = None
     server_pidfile: str | None = None
     server_name: str | None = None
+    #: Limits on the bench's own numbers, as those of a soak.
+    fail_if: tuple[str, ...] = ()
     seed: int = 0
     force: bool = False
 
@@ -96,12 +98,6 @@ class BenchRun(msgspec.Struct):
     cpus: CpuShares | None = None
 
 
-def _method(value: object) -> str:
-    if value not in METHODS:
-        raise ValueError(f"{shown(value)} is not a method to bench with; write one of {', '.join(METHODS)}")
-    return str(value)
-
-
 def _body(value: object) -> bytes:
     if isinstance(value, bytes):
         data = value
@@ -139,7 +135,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
         key: soaks.KEYS[key]
         for key in (
             "urls", "connections", "header", "workers", "source", "timeout", "connect_timeout", "status_url", "server_pid",
-            "server_pidfile", "server_name", "seed", "force",
+            "server_pidfile", "server_name", "fail_if", "seed", "force",
         )
     },
     "requests": ("requests", _requests),
@@ -147,7 +143,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "rate": ("rate", _rate),
     "pipeline": ("pipeline", _pipeline),
     "short": ("short", soaks.KEYS["force"][1]),
-    "method": ("method", _method),
+    "method": ("method", one_of(*METHODS, what="a method to bench with")),
     "body": ("body", _body),
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.collect.listening import unheard
-from asyncli.engine.resolve import lay_out
+from asyncli.engine.resolve import plan_spread
 from asyncli.engine.spread import Spread, show
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits
@@ -30,17 +30,18 @@ SYSCTLS = (
 )  # fmt: skip
 
 
-async def look_around(plan: Plan) -> tuple[Limits, Spread]:
+async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
     """This host's limits, our own descriptor limit raised to its end, and the plan laid over them.
 
-    Raises :class:`~asyncli.errors.PlanError` and :class:`~asyncli.errors.HostError` as :func:`~asyncli.engine.resolve.lay_out`.
+    Raises :class:`~asyncli.errors.PlanError` and :class:`~asyncli.errors.HostError` as
+    :func:`~asyncli.engine.resolve.plan_spread`.
     """
     raise_nofile()
     limits = read_limits()
     # 28,232 ports is what Linux grants by default (32768-60999): the guess where the range cannot be read.
     ports = limits.ports if limits.ports is not None else 28_232
     spread = await asyncio.to_thread(
-        lay_out, plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1,
+        plan_spread, plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1,
         listens=lambda address, port: unheard([(address, port)]) is None,
     )  # fmt: skip
     return limits, spread

@@ -24,8 +24,8 @@ def kernel_shell() -> Any | None:
     return shell if shell is not None and getattr(shell, "kernel", None) is not None else None
 
 
-class _Watcher(Onlooker):
-    """A soak's watcher that shows what it sees."""
+class _Shown(Onlooker):
+    """Shows what it sees of a soak."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -44,7 +44,7 @@ class _Watcher(Onlooker):
         self.show(self.fold.state())
 
 
-class NotebookWatcher(_Watcher):
+class NotebookObserver(_Shown):
     """Shows the soak below the cell, in one output that changes in place."""
 
     def __init__(self, plan: Plan) -> None:
@@ -69,7 +69,7 @@ class NotebookWatcher(_Watcher):
             self._handle.update(look)
 
 
-class LogWatcher(_Watcher):
+class LogObserver(_Shown):
     """Shows the soak as lines on standard error: each phase, each finding, and every ten seconds."""
 
     def __init__(self, plan: Plan) -> None:

@@ -194,19 +194,25 @@ def _agent(value: object) -> str:
     return f"{'https' if secure else 'http'}://{authority.rstrip(':')}{port}"
 
 
-def _url_list(value: object) -> tuple[str, ...]:
-    values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list | tuple) or not values:
-        raise ValueError("no URL; write one, for example http://127.0.0.1:8080/")
-    return tuple(_url(one) for one in values)
-
-
 def _strings(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:
+    """A parser of one text or several. What is none is not shown: it may be a header, and so a secret."""
+
     def parse(value: object) -> tuple[str, ...]:
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
-            raise ValueError(f"{shown(value)} is not a text or a list of texts; write it in quotes")
-        return tuple(check(one) for one in values)
+            raise ValueError(f"this {type(value).__name__} is not a text or a list of texts; write it in quotes")
+        return tuple(map(check, values))
+
+    return parse
+
+
+def one_of(*known: str, what: str = "") -> Callable[[object], str]:
+    """A parser of a few words."""
+
+    def parse(value: object) -> str:
+        if value not in known:
+            raise ValueError(f"{shown(value)} is not {what}; write {', '.join(known[:-1])} or {known[-1]}")
+        return str(value)
 
     return parse
 
@@ -230,13 +236,6 @@ def _header(value: str) -> str:
     if name.lower() in {"connection", "content-length", "transfer-encoding"}:
         raise ValueError(f"asyncli sets {name} itself; leave it out")
     return f"{name}: {rest.strip()}"
-
-
-def _headers(value: object) -> tuple[str, ...]:
-    values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
-        raise ValueError(f"this {type(value).__name__} is not a header or a list of them; write ['Name: value']")
-    return tuple(map(_header, values))
 
 
 def with_one_host(headers: tuple[str, ...]) -> tuple[str, ...]:
@@ -274,12 +273,6 @@ def _header_file(value: object) -> tuple[str, ...]:
         raise ValueError(f"{shown(path)}: {error}") from None
 
 
-def _method(value: object) -> str:
-    if value not in ("HEAD", "GET", "OPTIONS"):
-        raise ValueError(f"{shown(value)} is not a method for a heartbeat; write HEAD, GET or OPTIONS")
-    return str(value)
-
-
 def _keepalive(value: object) -> float:
     seconds = parse_duration(value)
     if seconds < SHORTEST_KEEPALIVE_S:
@@ -288,7 +281,7 @@ def _keepalive(value: object) -> float:
 
 
 def count_to(most: int, otherwise: str) -> Callable[[object], int]:
-    """A parser of counts from 1 to ``most``; of more the error says ``otherwise``."""
+    """A parser of counts up to ``most``; of more the error says ``otherwise``."""
 
     def parse(value: object) -> int:
         number = parse_count(value)
@@ -361,12 +354,6 @@ def _whole(low: int, high: int, what: str) -> Callable[[object], int]:
     return parse
 
 
-def _first_beat(value: object) -> str:
-    if value not in ("now", "sleep"):
-        raise ValueError(f"{shown(value)} is neither now nor sleep; write one of the two")
-    return str(value)
-
-
 def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{shown(value)} is neither true nor false; write one of the two")
@@ -383,7 +370,7 @@ def _text(value: object) -> str:
 
 #: key in a plan file (and, with dashes, the flag) -> (field of Plan, parser). The one list of what a plan can say.
 KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
-    "urls": ("urls", _url_list),
+    "urls": ("urls", _strings(_url)),
     "connections": ("connections", _connections),
     "keepalive": ("keepalive_s", _keepalive),
     "batch": ("batch", parse_count),
@@ -404,9 +391,9 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "agent": ("agent", _agent),
     "agent_token_file": ("agent_token_file", _text),
     "agent_ca": ("agent_ca", _text),
-    "method": ("method", _method),
-    "header": ("headers", _headers),
-    "first_beat": ("first_beat", _first_beat),
+    "method": ("method", one_of("HEAD", "GET", "OPTIONS", what="a method for a heartbeat")),
+    "header": ("headers", _strings(_header)),
+    "first_beat": ("first_beat", one_of("now", "sleep", what="a first beat")),
     "reopen": ("reopen", _boolean),
     "fail_if": ("fail_if", _strings(_text)),
     "abort": ("abort", _boolean),

@@ -1,10 +1,14 @@
-"""The samples of a whole run, kept as columns: a night is some million numbers, and most questions are about one metric."""
+"""The samples of a run: kept as columns (a night is some million numbers), and one metric of them over time."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
+
+import msgspec
 
 from asyncli.records import Sample
 
@@ -105,3 +109,93 @@ def metrics_of(samples: Sequence[Sample]) -> tuple[str, ...]:
     return (
         samples.metrics if isinstance(samples, Samples) else tuple(dict.fromkeys(name for one in samples for name in one.values))
     )
+
+
+class Series(msgspec.Struct):
+    """One number over time: instants on the run's clock (s), rising, and the value at each."""
+
+    t_s: list[float] = msgspec.field(default_factory=list)
+    values: list[float] = msgspec.field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.t_s)
+
+    def rows(self) -> Iterator[tuple[float, float]]:
+        """Each instant with its value."""
+        return zip(self.t_s, self.values, strict=True)
+
+    def between(self, start_s: float, end_s: float) -> Series:
+        """What lies in ``[start_s, end_s]``."""
+        low, high = bisect_left(self.t_s, start_s), bisect_right(self.t_s, end_s)
+        return Series(self.t_s[low:high], self.values[low:high])
+
+    def last(self, until_s: float = math.inf, since_s: float = -math.inf) -> float | None:
+        """The latest value in ``[since_s, until_s]``; None without one."""
+        part = self.between(since_s, until_s)
+        return part.values[-1] if part.values else None
+
+    def first(self, since_s: float = -math.inf) -> float | None:
+        """The earliest value from ``since_s`` on; None without one."""
+        at = bisect_left(self.t_s, since_s)
+        return self.values[at] if at < len(self.t_s) else None
+
+    def at(self, t_s: float) -> float | None:
+        """The value at ``t_s``, on the line between its neighbours; the end's value beyond an end; None when empty."""
+        if not self.t_s:
+            return None
+        after = bisect_left(self.t_s, t_s)
+        if after == 0:
+            return self.values[0]
+        if after == len(self.t_s):
+            return self.values[-1]
+        t0, t1 = self.t_s[after - 1], self.t_s[after]
+        share = (t_s - t0) / (t1 - t0)
+        return self.values[after - 1] * (1 - share) + self.values[after] * share
+
+    def near(self, t_s: float, gap_s: float) -> float | None:
+        """As :meth:`at`, but None where no value lies within ``gap_s`` on either side; one at that very instant is enough."""
+        after = bisect_left(self.t_s, t_s)
+        if after == len(self.t_s):
+            return None
+        t1 = self.t_s[after]
+        if t1 == t_s:
+            return self.values[after]
+        if after == 0:
+            return None
+        t0 = self.t_s[after - 1]
+        if t1 - t_s > gap_s or t_s - t0 > gap_s:
+            return None
+        share = (t_s - t0) / (t1 - t0)
+        return self.values[after - 1] * (1 - share) + self.values[after] * share
+
+
+def began_anew(counter: Sequence[float]) -> list[int]:
+    """The places at which a counter is less than before: who counts was started anew."""
+    return [place for place, (before, after) in enumerate(itertools.pairwise(counter), 1) if after < before]
+
+
+def series(samples: Iterable[Sample], name: str) -> Series:
+    """The metric ``name`` over time, from the samples that hold it."""
+    if isinstance(samples, Samples):
+        return Series(*samples.column(name))
+    found = Series()
+    for sample in samples:
+        value = sample.values.get(name)
+        if value is not None:
+            found.t_s.append(sample.t_s)
+            found.values.append(value)
+    return found
+
+
+def within(samples: Sequence[Sample], *spans: tuple[float, float]) -> Sequence[Sample]:
+    """The samples taken in any of ``spans`` (from, to; s, both ends included; in order, apart from each other)."""
+    if isinstance(samples, Samples):
+        return samples.within(*spans)
+    return [sample for sample in samples if any(start_s <= sample.t_s <= end_s for start_s, end_s in spans)]
+
+
+def instants(samples: Sequence[Sample], *families: str) -> list[float]:
+    """When (s) any metric was read whose name begins with one of ``families``."""
+    if isinstance(samples, Samples):
+        return samples.instants(name for name in samples.metrics if name.startswith(families))
+    return [sample.t_s for sample in samples if any(name.startswith(families) for name in sample.values)]

@@ -25,6 +25,7 @@ from scipy import stats
 from asyncli.analysis.cost import Fit, costs
 from asyncli.plan import Plan
 from asyncli.records import Phase, Sample, Tick
+from asyncli.run import Run
 
 CONNECTIONS, COST = 100_000, 1000.0
 BASELINE_S, HOLD_S = 5.0, 8.0
@@ -135,7 +136,7 @@ METRICS: dict[str, Metric] = {
 
 def fitted(plan: Design, values: np.ndarray) -> Fit:
     samples = [Sample(float(t + 1), {"host.used_bytes": 1e9 + float(value)}) for t, value in enumerate(values)]
-    return costs(plan.plan, plan.phases, plan.ticks, samples, {}).fits["host_total"]
+    return costs(Run("", "", plan.plan, {}, plan.phases, plan.ticks, samples, [], [], complete=True)).fits["host_total"]
 
 
 # The other rules: points -> slope and half of its interval.

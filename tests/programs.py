@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 from asyncli.errors import StoreError
 from asyncli.report.jsonout import to_json
 from asyncli.report.summary import summarise
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.store.reader import read_run
 
 T = TypeVar("T")
 ASYNCLI = (sys.executable, "-m", "asyncli")

@@ -21,12 +21,13 @@ import pytest
 from namespaces import SERVER, Cable, inside
 from programs import SHORT, Program, recorded, report, run, until
 
-from asyncli.analysis.diagnosis import Diagnosis, diagnose
+from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.totals import fold
 from asyncli.findings.losses import befell
 from asyncli.lab.child import group_alive
 from asyncli.lab.nginx import LabNginx
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.store.reader import read_run
 
 T = TypeVar("T")
 N = 100
@@ -248,10 +249,10 @@ class Told:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run = run = read_run(folder / "run.db")
-        self.totals = fold(run.ticks, run.phases)
+        self.totals = fold(run)
         self.summary = report(folder, "run.db")
         #: The dead's diagnoses, and the findings: each code's evidence.
-        self.diagnoses = diagnose(self.totals, run.ticks, run.phases, run.samples, run.checks, run.environment, run.plan)
+        self.diagnoses = diagnose(run, self.totals)
         self.findings = {one["code"]: one["evidence"] for one in self.summary["findings"]}
         self.evidence = [one["evidence"] for one in self.summary["findings"]]
         self.remedies = {one["code"]: one["remedy"] for one in self.summary["findings"]}

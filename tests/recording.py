@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from asyncli.plan import plan_document
-from asyncli.store.reader import Run
+from asyncli.run import Run
 from asyncli.store.writer import RunWriter
 
 

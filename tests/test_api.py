@@ -21,7 +21,7 @@ from asyncli.errors import AsyncliError, PlanError, StoreError
 from asyncli.plan import Plan
 from asyncli.records import Check, Deaths, Finding, Phase
 from asyncli.report.livestate import LiveState
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 pandas = pytest.importorskip("pandas")
 
@@ -439,10 +439,10 @@ def feed(watcher: Any) -> None:
 
 
 def test_progress_in_a_notebook_changes_in_place(kernel: _Display) -> None:
-    from asyncli.notebook import NotebookWatcher
+    from asyncli.notebook import NotebookObserver
 
     plan = a_run(500).plan
-    watcher = NotebookWatcher(plan)
+    watcher = NotebookObserver(plan)
     feed(watcher)
     last = kernel.shown[-1]
     assert "of 500" in last._repr_html_()
@@ -456,9 +456,9 @@ def test_progress_in_a_notebook_changes_in_place(kernel: _Display) -> None:
 
 
 def test_a_browser_that_is_gone_ends_the_showing_alone(kernel: _Display) -> None:
-    from asyncli.notebook import NotebookWatcher
+    from asyncli.notebook import NotebookObserver
 
-    watcher = NotebookWatcher(a_run(500).plan)
+    watcher = NotebookObserver(a_run(500).plan)
     watcher.phase(Phase("baseline", 0.0))
     kernel.breaks = True
     feed(watcher)

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asyncli import capacity
 from asyncli.analysis.capacity import Search, exit_status
-from asyncli.capacity import CapacitySearch, _Guard, _two_digits, most_here
+from asyncli.app import headroom
+from asyncli.app.capacity import CapacitySearch, _Guard
+from asyncli.app.headroom import _two_digits, most_here
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
 from asyncli.plan import MOST_CONNECTIONS, Plan
@@ -24,10 +25,10 @@ PLAN = Plan(urls=("http://127.0.0.1:1/",), workers=1)
 def on_a_host(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
     """All that is asked of the host is one process's descriptors and memory; the server is elsewhere."""
 
-    async def look_around(plan: Plan) -> tuple[Limits, Spread]:
+    async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
         return Limits(**limits), Spread((), (), 1, False, 10**9)
 
-    monkeypatch.setattr(capacity, "look_around", look_around)
+    monkeypatch.setattr(headroom, "probe_host", probe_host)
     monkeypatch.setattr(Spread, "capacity", 10**9)
 
 

@@ -10,12 +10,14 @@ import msgspec
 import pytest
 from programs import serving
 
+from asyncli.app.recorder import NoObserver
+from asyncli.app.soak import Soak
 from asyncli.collect.locate import ServerFacts
 from asyncli.plan import Plan
 from asyncli.records import Check, Finding, Phase, Sample, Tick
 from asyncli.report.livestate import Onlooker
-from asyncli.session import NoWatcher, Soak
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.store.reader import read_run
 from asyncli.text import oneline, plain, printable
 
 #: A window's title, a screen wiped, a byte that is no UTF-8, a text that runs backwards.
@@ -54,8 +56,8 @@ def soak(tmp_path: Path, watcher: Any, **settings: Any) -> Run:
         plan = Plan(
             urls=(server.url,), connections=20, batch=20, keepalive_s=2.0, hold_s=1.5, baseline_s=0.2, residue_s=0.2, **settings
         )
-        run = Soak(plan, tmp_path / "run.db", watcher=watcher)
-        watcher.stop, watcher.failed = run.stop, run.watcher_failed
+        run = Soak(plan, tmp_path / "run.db", observer=watcher)
+        watcher.stop, watcher.failed = run.stop, run.observer_failed
         asyncio.run(run.run())
     return read_run(tmp_path / "run.db")
 
@@ -67,7 +69,7 @@ def require_told_once(run: Run, why: str) -> None:
     assert why in told.evidence
 
 
-class _Breaks(NoWatcher):
+class _Breaks(NoObserver):
     def __init__(self) -> None:
         self.called = 0
 

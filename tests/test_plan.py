@@ -182,7 +182,7 @@ def test_a_ramp_may_be_a_rate_in_flags_and_in_a_file(tmp_path: Path) -> None:
         ("seed = 0x" + "f" * 5000, "this int is not a seed"),
         ("urls = " + "[" * 5000, "is not TOML (maximum recursion"),
         ("seed = 1\n" * 5000, "is longer than 16,384 bytes"),
-        ("first_beat = '" + "x" * 5000 + "'", "xxx... is neither now nor sleep"),
+        ("first_beat = '" + "x" * 5000 + "'", "xxx... is not a first beat"),
     ],
 )
 def test_wrong_files_say_where(tmp_path: Path, text: str, words: str) -> None:

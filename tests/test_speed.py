@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 import long_run
 
-from asyncli.analysis.series import series
+from asyncli.samples import series
 from asyncli.store.reader import read_run
 
 BUDGET_S = 5.0

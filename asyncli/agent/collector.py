@@ -1,13 +1,11 @@
 """A collector whose server is on another host: an agent's samples of that, our own of this one, on the run's one clock.
 
-It stands in the place of :class:`asyncli.collect.collector.Collector`. What the agent reads bears the names that it always bears
-(status.*, server.*, kernel.*, host.*, tcp.*); the same of this host begins with ``client.``, and is not read a second time where
-agent and soak are on one host.
+The agent is one more peer that the sampler asks. What it reads has its usual names (status.*, server.*, kernel.*, host.*, tcp.*);
+the same of this host begins with ``client.``, and is not read a second time where agent and soak are on one host.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import os
@@ -17,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from asyncli.agent.link import BORDER_S, AgentError, AgentHeldError, Link
+from asyncli.agent.client import BORDER_S, AgentClient, AgentError, AgentHeldError
 from asyncli.agent.wire import KEEPS_S, Batch, Granted, Hello
-from asyncli.collect.collector import Collector
+from asyncli.collect.collector import probes_of_ourselves
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import ServerFacts
-from asyncli.collect.probes import Reading
-from asyncli.collect.processes import ProcessGroup, listed, read_session_cpu, read_session_memory
+from asyncli.collect.probes import ProbeReading
+from asyncli.collect.sampler import Probe, Sampler
 from asyncli.engine.spread import Spread
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten
@@ -46,11 +44,10 @@ from asyncli.preflight import examine_far
 from asyncli.records import Check, Finding, Sample
 from asyncli.units import format_duration
 
-_EVERY_S = 1.0
 # An agent that is silent for less than this (s) is not worth a word: nothing is lost, as it keeps what it read.
 _SILENT_S = 5.0
-# One that is silent is asked this seldom, and at a border of phases waited for no longer.
-_AGAIN_S = 2.0
+# At a border of phases one that is silent is waited for no longer.
+_SILENT_BORDER_S = 2.0
 # Samples are a second apart, and one may be missed; more is a hole.
 _HOLE_S = 2.5
 _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
@@ -62,11 +59,12 @@ _BEHIND_S = 0.1
 _ITS_OWN = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, AGENT_CPU_S)
 _FAMILIES = tuple(name for name in METRICS if name.endswith("."))
 _NEAR = (TCP, KERNEL_TCP_INUSE, KERNEL_TCP_ORPHAN, KERNEL_TCP_TW)
-Read = Callable[[], Reading]
 
 
-class AgentCollector:
-    """``clock`` is the run's own (s); the rest as a :class:`Collector` has it, by whose methods it is used."""
+class AgentCollector(Sampler):
+    """Used as a :class:`~asyncli.collect.collector.Collector` is."""
+
+    border_wait_s = BORDER_S
 
     def __init__(
         self,
@@ -77,12 +75,11 @@ class AgentCollector:
         on_sample: Callable[[Sample], None],
         on_finding: Callable[[Finding], None],
     ) -> None:
-        self._link = Link(plan)
-        self._plan, self._clock, self._pids = plan, clock, generator_pids
-        self._on_sample, self._on_finding = on_sample, on_finding
+        super().__init__(plan, clock=clock, on_sample=on_sample, on_finding=on_finding)
+        self._client = AgentClient(plan)
+        self._generator_pids = generator_pids
+        self._polls["agent"] = self._follow
         self._hello: Hello | None = None
-        self._here: Collector | None = None
-        self._asking = asyncio.Lock()
         self._leased = False
         # The last sample that was taken in: its number, and its instant on the run's clock.
         self._after, self._last_s = 0, -math.inf
@@ -120,13 +117,13 @@ class AgentCollector:
     @property
     def agent(self) -> dict[str, Any] | None:
         """What the run's environment keeps of the agent, its clock as it is known by now."""
-        hello, offset = self._hello, self._link.clock.now(time.monotonic())
+        hello, offset = self._hello, self._client.clock.now(time.monotonic())
         if hello is None:
             return None
-        drift = self._link.clock.drift
+        drift = self._client.clock.drift
         return {
             **hello.environment,
-            "url": self._link.url,
+            "url": self._client.url,
             "asyncli": hello.asyncli,
             "boot_id": hello.boot_id,
             "same_host": self.local,
@@ -147,54 +144,28 @@ class AgentCollector:
 
     async def open(self, *, hold: bool = True) -> None:
         """Meet the agent and measure its clock; ``hold`` it against other sessions. Raises :class:`AgentError` in one line."""
-        self._hello = hello = await self._link.hello()
+        self._hello = hello = await self._client.hello()
         if hold:
             self._after = (await self._hold()).newest
-        self._here = Collector(
-            self._plan, clock=self._clock, generator_pids=self._pids, on_sample=self._on_sample, on_finding=self._on_finding,
-            local=False, probes=self._probes(),
-        )  # fmt: skip
-        self._here.begin()
-        offset = self._link.clock.now(time.monotonic())
+        self._probes = self._of_this_host() | probes_of_ourselves(self._generator_pids)
+        self.begin()
+        offset = self._client.clock.now(time.monotonic())
         assert offset is not None
         server = hello.server.version or hello.server.name or "the server"
         where = "this host, whose memory is not read a second time" if self.local else hello.host
-        self._tell(agent(self._link.url, server, where, offset.error_s))
-        if self._link.in_the_clear:
-            self._tell(agent_in_the_clear(self._link.url))
+        self._tell(agent(self._client.url, server, where, offset.error_s))
+        if self._client.in_the_clear:
+            self._tell(agent_in_the_clear(self._client.url))
         for finding in hello.standing:
             self._tell(self._of_the_agent(finding))
 
-    async def run(self) -> None:
-        """Sample until cancelled."""
-        assert self._here is not None
-        here = asyncio.create_task(self._here.run())
-        try:
-            while not here.done():
-                begun = time.monotonic()
-                await self._ask()
-                rest = (_EVERY_S if self._lost_s is None else _AGAIN_S) - (time.monotonic() - begun)
-                await asyncio.wait({here}, timeout=max(0.05, rest))
-            here.result()
-        finally:
-            here.cancel()
-            await asyncio.wait({here})
-
-    async def sample_now(self) -> Sample:
-        """Everything on both hosts, for the borders of phases; a silent agent is waited for some seconds at most."""
-        assert self._here is not None
-        within_s = BORDER_S if self._lost_s is None else _AGAIN_S
-        sample, _ = await asyncio.gather(self._here.sample_now(), self._ask(within_s))
-        return sample
-
     async def close(self) -> None:
         """Let the agent go."""
+        await super().close()
         if self._leased:
             with contextlib.suppress(AgentError):
-                await self._link.leave()
-        await self._link.close()
-        if self._here is not None:
-            await self._here.close()
+                await self._client.leave()
+        await self._client.close()
 
     def end(self) -> None:
         """The run is over, and what the agent owes by now is missing."""
@@ -203,37 +174,35 @@ class AgentCollector:
 
     # What comes from the agent.
 
-    async def _ask(self, within_s: float | None = None) -> None:
-        """Whatever is new; with ``within_s``, after one more sample that is waited for so long at most. What fails is a gap."""
-        async with self._asking:
+    async def _follow(self, everything: bool) -> ProbeReading:
+        """Whatever is new is taken in as samples of its own; at a border after one more of everything. What fails is a gap."""
+        within_s = None if not everything else BORDER_S if self._lost_s is None else _SILENT_BORDER_S
+        try:
+            if not self._leased:
+                await self._meet_again()
             try:
-                if not self._leased:
-                    await self._meet_again()
-                try:
-                    batch = await self._more(within_s)
-                except AgentHeldError:
-                    # It knows us no more: it was started anew, or another session had it meanwhile.
-                    self._leased = False
-                    await self._meet_again()
-                    batch = await self._more(within_s)
-                self._take(batch)
-                while batch.rows and batch.rows[-1].n < batch.newest:
-                    batch = await self._more(None)
-                    self._take(batch)
-                self._heard_again()
-            except AgentError as error:
-                self._missed(error)
-
-    async def _more(self, within_s: float | None) -> Batch:
-        return await (self._link.samples(self._after) if within_s is None else self._link.sample_now(self._after, within_s))
+                batch = await self._client.samples(self._after, within_s)
+            except AgentHeldError:
+                # It knows us no more: it was started anew, or another session had it meanwhile.
+                self._leased = False
+                await self._meet_again()
+                batch = await self._client.samples(self._after, within_s)
+            self._take_in(batch)
+            while batch.rows and batch.rows[-1].n < batch.newest:
+                batch = await self._client.samples(self._after)
+                self._take_in(batch)
+            self._heard_again()
+        except AgentError as error:
+            self._missed(error)
+        return ProbeReading()
 
     async def _hold(self) -> Granted:
-        granted = await self._link.take(f"asyncli on {host_name()} (pid {os.getpid()})")
+        granted = await self._client.take(f"asyncli on {host_name()} (pid {os.getpid()})")
         self._leased = True
         return granted
 
     async def _meet_again(self) -> None:
-        hello = await self._link.hello()
+        hello = await self._client.hello()
         await self._hold()
         if self._hello is None or hello.instance != self._hello.instance:
             self._started_anew(hello)
@@ -249,9 +218,9 @@ class AgentCollector:
             # Counted among those of which the server may have seen none or all.
             for name in (STATUS_POLLS, STATUS_UNANSWERED):
                 self._before[name] += max(0.0, math.ceil(begun_s - self._last_s) + 1.0)
-        self._tell(agent_restarted(self._link.url, begun_s))
+        self._tell(agent_restarted(self._client.url, begun_s))
 
-    def _take(self, batch: Batch) -> None:
+    def _take_in(self, batch: Batch) -> None:
         overrun = batch.first > self._after + 1
         for row in batch.rows:
             if row.n <= self._after:
@@ -318,7 +287,7 @@ class AgentCollector:
 
     def _on_our_clock(self, theirs_s: float) -> float:
         now_s = time.monotonic()
-        offset = self._link.clock.now(now_s)
+        offset = self._client.clock.now(now_s)
         return self._clock() - now_s + theirs_s - (offset.offset_s if offset is not None else 0.0)
 
     def _continued(self, values: dict[str, float]) -> dict[str, float]:
@@ -330,23 +299,19 @@ class AgentCollector:
 
     # What is read here.
 
-    def _probes(self) -> list[tuple[str, Read]]:
-        """Of the generator and the session all; of this host what the agent does not read."""
-        generator = ProcessGroup("generator", listed(self._pids), may_be_empty=True)
-        here: list[tuple[str, Read]] = []
+    def _of_this_host(self) -> dict[str, Probe]:
+        """What the agent does not read of it."""
+        probes: dict[str, Probe] = {}
         if not self._one_network:
-            here.append(("client_kernel", lambda: _of_the_client(read_counters(), near_only=self.local)))
+            probes["client_kernel"] = lambda: _of_the_client(read_counters(), near_only=self.local)
         if not self.local:
             slab = SlabReader()
-            here.append(("client_slab", lambda: _of_the_client(slab.read())))
-        return [
-            *here, ("generator", generator.scan), ("session", read_session_cpu),
-            ("generator_memory", generator.memory), ("session_memory", read_session_memory),
-        ]  # fmt: skip
+            probes["client_slab"] = lambda: _of_the_client(slab.read())
+        return probes
 
 
-def _of_the_client(reading: Reading, *, near_only: bool = False) -> Reading:
+def _of_the_client(reading: ProbeReading, *, near_only: bool = False) -> ProbeReading:
     """The same under names of this host's own; ``near_only``: what each network namespace has for itself. What cannot be read of
     it has no finding: no number of the report wants it."""
     kept = {name: value for name, value in reading.values.items() if not near_only or name.startswith(_NEAR)}
-    return Reading({f"{CLIENT}{name}": value for name, value in kept.items()})
+    return ProbeReading({f"{CLIENT}{name}": value for name, value in kept.items()})

@@ -7,33 +7,31 @@ refused is counted in the log. Nothing that a client sends changes what is sampl
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
 import logging
 import os
 import secrets
-import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from asyncli import __version__
+from asyncli.agent.buffer import SampleBuffer
+from asyncli.agent.door import IDLE_S, Door, shown
 from asyncli.agent.exposition import CONTENT_TYPE, exposition
-from asyncli.agent.keeping import Lease, Rates, Refusals, Ring, same
+from asyncli.agent.lease import Lease, same
+from asyncli.agent.rates import Rates, Refusals
 from asyncli.agent.wire import (
     LEASE_HEADER,
     PROTOCOL,
     PROTOCOL_HEADER,
     Batch,
-    Clock,
     Granted,
     Hello,
+    Instants,
     Refusal,
     Wish,
 )  # fmt: skip
@@ -45,19 +43,9 @@ from asyncli.plan import Plan
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.limits import Limits, read_limits
 from asyncli.records import Sample
-from asyncli.text import printable
 
 # A question of ours is a line; the longest body is a lease's.
 _LONGEST_BODY = 1024
-# What may come on a connection for each request that is heard there, its head included (Prometheus and curl send some hundred
-# bytes). Of what never comes to be a request, as of what follows one that was refused, some versions of aiohttp keep all.
-_LONGEST_REQUEST = 16 * 1024
-# Sessions, a Prometheus and a person with curl are a handful; who comes later waits until one leaves.
-_MOST_CONNECTIONS = 64
-_HANDSHAKE_S = 5.0
-_AGAIN_S = 0.2
-# A connection that asks nothing for so long is closed; a session asks once a second.
-_IDLE_S = 15.0
 # The longest answer is a sample of everything, which takes at most twice the collector's border wait.
 _ANSWER_S = 10.0
 # A wrong token waits for its answer.
@@ -67,8 +55,6 @@ _FACTS_FOR_S = 5.0
 # What was read within so long is the present.
 _PRESENT_S = 3.0
 _LONGEST_DIGITS = 15
-# Many who do not trust a certificate leave without a word, as those do whose time is over.
-_LEFT = "it left in the handshake: it gave up waiting, or does not trust the certificate"
 # Requests of one address: a session asks once a second, and is behind by ten answers after ten minutes.
 _PER_S, _BURST = 10.0, 40.0
 # Samples of everything, whatever the budget: a soak has six borders of phases.
@@ -99,7 +85,7 @@ class Agent:
         #: Where it listens: another one than asked for, where that was 0.
         self.port = port
         self._instance, self._started_s = secrets.token_hex(8), time.monotonic()
-        self._ring, self._lease = Ring(), Lease(lambda: secrets.token_urlsafe(18))
+        self._buffer, self._lease = SampleBuffer(), Lease(lambda: secrets.token_urlsafe(18))
         self._rates, self._dear = Rates(_PER_S, _BURST), Rates(_DEAR_PER_S, _DEAR_BURST)
         self._refusals = Refusals()
         self._collector = Collector(
@@ -107,14 +93,13 @@ class Agent:
             clock=time.monotonic,
             generator_pids=list,
             on_sample=self._sampled,
-            on_finding=lambda finding: self._ring.finding(time.monotonic(), finding),
+            on_finding=lambda finding: self._buffer.finding(time.monotonic(), finding),
             local=True,
         )
         self._facts: tuple[float, Limits, Configured] | None = None
         self._reading = asyncio.Lock()
         self._runner: web.AppRunner | None = None
-        self._doors: list[asyncio.Task[None]] = []
-        self._guests: dict[Any, _Guest] = {}
+        self._door: Door | None = None
         self._taken = asyncio.Event()
 
     @property
@@ -125,7 +110,7 @@ class Agent:
     @property
     def unknown(self) -> list[str]:
         """What cannot be read, in words, with what would mend it."""
-        return [f"{one.evidence}; {one.remedy}" if one.remedy else one.evidence for one in self._ring.standing]
+        return [f"{one.evidence}; {one.remedy}" if one.remedy else one.evidence for one in self._buffer.standing]
 
     async def open(self) -> None:
         """Find the server, take a first sample and listen.
@@ -151,35 +136,37 @@ class Agent:
         ])  # fmt: skip
         # aiohttp's own words for a request that is no HTTP are lines of ours, and count as refusals do.
         log = logging.Logger("asyncli.agent")
-        log.addHandler(_Said(lambda: self._refuse("a client", "what it sent is no request")))
+        log.addHandler(_OnWarning(lambda: self._refuse("a client", "what it sent is no request")))
         self._runner = web.AppRunner(
             app,
             access_log=None,
             logger=log,
             handle_signals=False,
-            keepalive_timeout=_IDLE_S,
+            keepalive_timeout=IDLE_S,
             lingering_time=1.0,
             shutdown_timeout=0.5,
         )
         await self._runner.setup()
+        assert self._runner.server is not None
+        self._door = Door(self._runner.server, self._tls, self._refuse)
         try:
-            listening = await asyncio.to_thread(_listening, self._host, self.port)
+            self.port = await self._door.open(self._host, self.port)
         except OSError as error:
             await self._runner.cleanup()
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise HostError(
                 f"--listen: {self._host}:{self.port} cannot be had ({reason}); see who listens there, or name another address"
             ) from None
-        self.port = listening[0].getsockname()[1]
-        self._doors = [asyncio.create_task(self._let_in(one), name="the agent's door") for one in listening]
 
     async def run(self) -> None:
         """Sample until cancelled."""
+        assert self._door is not None
         sampling = asyncio.create_task(self._collector.run())
+        tasks = {sampling, *self._door.tasks}
         try:
-            while not (over := [one for one in (sampling, *self._doors) if one.done()]):
-                await asyncio.wait({sampling, *self._doors}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
-                self._sweep()
+            while not (over := [one for one in tasks if one.done()]):
+                await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                self._door.sweep()
             over[0].result()
         finally:
             sampling.cancel()
@@ -187,138 +174,53 @@ class Agent:
 
     async def close(self) -> None:
         """Let everybody go."""
-        for task in (*self._doors, *(guest.coming for guest in self._guests.values())):
-            task.cancel()
-        if self._doors:
-            await asyncio.wait(self._doors)
+        if self._door is not None:
+            await self._door.close()
         if self._runner is not None:
             await self._runner.cleanup()
         await self._collector.close()
 
-    # Connections.
-
-    async def _let_in(self, listening: socket.socket) -> None:
-        """Accept until cancelled. Not asyncio's own server: that knows nobody before his TLS handshake is over."""
-        assert self._runner is not None
-        assert self._runner.server is not None
-        loop = asyncio.get_running_loop()
-        with listening:
-            while True:
-                try:
-                    sock, address = await loop.sock_accept(listening)
-                except OSError:
-                    # Gone again; or there are no descriptors, and some seconds later there may be.
-                    await asyncio.sleep(_AGAIN_S)
-                    continue
-                who = _shown(str(address[0]))
-                if not self._room_for(who):
-                    sock.close()
-                    continue
-                handler = self._runner.server()
-                coming = asyncio.create_task(self._receive(who, handler, sock))
-                self._guests[handler] = _Guest(time.monotonic(), coming, _network(str(address[0])))
-
-    def _room_for(self, who: str) -> bool:
-        """Whether one more may come in; who has shown no token makes room for who may have one.
-
-        First the oldest stranger of the network with most of them: whoever connects without end pushes out his own, and not one
-        from elsewhere whose handshake takes a few round trips.
-        """
-        self._forget()
-        if len(self._guests) < _MOST_CONNECTIONS:
-            return True
-        self._refuse(who, f"{_MOST_CONNECTIONS} connections are open")
-        strangers = [handler for handler, guest in self._guests.items() if not guest.known]
-        if not strangers:
-            return False
-        crowds = Counter(self._guests[one].network for one in strangers)
-        self._send_away(min(strangers, key=lambda one: (-crowds[self._guests[one].network], self._guests[one].last_s)))
-        return True
-
-    async def _receive(self, who: str, handler: Any, sock: socket.socket) -> None:
-        limit_s = None if self._tls is None else _HANDSHAKE_S
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Bounded(handler, lambda count: self._within(who, handler, count)),
-                sock, ssl=self._tls, ssl_handshake_timeout=limit_s,
-            )  # fmt: skip
-        except OSError as error:
-            if self._tls is not None:
-                reason = str(getattr(error, "reason", None) or "").lower().replace("_", " ")
-                self._refuse(who, f"TLS fails ({reason or _LEFT})")
-
-    def _within(self, who: str, handler: Any, count: int) -> bool:
-        """Whether ``count`` bytes more may be heard from a connection; else it is sent away."""
-        guest = self._guests.get(handler)
-        if guest is None:
-            return False
-        guest.unheard += count
-        if guest.unheard <= _LONGEST_REQUEST:
-            return True
-        self._refuse(who, f"it sent more than {_LONGEST_REQUEST:,} bytes and no request")
-        self._send_away(handler)
-        return False
-
-    def _send_away(self, handler: Any) -> None:
-        # On its way in, or there.
-        self._guests.pop(handler).coming.cancel()
-        with contextlib.suppress(AttributeError):
-            handler.transport.abort()
-
-    def _forget(self) -> None:
-        """Who has gone."""
-        server = self._runner.server if self._runner is not None else None
-        there = set(server.connections) if server is not None else set()
-        self._guests = {one: guest for one, guest in self._guests.items() if one in there or not guest.coming.done()}
-
-    def _sweep(self) -> None:
-        """Close what has been silent for long: a request that never ends, a connection that never asks."""
-        self._forget()
-        now_s = time.monotonic()
-        for handler in [one for one, guest in self._guests.items() if not guest.asking and now_s - guest.last_s > _IDLE_S]:
-            self._send_away(handler)
-
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        address = _shown(request.remote or "?")
-        guest = self._guests.get(request.protocol)
+        address = shown(request.remote or "?")
+        guest = self._door.guests.get(request.protocol) if self._door is not None else None
         if guest is None:
             # Sent away while this was on its way.
             return web.Response(status=503)
-        guest.last_s, guest.asking, guest.unheard = time.monotonic(), True, 0
+        guest.heard()
         try:
-            may = self._may(request)
-            # A stranger of the same address (another program there, a tunnel's other end) uses up nobody's share but his own.
-            held = self._lease.known(request.headers.get(LEASE_HEADER, ""))
-            whose = (address, "holder" if may and held else "known" if may else "stranger")
-            if not self._rates.allow(" ".join(whose), time.monotonic()):
-                return self._no(address, 429, "asks too often")
-            if not may:
+            self._count(request, address)
+            if not self._may(request):
                 await asyncio.sleep(_WRONG_S)
-                said = "its token is wrong" if "Authorization" in request.headers else "it has no token"
-                return self._no(address, 401, said, {"WWW-Authenticate": "Bearer"})
+                raise _RefusedError(401, "its token is wrong" if "Authorization" in request.headers else "it has no token")
             guest.known = True
             if request.path != "/metrics" and (spoken := request.headers.get(PROTOCOL_HEADER)) != str(PROTOCOL):
-                other = "no protocol of ours" if spoken is None else f"protocol {_shown(spoken)}"
-                words = f"it speaks {other}, and this agent, asyncli {__version__}, speaks protocol {PROTOCOL}"
-                return self._no(address, 426, words)
+                other = "no protocol of ours" if spoken is None else f"protocol {shown(spoken)}"
+                raise _RefusedError(426, f"it speaks {other}, and this agent, asyncli {__version__}, speaks protocol {PROTOCOL}")
             async with asyncio.timeout(_ANSWER_S):
                 return await handler(request)
         except TimeoutError:
-            return self._no(address, 408, "it took too long")
+            status, why = 408, "it took too long"
+        except _RefusedError as refused:
+            status, why = refused.status, refused.why
         except web.HTTPException as refused:
-            return self._no(address, refused.status, f"{_shown(request.method)} {_shown(request.path)}: {refused.reason}")
+            status, why = refused.status, f"{shown(request.method)} {shown(request.path)}: {refused.reason}"
         finally:
-            guest.last_s, guest.asking = time.monotonic(), False
+            guest.answered()
+        self._refuse(address, why)
+        return _answer(Refusal(why), status, {"WWW-Authenticate": "Bearer"} if status == 401 else None)
+
+    def _count(self, request: web.Request, address: str) -> None:
+        """A stranger of the same address (another program there, a tunnel's other end) uses up nobody's share but his own."""
+        may, held = self._may(request), self._lease.known(request.headers.get(LEASE_HEADER, ""))
+        whose = "holder" if may and held else "known" if may else "stranger"
+        if not self._rates.allow(f"{address} {whose}", time.monotonic()):
+            raise _RefusedError(429, "asks too often")
 
     def _may(self, request: web.Request) -> bool:
         if self._token is None:
             return True
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         return same(given.strip(), self._token) and scheme.lower() == "bearer"
-
-    def _no(self, address: str, status: int, why: str, headers: dict[str, str] | None = None) -> web.Response:
-        self._refuse(address, why)
-        return _answer(Refusal(why), status, headers)
 
     def _refuse(self, address: str, why: str) -> None:
         line = self._refusals.line(address, why, time.monotonic())
@@ -336,7 +238,7 @@ class Agent:
                 asyncli=__version__,
                 instance=self._instance,
                 started_s=self._started_s,
-                clock=Clock(heard_s, time.monotonic()),
+                clock=Instants(heard_s, time.monotonic()),
                 host=str(self._environment["host"]),
                 boot_id=boot_id(),
                 network=network(),
@@ -345,9 +247,9 @@ class Agent:
                 configured=configured,
                 status_url=self._plan.status_url,
                 environment=self._environment,
-                newest=self._ring.newest,
-                latest=self._ring.latest(time.monotonic(), _PRESENT_S),
-                standing=self._ring.standing,
+                newest=self._buffer.newest,
+                latest=self._buffer.latest(time.monotonic(), _PRESENT_S),
+                standing=self._buffer.standing,
             )
         )
 
@@ -367,14 +269,14 @@ class Agent:
         try:
             wish = msgspec.json.decode(await request.read(), type=Wish)
         except msgspec.DecodeError as error:
-            raise web.HTTPBadRequest(reason=_shown(str(error))) from None
+            raise web.HTTPBadRequest(reason=shown(str(error))) from None
         now_s = time.monotonic()
-        address = _shown(request.remote or "?")
-        word = self._lease.take(f"{_shown(wish.holder)}, from {address} since {time.strftime('%H:%M:%S')}", now_s)
-        if word is None:
-            return self._no(address, 409, f"it is held by {self._lease.holder}")
+        address = shown(request.remote or "?")
+        token = self._lease.take(f"{shown(wish.holder)}, from {address} since {time.strftime('%H:%M:%S')}", now_s)
+        if token is None:
+            raise _RefusedError(409, f"it is held by {self._lease.holder}")
         self._collector.begin()
-        return _answer(Granted(word, self._ring.newest))
+        return _answer(Granted(token, self._buffer.newest))
 
     async def _leave(self, request: web.Request) -> web.Response:
         self._lease.leave(request.headers.get(LEASE_HEADER, ""))
@@ -382,12 +284,12 @@ class Agent:
 
     async def _samples(self, request: web.Request) -> web.Response:
         heard_s = time.monotonic()
-        return self._held_up(request) or self._batch(heard_s, _number(request))
+        self._renew(request)
+        return self._batch(heard_s, _number(request))
 
     async def _sample(self, request: web.Request) -> web.Response:
         heard_s = time.monotonic()
-        if (no := self._held_up(request)) is not None:
-            return no
+        self._renew(request)
         after = _number(request)
         if self._dear.allow("", heard_s):
             await self._collector.sample_now()
@@ -397,129 +299,39 @@ class Agent:
         return self._batch(heard_s, after)
 
     def _sampled(self, sample: Sample) -> None:
-        self._ring.sample(sample)
+        self._buffer.sample(sample)
         self._taken.set()
         self._taken.clear()
 
-    def _held_up(self, request: web.Request) -> web.Response | None:
-        word = request.headers.get(LEASE_HEADER, "")
-        if self._lease.renew(word, time.monotonic()):
-            return None
-        now = time.monotonic()
-        held = f"it is held by {self._lease.holder}" if self._lease.held(now) else "you do not hold it any more"
-        return self._no(_shown(request.remote or "?"), 409, held)
+    def _renew(self, request: web.Request) -> None:
+        now_s = time.monotonic()
+        if not self._lease.renew(request.headers.get(LEASE_HEADER, ""), now_s):
+            held = f"it is held by {self._lease.holder}" if self._lease.held(now_s) else "you do not hold it any more"
+            raise _RefusedError(409, held)
 
     def _batch(self, heard_s: float, after: int) -> web.Response:
-        rows, said = self._ring.after(after)
-        clock = Clock(heard_s, time.monotonic())
-        return _answer(Batch(self._instance, clock, self._ring.first, self._ring.newest, rows, said))
+        rows, said = self._buffer.after(after)
+        clock = Instants(heard_s, time.monotonic())
+        return _answer(Batch(self._instance, clock, self._buffer.first, self._buffer.newest, rows, said))
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        text = exposition(self._ring.latest(time.monotonic()), __version__)
+        text = exposition(self._buffer.latest(time.monotonic()), __version__)
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
 
-class _Guest:
-    """A connection: ``coming`` is its way in, TLS included; ``network``: whence; when it was last heard of, whether it is being
-    answered, whether it has shown the token, and how many bytes came since the last request."""
-
-    __slots__ = ("asking", "coming", "known", "last_s", "network", "unheard")
-
-    def __init__(self, now_s: float, coming: asyncio.Task[None], network: str) -> None:
-        self.last_s, self.coming, self.network = now_s, coming, network
-        self.asking = self.known = False
-        self.unheard = 0
+class _RefusedError(Exception):
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status, self.why = status, why
 
 
-class _Bounded(asyncio.Protocol):
-    """What ``handler`` would be told by its transport, but for bytes that are not ``within`` bounds."""
-
-    def __init__(self, handler: Any, within: Callable[[int], bool]) -> None:
-        self._handler, self._within = handler, within
-
-    def data_received(self, data: bytes) -> None:
-        if self._within(len(data)):
-            self._handler.data_received(data)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._handler.connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._handler.connection_lost(exc)
-
-    def eof_received(self) -> bool | None:
-        heard: bool | None = self._handler.eof_received()
-        return heard
-
-    def pause_writing(self) -> None:
-        self._handler.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._handler.resume_writing()
-
-
-class _Said(logging.Handler):
+class _OnWarning(logging.Handler):
     def __init__(self, refuse: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)
         self._refuse = refuse
 
     def emit(self, record: logging.LogRecord) -> None:
         self._refuse()
-
-
-def _listening(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at every address of ``host``, on one port. Raises :class:`OSError`."""
-    found: list[socket.socket] = []
-    try:
-        for family, *_, address in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
-            # Of port 0 the kernel chooses one, for all of them.
-            at = (address[0], found[0].getsockname()[1], *address[2:]) if found else address
-            found.append(socket.create_server(at, family=family, backlog=_MOST_CONNECTIONS))
-            found[-1].setblocking(False)
-    except OSError:
-        for one in found:
-            one.close()
-        raise
-    return found
-
-
-def tls_context(certificate: str, key: str | None) -> ssl.SSLContext:
-    """What speaks TLS with this certificate. Raises :class:`HostError` in one line where it cannot."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    for flag, path in (("--tls-cert", certificate), ("--tls-key", key)):
-        try:
-            if path is not None:
-                Path(path).read_bytes()
-        except OSError as error:
-            raise HostError(f"{flag} {path}: cannot be read ({error.strerror}); name a file in PEM") from None
-    try:
-        # No passphrase is asked for: the agent has no terminal.
-        context.load_cert_chain(certificate, key, password=lambda: "")
-    except (ssl.SSLError, OSError, ValueError) as error:
-        why = getattr(error, "reason", None) or str(error)
-        what = "hold no certificate with its key, in PEM and without a passphrase"
-        named = f"--tls-cert {certificate}" + (f" and --tls-key {key}" if key else "")
-        raise HostError(f"{named}: {what} ({str(why).lower().replace('_', ' ')}); name both files") from None
-    return context
-
-
-def doubt(context: ssl.SSLContext, certificate: str) -> str | None:
-    """Why even those who trust this very certificate will refuse it, as OpenSSL says it ("certificate has expired")."""
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusting.check_hostname = False
-    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    try:
-        trusting.load_verify_locations(certificate)
-        ends = trusting.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True)
-        for end in ends * 2:
-            with contextlib.suppress(ssl.SSLWantReadError):
-                end.do_handshake()
-    except ssl.SSLCertVerificationError as error:
-        return error.verify_message
-    except (OSError, ValueError):
-        return None  # of what cannot be tried nothing is said
-    return None
 
 
 async def _nameless(_: web.Request, response: web.StreamResponse) -> None:
@@ -531,22 +343,9 @@ def _answer(what: msgspec.Struct, status: int = 200, headers: dict[str, str] | N
     return web.Response(body=_encode(what), status=status, content_type="application/json", headers=headers)
 
 
-def _network(address: str) -> str:
-    """Whose an address is: of IPv6 a host has a network of 64 bits to itself (RFC 4291, 2.5.1)."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if found.version == 6 and found.ipv4_mapped is None:
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return address
-
-
 def _number(request: web.Request) -> int:
     """The ``after`` of a question."""
     text = request.query.get("after", "")
     if not text.isascii() or not text.isdigit() or len(text) > _LONGEST_DIGITS:
         raise web.HTTPBadRequest(reason="after= is no number")
     return int(text)
-
-
-def _shown(text: str) -> str:
-    """Somebody else's words for a log: on one line, and short."""
-    return printable(text[:200])

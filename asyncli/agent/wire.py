@@ -2,12 +2,11 @@
 
 GET /v1/hello is who and where the agent is; POST and DELETE /v1/lease take and leave it; GET /v1/samples?after=N is what came
 since sample N, POST /v1/sample?after=N the same after one more was taken of everything, at once. Instants are seconds of the
-agent's monotonic clock, which only the exchange of :mod:`asyncli.agent.offset` makes comparable with another host's.
+agent's monotonic clock, which only the exchange of :mod:`asyncli.collect.clock_offset` makes comparable with another host's.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 import msgspec
@@ -37,14 +36,14 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Instant = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
-class Clock(msgspec.Struct, frozen=True):
+class Instants(msgspec.Struct, frozen=True):
     """When the agent heard the question and when it answered (s)."""
 
     heard_s: Instant
     said_s: Instant
 
 
-class Row(msgspec.Struct, frozen=True):
+class SampleRow(msgspec.Struct, frozen=True):
     """Sample number ``n``, taken at ``t_s``."""
 
     n: Number
@@ -52,7 +51,7 @@ class Row(msgspec.Struct, frozen=True):
     values: dict[str, float]
 
 
-class Said(msgspec.Struct, frozen=True):
+class FindingRow(msgspec.Struct, frozen=True):
     """A finding of the agent's collector, made at ``t_s``; the first of its kind after sample ``n``."""
 
     n: Number
@@ -67,11 +66,11 @@ class Batch(msgspec.Struct, frozen=True):
     """
 
     instance: str
-    clock: Clock
+    clock: Instants
     first: Number
     newest: Number
-    rows: list[Row]
-    said: list[Said]
+    rows: list[SampleRow]
+    said: list[FindingRow]
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -84,7 +83,7 @@ class Hello(msgspec.Struct, frozen=True):
     asyncli: str
     instance: str
     started_s: Instant
-    clock: Clock
+    clock: Instants
     host: str
     boot_id: str | None
     network: str | None
@@ -122,11 +121,6 @@ class Refusal(msgspec.Struct, frozen=True):
     """Why not, in one line."""
 
     error: str
-
-
-def numbers(values: dict[str, float]) -> dict[str, float]:
-    """Those that are finite: JSON has no other."""
-    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def read_token(path: str | None, flag: str) -> str | None:

@@ -5,15 +5,13 @@ latency is only the server's where others left it the CPUs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from asyncli.analysis.saturation import MOST_CPU_SHARE
-from asyncli.analysis.series import Ticks, end_of_hold, first_connect, series
-from asyncli.analysis.sides import of_ours, sides
 from asyncli.analysis.totals import Totals
 from asyncli.findings.host import host_busy, host_shared
 from asyncli.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
-from asyncli.records import Environment, Finding, Phase, Sample
+from asyncli.records import Finding
+from asyncli.run import Run
 
 # Sockets of daemons come and go by the dozen; and a share of ours below this moves no number that we print by more.
 _FEW, _SHARE = 50, 0.05
@@ -25,58 +23,54 @@ _SHORTEST_SPAN_S = 0.5
 _STALE_S = 10.0
 
 
-def others_cores(samples: Sequence[Sample], environment: Environment, start_s: float, stop_s: float) -> float | None:
+def others_cores(run: Run, start_s: float, stop_s: float) -> float | None:
     """Cores of asyncli's host that neither asyncli nor the server used.
 
     None where too little was read, or where the server is on that host and its share is not known.
     """
-    busy = _cores(samples, of_ours(HOST_CPU_BUSY_S, environment), start_s, stop_s)
-    server = _cores(samples, SERVER_CPU_S, start_s, stop_s) if environment.get("local") is True else 0.0
+    busy = _cores(run, run.of_ours(HOST_CPU_BUSY_S), start_s, stop_s)
+    server = _cores(run, SERVER_CPU_S, start_s, stop_s) if run.place.local else 0.0
     if busy is None or server is None:
         return None
     # Before the first connect there may be no generator.
-    ours = (_cores(samples, name, start_s, stop_s) or 0.0 for name in (GENERATOR_CPU_S, SESSION_CPU_S))
+    ours = (_cores(run, name, start_s, stop_s) or 0.0 for name in (GENERATOR_CPU_S, SESSION_CPU_S))
     return max(0.0, busy - server - sum(ours))
 
 
-def _cores(samples: Sequence[Sample], name: str, start_s: float, stop_s: float) -> float | None:
-    part = series(samples, name).between(start_s, stop_s)
+def _cores(run: Run, name: str, start_s: float, stop_s: float) -> float | None:
+    part = run.series(name).between(start_s, stop_s)
     if len(part) < 2 or part.t_s[-1] - part.t_s[0] < _SHORTEST_SPAN_S:
         return None
     return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
 
 
-def cpus_taken(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> list[Finding]:
+def cpus_taken(run: Run) -> list[Finding]:
     """A finding where all CPUs of asyncli's host were busy, a good part of them with other programs.
 
     What used less before the first connect, or was not seen then, may be the server's backend.
     """
-    start, stop, cpus = first_connect(phases, ticks), end_of_hold(phases, ticks, samples), environment.get("cpus")
-    busy = _cores(samples, of_ours(HOST_CPU_BUSY_S, environment), start, stop)
-    before, then = (others_cores(samples, environment, *span) for span in ((-math.inf, start), (start, stop)))
-    if not isinstance(cpus, int | float) or busy is None or then is None or busy < MOST_CPU_SHARE * cpus:
+    start, stop, cpus = run.first_connect_s, run.stop_s, run.place.cpus
+    busy = _cores(run, run.of_ours(HOST_CPU_BUSY_S), start, stop)
+    before, then = (others_cores(run, *span) for span in ((-math.inf, start), (start, stop)))
+    if cpus is None or busy is None or then is None or busy < MOST_CPU_SHARE * cpus:
         return []
     if then < MOST_OF_OTHERS * cpus:
         return []
     return [host_busy(round(cpus), busy, then, None if before is None else before >= MOST_OF_OTHERS * cpus)]
 
 
-def company(
-    totals: Totals, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment
-) -> list[Finding]:
+def company(run: Run, totals: Totals) -> list[Finding]:
     """A finding where other programs opened or closed many TCP sockets between the baseline and the hold's end.
 
     By sockstat's ``alloc``, which counts the sockets of both families in every network namespace, as the slabs do: it
     should rise by as many as we hold, twice that where the server is on this host.
     """
-    allocated = series(samples, KERNEL_TCP_ALLOC)
-    start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
+    allocated, start, stop = run.series(KERNEL_TCP_ALLOC), run.first_connect_s, run.stop_s
     before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - _STALE_S))
     if before is None or after is None or not math.isfinite(start):
         return []
-    where = sides(environment)
-    ours = totals.open * where.ends
+    ours = totals.open * run.sides.ends
     others = round(after - before) - ours
     if abs(others) <= _FEW + _SHARE * ours:
         return []
-    return [host_shared(where.host, ours, others)]
+    return [host_shared(run.sides.host, ours, others)]

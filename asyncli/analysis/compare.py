@@ -25,17 +25,14 @@ import math
 import statistics
 from collections.abc import Sequence
 from itertools import chain, pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
 from asyncli.analysis.company import company
 from asyncli.analysis.cost import Costs, costs, server_memory
 from asyncli.analysis.drift import drifts, source_of
-from asyncli.analysis.gaps import for_cost, for_drift, outside
 from asyncli.analysis.saturation import is_saturated, saturation
-from asyncli.analysis.series import Ticks, end_of_hold, phase, series
-from asyncli.analysis.sides import sides
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, bounds, summed
@@ -55,7 +52,8 @@ from asyncli.findings.comparison import (
 from asyncli.findings.host import host_shared
 from asyncli.metrics import SERVER_CPU_S
 from asyncli.plan import Plan, masked
-from asyncli.records import Environment, Finding, Gap, Phase, Sample
+from asyncli.records import Environment, Finding
+from asyncli.run import Hold, Run, Ticks
 from asyncli.units import format_count, format_duration
 
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
@@ -121,31 +119,6 @@ RULE = (
     "20 calls anything real. Of the whole host it must also lie in the parts that are known, not in what is left over. An "
     "interval by itself holds the truth in 19 of 20"
 )
-
-
-class Records(Protocol):
-    """What is needed of a run; ``asyncli.store.reader.Run`` has it."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def started(self) -> str: ...
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def environment(self) -> Environment: ...
-    @property
-    def phases(self) -> Sequence[Phase]: ...
-    @property
-    def ticks(self) -> Ticks: ...
-    @property
-    def samples(self) -> Sequence[Sample]: ...
-    @property
-    def gaps(self) -> Sequence[Gap]: ...
-    @property
-    def findings(self) -> Sequence[Finding]: ...
-    @property
-    def complete(self) -> bool: ...
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -283,7 +256,7 @@ class Comparison(msgspec.Struct):
     findings: list[Finding]
 
 
-def hindrance(path: str, run: Records) -> str | None:
+def hindrance(path: str, run: Run) -> str | None:
     """Why ``run`` cannot be compared with any other, in one line; None if it can."""
     if not run.ticks:
         where = run.phases[-1].name if run.phases else "beginning"
@@ -310,38 +283,34 @@ _LONGEST_S = 60.0
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 
 
-def measure(name: str, path: str, run: Records) -> Measured:
+def measure(name: str, path: str, run: Run) -> Measured:
     """All numbers of ``run``, which is called ``name`` ("A") and kept in ``path``."""
-    plan, phases, samples, environment = run.plan, run.phases, run.samples, run.environment
     # Nothing that is judged here hangs on latencies, and to add up a night of them takes longer than all the rest.
     quick = [(t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE)) for t_s, tick in run.ticks]
-    totals = fold(quick, phases, run.gaps)
-    _, ticks, _ = outside(run.gaps, phases, run.ticks, samples)
-    saturated = is_saturated(saturation(plan, totals, phases, ticks, environment))
-    judgement = judge(plan, totals, saturated=saturated, complete=run.complete, findings=run.findings)
+    totals = fold(msgspec.structs.replace(run, ticks=quick))
+    measured = run.outside_gaps
+    saturated = is_saturated(saturation(run, totals))
+    judgement = judge(run.plan, totals, saturated=saturated, complete=run.complete, findings=run.findings)
     # Of a run without an end as well, which is invalid for that alone.
-    at_end = judge(plan, totals, saturated=saturated, complete=True, findings=run.findings)
-    hold = phase(phases, "hold")
-    stop = end_of_hold(phases, ticks, samples)
-    hold_s = max(0.0, stop - hold.start_s) if hold is not None else 0.0
+    at_end = judge(run.plan, totals, saturated=saturated, complete=True, findings=run.findings)
+    hold = measured.hold
+    hold_s = hold.length_s if hold is not None else 0.0
     said: dict[str, Said] = {}
-    levels = _costs(said, costs(plan, *for_cost(run.gaps, phases, run.ticks, samples, environment), environment))
-    _memory(said, run, stop)
-    _cpu(said, run, stop)
-    in_hold = [(t_s, tick) for t_s, tick in ticks if hold is not None and hold.start_s < t_s - 0.5 <= stop]
-    lasted_s = None if hold is None else hold_s
-    latency = _by_stretch(in_hold, "latency_us", lasted_s)
+    levels = _costs(said, costs(run))
+    _memory(said, run)
+    _cpu(said, run)
+    latency = _by_stretch(hold, "latency_us")
     said |= {f"latency.{name}": _quantile(latency, q) for name, q in _QUANTILES.items()}
-    lateness = _by_stretch(in_hold, "lateness_us", lasted_s)
+    lateness = _by_stretch(hold, "lateness_us")
     said["lateness.p99"] = _quantile(lateness, _QUANTILES["p99"])
-    _losses(said, totals, ticks, stop)
+    _losses(said, totals, measured)
     _drift(said, run)
     return Measured(
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
-        facts=facts(plan, environment), said=said, late_ms=_late_ms(lateness),
-        kinds=_kinds(samples, with_server=sides(environment).server), levels=levels,
-        findings=[*company(totals, phases, ticks, samples, environment), *_bursts(name, ticks)],
+        facts=facts(run.plan, run.environment), said=said, late_ms=_late_ms(lateness),
+        kinds=_kinds(run), levels=levels,
+        findings=[*company(run, totals), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
 
@@ -371,24 +340,24 @@ def _costs(said: dict[str, Said], found: Costs) -> frozenset[str]:
     return frozenset(levels)
 
 
-def _kinds(samples: Sequence[Sample], *, with_server: bool) -> dict[str, str]:
+def _kinds(run: Run) -> dict[str, str]:
     """PSS shares out what processes share, RSS counts it in each, USS in none: one less another is no difference of servers."""
     # What is left over is less the server's memory where that is on the host that was sampled.
-    keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if with_server else [])]
-    source = source_of(samples, "server_user").removeprefix("server.").removesuffix("_bytes")
-    return dict.fromkeys(keys, server_memory(samples)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
+    keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if run.sides.server else [])]
+    source = source_of(run, "server_user").removeprefix("server.").removesuffix("_bytes")
+    return dict.fromkeys(keys, server_memory(run)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
 
 
-def _memory(said: dict[str, Said], run: Records, stop_s: float) -> None:
+def _memory(said: dict[str, Said], run: Run) -> None:
     """The level of the server's memory at the hold's end."""
-    memory, _ = server_memory(run.samples)
-    hold = phase(run.phases, "hold")
+    memory, _ = server_memory(run)
+    hold = run.hold
     key = "memory.server_hold_end"
     if hold is None:
         said[key] = "the run never came to its hold"
         return
-    in_hold = memory.between(hold.start_s, stop_s)
-    level = in_hold.between(stop_s - _LEVEL_S, stop_s).values
+    in_hold = memory.between(hold.start_s, hold.end_s)
+    level = in_hold.between(hold.end_s - _LEVEL_S, hold.end_s).values
     # A server of many processes is read more seldom.
     level = level if len(level) >= _FEWEST_LEVEL else in_hold.values[-_FEWEST_LEVEL:]
     if not memory.values:
@@ -428,12 +397,12 @@ def _worth(off: Sequence[float]) -> float:
     return max(2.0, m * (1 - r) / (1 + r))
 
 
-def _cpu(said: dict[str, Said], run: Records, stop_s: float) -> None:
+def _cpu(said: dict[str, Said], run: Run) -> None:
     """CPU time of the server: by requests in the hold, and by connections in the ramp (their heartbeats included)."""
-    ramp, hold = phase(run.phases, "ramp"), phase(run.phases, "hold")
+    ramp, hold = run.phase("ramp"), run.phase("hold")
     for key, part, end_s, counted, name in (
-        ("cpu.per_request", hold, stop_s, "answered", "hold"),
-        ("cpu.per_connection", ramp, hold.start_s if hold is not None else stop_s, "opened", "ramp"),
+        ("cpu.per_request", hold, run.stop_s, "answered", "hold"),
+        ("cpu.per_connection", ramp, hold.start_s if hold is not None else run.stop_s, "opened", "ramp"),
     ):
         if part is None:
             said[key] = f"the run never came to its {name}"
@@ -441,7 +410,7 @@ def _cpu(said: dict[str, Said], run: Records, stop_s: float) -> None:
             said[key] = _per(run, part.start_s, end_s, counted, name)
 
 
-def _per(run: Records, start_s: float, end_s: float, counted: str, name: str) -> Said:
+def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Said:
     """Microseconds of the server's CPU per ``counted`` thing, by stretches of the time between.
 
     The ratio of the sums. Its error is the spread of the stretches' remainders around their own trend: in the ramp the
@@ -449,7 +418,7 @@ def _per(run: Records, start_s: float, end_s: float, counted: str, name: str) ->
     """
     from scipy.special import stdtrit
 
-    cpu = series(run.samples, SERVER_CPU_S).between(start_s, end_s)
+    cpu = run.series(SERVER_CPU_S).between(start_s, end_s)
     if not len(cpu):
         return "the CPU time of the server's processes was not read"
     # Both ends must be readings: beyond them nothing is known.
@@ -499,13 +468,14 @@ class _Stretches(msgspec.Struct):
     table: Any  # numpy, (stretches, buckets)
 
 
-def _by_stretch(ticks: Ticks, histogram: str, hold_s: float | None = None) -> _Stretches | str:
-    """``ticks`` of a hold of ``hold_s`` (None: there was none) cut into stretches of equal length; or why that cannot be."""
+def _by_stretch(hold: Hold | None, histogram: str) -> _Stretches | str:
+    """A hold cut into stretches of equal length; or why that cannot be."""
     import numpy as np
 
-    if not ticks and hold_s is None:
+    if hold is None:
         return "the run never came to its hold"
-    start_s, span_s = (ticks[0][0] - 1.0, ticks[-1][0] - ticks[0][0] + 1.0) if ticks else (0.0, hold_s or 0.0)
+    ticks = hold.ticks
+    start_s, span_s = (ticks[0][0] - 1.0, ticks[-1][0] - ticks[0][0] + 1.0) if ticks else (0.0, hold.length_s)
     k = _stretches(span_s) if ticks else None
     if k is None:
         return f"the hold is too short ({format_duration(span_s)}) for the spread of its stretches"
@@ -569,9 +539,9 @@ def _late_ms(found: _Stretches | str) -> dict[str, float]:
     return {name: value / 1e3 for name, q in _QUANTILES.items() if (value := whole.quantile(q)) is not None}
 
 
-def _losses(said: dict[str, Said], totals: Totals, ticks: Ticks, stop_s: float) -> None:
+def _losses(said: dict[str, Said], totals: Totals, run: Run) -> None:
     whole = totals.whole
-    hours = connection_hours(ticks, stop_s) / 1e3
+    hours = connection_hours(run) / 1e3
     for key, count in (("lost", whole.lost), ("reopened", whole.reopened)):
         said[key] = Rate(count, hours) if hours > 0 else "no connection was held for a whole second"
     failed = sum(whole.failures.values())
@@ -579,11 +549,11 @@ def _losses(said: dict[str, Said], totals: Totals, ticks: Ticks, stop_s: float) 
     said["failed"] = Rate(failed, attempts) if attempts > 0 else "nothing was attempted"
 
 
-def connection_hours(ticks: Ticks, stop_s: float) -> float:
-    """Hours that connections were held until ``stop_s``, summed over connections."""
+def connection_hours(run: Run) -> float:
+    """Hours that connections were held until the drain, summed over connections."""
     seconds, before = 0.0, None
-    for t_s, tick in ticks:
-        if t_s > stop_s + 0.5:
+    for t_s, tick in run.ticks:
+        if t_s > run.stop_s + 0.5:
             break
         # Beyond that nobody counted: the run was interrupted meanwhile.
         seconds += tick.held * (min(t_s - before, _LONGEST_S) if before is not None else 1.0)
@@ -591,8 +561,8 @@ def connection_hours(ticks: Ticks, stop_s: float) -> float:
     return seconds / 3600
 
 
-def _drift(said: dict[str, Said], run: Records) -> None:
-    found, _ = drifts(run.plan, *for_drift(run.gaps, run.phases, run.ticks, run.samples, run.environment), run.environment)
+def _drift(said: dict[str, Said], run: Run) -> None:
+    found, _ = drifts(run)
     for name in ("server_user", "kernel", "host_total"):
         one = found.get(name)
         if one is None:

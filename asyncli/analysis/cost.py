@@ -17,9 +17,8 @@ from itertools import pairwise
 
 import msgspec
 
+from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.regression import CONFIDENCE, Line, Point, regress
-from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, phase, series, within
-from asyncli.analysis.sides import Sides, of_ours, sides
 from asyncli.findings.cost import (
     CALLED,
     LEVELS,
@@ -44,7 +43,10 @@ from asyncli.metrics import (
     STATUS_ACTIVE,
 )
 from asyncli.plan import Plan
-from asyncli.records import Environment, Finding, Phase, Sample
+from asyncli.records import Finding
+from asyncli.run import Run
+from asyncli.samples import Series
+from asyncli.topology import Sides
 from asyncli.units import format_bytes
 
 __all__ = ["CONFIDENCE", "SURE", "Cost", "Costs", "Fit", "Residue", "costs"]
@@ -268,19 +270,19 @@ def _wander(rests: Sequence[Series]) -> float:
 class _Fitter:
     """Fits one metric after another against the same N(t)."""
 
-    def __init__(self, plan: Plan, phases: Sequence[Phase], ticks: Ticks, held: Series, over: str = "") -> None:
+    def __init__(self, run: Run, held: Series, over: str = "") -> None:
         self._held, self._over = held, over
-        self._start = first_connect(phases, ticks)
-        ramp, hold = phase(phases, "ramp"), phase(phases, "hold")
-        end = ramp.end_s if ramp is not None and ramp.end_s is not None else (ticks[-1][0] if ticks else self._start)
+        self._start = run.first_connect_s
+        ramp, hold = run.phase("ramp"), run.phase("hold")
+        end = ramp.end_s if ramp is not None and ramp.end_s is not None else (run.ticks[-1][0] if run.ticks else self._start)
         hold_end = hold.end_s if hold is not None and hold.end_s is not None else math.inf
         self._end = min(end + _INTO_HOLD_S, hold_end) if hold is not None else end
-        rests = [(a, b) for a, b in plan.schedule.rests() if self._start + b <= self._end + 1.0]
+        rests = [(a, b) for a, b in run.plan.schedule.rests() if self._start + b <= self._end + 1.0]
         #: Plateaus that were rested on to the end.
         self.reached = len(rests)
         self._rests = rests if len(rests) >= FEWEST_PLATEAUS else []
         # At rest with all connections held, for where the ramp is too short for a line.
-        held_any = hold is not None and any(tick.held for _, tick in ticks)
+        held_any = hold is not None and any(tick.held for _, tick in run.ticks)
         self._rest = (hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end)) if hold is not None and held_any else None
         #: Nothing after this instant goes into a fit.
         self.until_s = max(self._end + 1.0, self._rest[1] if self._rest is not None else -math.inf)
@@ -382,25 +384,25 @@ class _Fitter:
             self.gaps[name] = (begin, end)
 
 
-def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment) -> Costs:
-    """The costs of a run, of the host that its samples are of (:mod:`asyncli.analysis.sides`)."""
+def costs(run: Run) -> Costs:
+    """The costs of a run, of the host that its samples are of (:mod:`asyncli.topology`)."""
+    run = for_cost(run)
     result = Costs()
-    where = sides(environment)
-    held = held_over_time(ticks, phases)
-    others = _server_count(samples, held, phases, ticks)
-    ours = _Fitter(plan, phases, ticks, held)
-    server = ours if others is None else _Fitter(plan, phases, ticks, others, " over the server's active count")
+    where, held = run.sides, run.held
+    others = _server_count(run)
+    ours = _Fitter(run, held)
+    server = ours if others is None else _Fitter(run, others, " over the server's active count")
     shared = server if where.server else ours
 
     # The hold may be hours long.
-    ramp = within(samples, (-math.inf, ours.until_s))
+    ramp = run.within((-math.inf, ours.until_s))
     user, kind = server_memory(ramp)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
-    kernel = series(ramp, KERNEL_SOCKET_BYTES)
-    queued = series(ramp, KERNEL_TCP_MEM_BYTES)
-    generator = series(ramp, GENERATOR_USS_BYTES)
-    host, in_use = series(ramp, HOST_USED_BYTES), " of memory in use"
-    listing = series(ramp, KERNEL_LISTING_BYTES)
+    kernel = ramp.series(KERNEL_SOCKET_BYTES)
+    queued = ramp.series(KERNEL_TCP_MEM_BYTES)
+    generator = ramp.series(GENERATOR_USS_BYTES)
+    host, in_use = ramp.series(HOST_USED_BYTES), " of memory in use"
+    listing = ramp.series(KERNEL_LISTING_BYTES)
     listed = shared.fit("listing", listing)
     if isinstance(listed, Fit) and listed.cost.ci95[0] > _LISTING_THAT_TELLS:
         # Another program's doing, in bursts, and in proportion to the connections: left in, it would be taken for their cost.
@@ -430,21 +432,21 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
     result.generator_user = one("generator_user", ours.fit("generator_user", generator, note=" of USS"))
     result.host_total = one("host_total", shared.fit("host_total", host, note=in_use))
     if where.far is not None:
-        client = ours.fit("client_total", series(ramp, of_ours(HOST_USED_BYTES, environment)), note=" of memory in use")
+        client = ours.fit("client_total", ramp.series(run.of_ours(HOST_USED_BYTES)), note=" of memory in use")
         result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
     rest = _residual(result, shared.fit("residual", _minus(host, list(parts.values()))), where)
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
-    result.residue = residue(phases, ticks, samples, listed=any(one.code == "descriptors_listed" for one in result.findings))
+    result.residue = residue(run, listed=any(one.code == "descriptors_listed" for one in result.findings))
     if (levels := {name: points for one in (server, ours) for name, points in one.levels.items() if name in result.fits}) or few:
-        result.findings.append(_few_points(levels, few, ours.points_wanted, plan))
+        result.findings.append(_few_points(levels, few, ours.points_wanted, run.plan))
         result.unknown |= dict.fromkeys(few, result.findings[-1].evidence)
     if unread:
         result.findings.append(cost_not_sampled(unread, where.host))
         result.unknown |= dict.fromkeys(unread, result.findings[-1].evidence)
-    result.findings += _doubts(result, plan, held, ours, shared, server)
+    result.findings += _doubts(result, run.plan, held, ours, shared, server)
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
         result.unknown["residual"] = "two levels of a whole host hold what its other programs did between them"
     elif result.residual is None:
@@ -454,13 +456,13 @@ def costs(plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[S
     return result
 
 
-def server_memory(samples: Sequence[Sample]) -> tuple[Series, str]:
+def server_memory(run: Run) -> tuple[Series, str]:
     """The memory of the server's processes over time, and what kind it is: "PSS", or "RSS" where that was not read."""
-    user = series(samples, SERVER_PSS_BYTES)
-    return (user, "PSS") if len(user) else (series(samples, SERVER_RSS_BYTES), "RSS")
+    user = run.series(SERVER_PSS_BYTES)
+    return (user, "PSS") if len(user) else (run.series(SERVER_RSS_BYTES), "RSS")
 
 
-def residue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], *, listed: bool = False) -> Residue:
+def residue(run: Run, *, listed: bool = False) -> Residue:
     """What was still there at the run's end of what the connections took.
 
     The last reading of the residue phase less the median of the baseline; ``after_s`` counts from the last close. All
@@ -468,7 +470,7 @@ def residue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], *,
     inodes of /proc, as its cost is.
     """
     found = Residue()
-    after, start = phase(phases, "residue"), first_connect(phases, ticks)
+    after, start = run.phase("residue"), run.first_connect_s
     if after is None:
         return found
     begin = after.start_s
@@ -478,18 +480,17 @@ def residue(phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], *,
         before, left = metric.between(-math.inf, start), metric.between(begin, math.inf)
         return (left.t_s[-1], left.values[-1] - statistics.median(before.values)) if before.values and left.values else None
 
-    samples = within(samples, (-math.inf, start), (begin, math.inf))
     for name, metric in (
-        ("server_user", server_memory(samples)[0]),
-        ("kernel", series(samples, KERNEL_SOCKET_BYTES)),
-        ("host_total", series(samples, HOST_USED_BYTES)),
+        ("server_user", server_memory(run)[0]),
+        ("kernel", run.series(KERNEL_SOCKET_BYTES)),
+        ("host_total", run.series(HOST_USED_BYTES)),
     ):
         grown = risen(metric)
         if grown is not None:
             at_s, more = grown
             setattr(found, name, more)
             found.after_s = max(found.after_s or 0.0, at_s - begin)
-    listing = risen(series(samples, KERNEL_LISTING_BYTES))
+    listing = risen(run.series(KERNEL_LISTING_BYTES))
     if listed and found.host_total is not None and listing is not None:
         found.host_total -= listing[1]
     return found
@@ -531,14 +532,13 @@ def _minus(whole: Series, parts: Sequence[Series]) -> Series:
     return rest
 
 
-def _server_count(samples: Sequence[Sample], held: Series, phases: Sequence[Phase], ticks: Ticks) -> Series | None:
+def _server_count(run: Run) -> Series | None:
     """The server's active connections less our poller, where other clients use it too; None where all are ours."""
-    active = series(samples, STATUS_ACTIVE)
-    start = first_connect(phases, ticks)
+    active, held = run.series(STATUS_ACTIVE), run.held
     most = max(held.values)
     bound = max(_OTHERS, _OTHERS_SHARE * most)
-    before = active.between(-math.inf, start)
-    hold = phase(phases, "hold")
+    before = active.between(-math.inf, run.first_connect_s)
+    hold = run.phase("hold")
     # Not later: what the server then counts beyond ours may be what we lost, and was not there in the ramp that is fitted.
     end = min(hold.start_s + OTHERS_INTO_HOLD_S, hold.end_s if hold.end_s is not None else math.inf) if hold else 0.0
     during = active.between(hold.start_s, end) if hold else Series()

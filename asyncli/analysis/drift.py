@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
+from asyncli.analysis.gaps import for_drift
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
 from asyncli.metrics import (
     GENERATOR_USS_BYTES,
@@ -35,8 +35,9 @@ from asyncli.metrics import (
     SERVER_USS_BYTES,
     STATUS_ACCEPTS,
 )
-from asyncli.plan import Plan
-from asyncli.records import Environment, Finding, Phase, Sample
+from asyncli.records import Finding
+from asyncli.run import Run
+from asyncli.samples import Series, began_anew
 from asyncli.units import format_bytes, format_count, format_duration
 
 MetricName = Literal["server_user", "kernel", "generator_user", "host_total"]
@@ -265,9 +266,7 @@ def least_hold_s(keepalive_s: float) -> float:
     return min(points_s + keepalive_s, points_s / (1 - _SETTLING_SHARE))
 
 
-def drifts(
-    plan: Plan, phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample], environment: Environment
-) -> tuple[dict[MetricName, Drift], list[Finding]]:
+def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     """The drift of each metric that was sampled in the hold, and findings; both empty without a hold.
 
     A finding for each metric that grows, and one for those of which no rate is known.
@@ -277,63 +276,57 @@ def drifts(
     follow them or not); the kernel's does follow. Minutes in which a tenth of the connections more or less were held
     than usual are left out.
     """
-    hold = phase(phases, "hold")
-    if hold is None:
+    run = for_drift(run)
+    if run.hold is None:
         return {}, []
-    end = hold.end_s if hold.end_s is not None else end_of_hold(phases, ticks, samples)
-    length = max(0.0, end - hold.start_s)
-    start = hold.start_s + min(plan.keepalive_s, _SETTLING_SHARE * length)
-    look = _Look(start, end, held_over_time(ticks, phases), first_connect(phases, ticks), ticks, plan.keepalive_s)
+    start, end = run.hold.start_s + min(run.plan.keepalive_s, _SETTLING_SHARE * run.hold.length_s), run.hold.end_s
+    look = _Look(run, start, end)
 
     found: dict[MetricName, Drift] = {}
-    starts_anew = _restarts(samples)
+    starts_anew = _restarts(run)
     for name in SOURCES:
-        source = source_of(samples, name)
-        metric = drifting(samples, source)
+        source = source_of(run, name)
+        metric = drifting(run, source)
         if metric.between(start, end).t_s:
             of_server = name == "server_user"
-            wider = [series(samples, one) for one in _WIDER] if of_server and source not in _WIDER else []
+            wider = [run.series(one) for one in _WIDER] if of_server and source not in _WIDER else []
             cuts = starts_anew if of_server else ()
             found[name] = look.at(metric, follows=name == "kernel", cuts=cuts, wider=wider, slow=name in _SLOW_TO_TELL)
             found[name].metric = found[name].metric or source
-    available = series(samples, HOST_AVAILABLE_BYTES).last(until_s=end)
+    available = run.series(HOST_AVAILABLE_BYTES).last(until_s=end)
     grown = [_grows(name, found[name], available) for name in found if _worth_saying(name, found)]
     return found, [*grown, *_unknown({name: one for name, one in found.items() if one.bytes_per_hour is None})]
 
 
-def medians(
-    found: Mapping[MetricName, Drift], phases: Sequence[Phase], ticks: Ticks, samples: Sequence[Sample]
-) -> dict[MetricName, Series]:
+def medians(run: Run, found: Mapping[MetricName, Drift]) -> dict[MetricName, Series]:
     """The points that each of the drifts ``found`` in a run goes through: medians, at their instants (s), of bytes."""
-    look = _Look(-math.inf, math.inf, held_over_time(ticks, phases), first_connect(phases, ticks), ticks)
+    look = _Look(run, -math.inf, math.inf)
     points = {}
     for name, one in found.items():
         if one.from_s is not None and one.to_s is not None:
-            points[name] = Series(*look.medians(drifting(samples, one.metric), one.from_s, one.to_s, one.bin_s)[:2])
+            points[name] = Series(*look.medians(drifting(run, one.metric), one.from_s, one.to_s, one.bin_s)[:2])
     return points
 
 
-def source_of(samples: Sequence[Sample], name: MetricName) -> str:
+def source_of(run: Run, name: MetricName) -> str:
     """The metric whose drift ``name`` is (see :data:`SOURCES`); "" where none was sampled."""
-    return next((source for source in SOURCES[name] if len(series(samples, source))), "")
+    return next((source for source in SOURCES[name] if len(run.series(source))), "")
 
 
-def drifting(samples: Sequence[Sample], source: str) -> Series:
+def drifting(run: Run, source: str) -> Series:
     """The memory ``source`` over time, of the host without inodes of /proc; empty where it was not sampled."""
-    metric = series(samples, source)
-    listing = series(samples, KERNEL_LISTING_BYTES) if source == HOST_USED_BYTES else Series()
+    metric = run.series(source)
+    listing = run.series(KERNEL_LISTING_BYTES) if source == HOST_USED_BYTES else Series()
     return _less(metric, listing) if len(listing) else metric
 
 
 class _Look:
     """One metric after another over the same stretch of the hold."""
 
-    def __init__(
-        self, start_s: float, end_s: float, held: Series, first_connect_s: float, ticks: Ticks, settling_s: float = 0.0
-    ) -> None:
-        self._settling_s = settling_s
-        self._start, self._end, self._held, self._before = start_s, end_s, held, first_connect_s
-        self._answered = Series([t_s for t_s, _ in ticks], [float(tick.answered) for _, tick in ticks])
+    def __init__(self, run: Run, start_s: float, end_s: float) -> None:
+        self._settling_s = run.plan.keepalive_s
+        self._start, self._end, self._held, self._before = start_s, end_s, run.held, run.first_connect_s
+        self._answered = Series([t_s for t_s, _ in run.ticks], [float(tick.answered) for _, tick in run.ticks])
 
     def at(
         self, metric: Series, *, follows: bool, cuts: Sequence[float], wider: Sequence[Series] = (), slow: bool = False
@@ -480,12 +473,12 @@ def _less(whole: Series, part: Series) -> Series:
     return Series(whole.t_s, list(map(float, np.asarray(whole.values) - np.interp(whole.t_s, part.t_s, part.values))))
 
 
-def _restarts(samples: Sequence[Sample]) -> list[float]:
+def _restarts(run: Run) -> list[float]:
     """When the server was started anew (s): its memory before and after is of different processes.
 
     By its counters; and, where no page shows them, by half of its processes or more ending at once.
     """
-    accepts, ended, processes = (series(samples, name) for name in (STATUS_ACCEPTS, SERVER_ENDED, SERVER_PROCESSES))
+    accepts, ended, processes = (run.series(name) for name in (STATUS_ACCEPTS, SERVER_ENDED, SERVER_PROCESSES))
     found = {accepts.t_s[place] for place in began_anew(accepts.values)}
     for (_, before), (t_s, after) in pairwise(zip(ended.t_s, ended.values, strict=True)):
         if after > before and after - before >= 0.5 * (processes.last(t_s) or math.inf):

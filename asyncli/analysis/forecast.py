@@ -16,12 +16,21 @@ from ipaddress import ip_address
 import msgspec
 
 from asyncli.analysis.cost import SURE, Costs, server_memory
-from asyncli.analysis.series import Series, Ticks, first_connect, held_over_time, series, within
-from asyncli.analysis.sides import of_ours, sides
-from asyncli.findings.forecast import forecast_far, forecast_unknown
-from asyncli.metrics import HOST_AVAILABLE_BYTES, HOST_USED_BYTES, KERNEL_LISTING_BYTES, KERNEL_SOCKET_BYTES, SERVER_PROCESSES
+from asyncli.analysis.gaps import for_cost
+from asyncli.findings.forecast import Why, forecast_far, forecast_unknown
+from asyncli.metrics import (
+    HOST_AVAILABLE_BYTES,
+    HOST_USED_BYTES,
+    KERNEL_LISTING_BYTES,
+    KERNEL_SOCKET_BYTES,
+    SERVER_DESCRIPTORS,
+    SERVER_DESCRIPTORS_LIMIT,
+    SERVER_PROCESSES,
+)
 from asyncli.plan import Plan
-from asyncli.records import FAR, Check, Environment, Finding, Phase, Sample
+from asyncli.records import FAR, Check, Finding
+from asyncli.run import Run
+from asyncli.samples import Series
 from asyncli.units import format_bytes, format_count
 
 #: The share of the host's memory that is to stay free: below it the kernel reclaims in earnest, and a burst of buffers
@@ -74,23 +83,16 @@ class Forecast(msgspec.Struct):
     first: str | None = None
 
 
-def forecast(
-    plan: Plan,
-    costs: Costs,
-    samples: Sequence[Sample],
-    checks: Sequence[Check],
-    environment: Environment,
-    phases: Sequence[Phase],
-    ticks: Ticks,
-) -> tuple[Forecast, list[Finding]]:
+def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     """The forecast of a run, and findings for what is not known of it or goes far beyond what was measured."""
     found = Forecast()
     findings: list[Finding] = []
-    where = sides(environment)
+    run = for_cost(run)
+    plan, where = run.plan, run.sides
     local = where.ends == 2
-    by_code = {check.code: check for check in checks}
-    before = within(samples, (-math.inf, first_connect(phases, ticks)))
-    room, said = _room(before, by_code, environment)
+    by_code = {check.code: check for check in run.checks}
+    before = run.within((-math.inf, run.first_connect_s))
+    room, said = _room(before, by_code)
     generator = server_host = None
     if room is None:
         findings.append(forecast_unknown(["memory"], "available_not_read", ""))
@@ -104,7 +106,7 @@ def forecast(
         if where.far is None:
             found.server_memory = _server_alone(costs, before, where.ends, room, said)
     if where.far is not None:
-        generator = _of_the_client(costs, before, by_code, environment)
+        generator = _of_the_client(costs, before, by_code)
     if room is not None and local and (found.memory is None or found.memory.connections is None):
         how = found.memory.how if found.memory is not None else ""
         findings.append(forecast_unknown(["memory"], "interval_too_wide" if how else "cost_not_known", how))
@@ -114,8 +116,8 @@ def forecast(
         server_host,
         generator,
         _slots(by_code),
-        _descriptors(by_code, plan) or _descriptors_in_use(samples, phases, ticks),
-        _ports(by_code, plan, environment),
+        _descriptors(by_code, plan) or _descriptors_in_use(run),
+        _ports(by_code, run),
     )
     ceilings = [one for one in known if one is not None]
     ceilings += _of_the_host(by_code, plan, where.ends)
@@ -126,10 +128,9 @@ def forecast(
     found.first = lowest.name if lowest is not None and lowest.connections is not None else None
     names = {one.name for one in ceilings}
     if missing := [name for name in ("worker_connections", "descriptors") if name not in names]:
-        server = environment.get("server")
-        named = isinstance(server, dict) and server.get("pid")
-        findings.append(forecast_unknown(missing, "configuration_not_read" if named or not local else "process_not_named", ""))
-    findings += _far(found, held_over_time(ticks, phases).values)
+        why: Why = "configuration_not_read" if run.place.server_found or not local else "process_not_named"
+        findings.append(forecast_unknown(missing, why, ""))
+    findings += _far(found, run.held.values)
     return found, findings
 
 
@@ -146,21 +147,21 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
 # Memory.
 
 
-def _room(before: Sequence[Sample], checks: Mapping[str, Check], environment: Environment) -> tuple[float | None, str]:
-    """(bytes for connections or None, how they were reckoned). ``before``: the samples of the baseline."""
-    free = series(before, HOST_AVAILABLE_BYTES).values
+def _room(before: Run, checks: Mapping[str, Check]) -> tuple[float | None, str]:
+    """(bytes for connections or None, how they were reckoned). ``before``: of the run, its baseline."""
+    free = before.series(HOST_AVAILABLE_BYTES).values
     if not free:
         return None, ""
-    far = sides(environment).far
-    room, said = _beyond_the_reserve(free, (far or environment).get("memory_bytes"))
+    far = before.sides.far
+    room, said = _beyond_the_reserve(free, (far or before.place).memory_bytes)
     return _in_the_cgroup(room, said, checks) if far is None else (room, said)
 
 
-def _beyond_the_reserve(free: Sequence[float], total: object) -> tuple[float, str]:
+def _beyond_the_reserve(free: Sequence[float], total: float | None) -> tuple[float, str]:
     """What of ``free`` (bytes available, in the baseline) connections may take, on a host with ``total`` bytes of memory."""
     available = statistics.median(free)
-    of_all = isinstance(total, int | float) and total > 0
-    reserve = RESERVE * (float(total) if of_all and isinstance(total, int | float) else available)
+    of_all = total is not None and total > 0
+    reserve = RESERVE * (total if total is not None and of_all else available)
     return max(0.0, available - reserve), (
         f"{format_bytes(available)} available before the first connect, less a reserve of {format_bytes(reserve)} "
         f"({RESERVE:.0%} of {'the memory' if of_all else 'that'})"
@@ -175,16 +176,14 @@ def _in_the_cgroup(room: float, said: str, checks: Mapping[str, Check]) -> tuple
     return cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has"
 
 
-def _of_the_client(
-    costs: Costs, before: Sequence[Sample], checks: Mapping[str, Check], environment: Environment
-) -> Ceiling | None:
+def _of_the_client(costs: Costs, before: Run, checks: Mapping[str, Check]) -> Ceiling | None:
     """asyncli's own host, where an agent watches the server's; None where it was not sampled."""
     total = costs.client_total
-    free = series(before, of_ours(HOST_AVAILABLE_BYTES, environment)).values
+    free = before.series(before.of_ours(HOST_AVAILABLE_BYTES)).values
     if total is None or not free:
         return None
-    room, said = _in_the_cgroup(*_beyond_the_reserve(free, environment.get("memory_bytes")), checks)
-    room, said = _less_once(room, said, total.fixed_bytes - _level(series(before, of_ours(HOST_USED_BYTES, environment))))
+    room, said = _in_the_cgroup(*_beyond_the_reserve(free, before.place.memory_bytes), checks)
+    room, said = _less_once(room, said, total.fixed_bytes - _level(before.series(before.of_ours(HOST_USED_BYTES))))
     how = f"asyncli's own host, {_OUR_END}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
     return _by_memory("generator", room, total.bytes_per_connection, total.ci95, how)
 
@@ -196,7 +195,7 @@ _THEIR_END = "with its end of each connection, all that the host pays for one"
 
 
 def _in_all(
-    name: str, where: str, costs: Costs, before: Sequence[Sample], room: float, said: str, host: str = "this host"
+    name: str, where: str, costs: Costs, before: Run, room: float, said: str, host: str = "this host"
 ) -> Ceiling | None:
     """The host that was sampled: with asyncli and the server on it, or with one of them and its own end of each connection."""
     total = costs.host_total
@@ -204,8 +203,8 @@ def _in_all(
         # Two levels of a whole host hold what its other programs did between them.
         return None
     listed = any(one.code == "descriptors_listed" for one in costs.findings)
-    inodes = series(before, KERNEL_LISTING_BYTES).values if listed else []
-    there = _level(series(before, HOST_USED_BYTES)) - (statistics.median(inodes) if inodes else 0.0)
+    inodes = before.series(KERNEL_LISTING_BYTES).values if listed else []
+    there = _level(before.series(HOST_USED_BYTES)) - (statistics.median(inodes) if inodes else 0.0)
     room, said = _less_once(room, said, total.fixed_bytes - there)
     how = f"{host}, {where}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
     if listed:
@@ -225,7 +224,7 @@ def _less_once(room: float, said: str, step: float) -> tuple[float, str]:
     return max(0.0, room - step), f"{said}, less {format_bytes(step)} that the first connections take once"
 
 
-def _server_alone(costs: Costs, before: Sequence[Sample], ends: int, room: float, said: str) -> Ceiling | None:
+def _server_alone(costs: Costs, before: Run, ends: int, room: float, said: str) -> Ceiling | None:
     """A host like this for the server alone: its own memory and one end of each connection.
 
     Whose the rest is (what is left over) is not known: the number reckons all of it, and the interval reaches from all that it
@@ -235,7 +234,7 @@ def _server_alone(costs: Costs, before: Sequence[Sample], ends: int, room: float
     if user is None or kernel is None or user.of_levels:
         # Two levels say nothing of what would be left over.
         return None
-    there = _level(server_memory(before)[0]) + _level(series(before, KERNEL_SOCKET_BYTES)) / ends
+    there = _level(server_memory(before)[0]) + _level(before.series(KERNEL_SOCKET_BYTES)) / ends
     room, said = _less_once(room, said, user.fixed_bytes + kernel.fixed_bytes - there)
     own = user.bytes_per_connection + kernel.bytes_per_connection
     # The two errors may go together, so they are added as they are.
@@ -290,12 +289,12 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
     return Ceiling("descriptors", workers * each, None, how)
 
 
-def _descriptors_in_use(samples: Sequence[Sample], phases: Sequence[Phase], ticks: Ticks) -> Ceiling | None:
+def _descriptors_in_use(run: Run) -> Ceiling | None:
     """By RLIMIT_NOFILE of the server's fullest process, and how its open ones rose with the connections."""
-    limit, used = (series(samples, f"server.{name}") for name in ("descriptors_limit", "descriptors"))
-    most, processes = max(held_over_time(ticks, phases).values, default=0.0), series(samples, SERVER_PROCESSES)
+    limit, used = (run.series(name) for name in (SERVER_DESCRIPTORS_LIMIT, SERVER_DESCRIPTORS))
+    most, processes = max(run.held.values), run.series(SERVER_PROCESSES)
     may = limit.last()
-    start = first_connect(phases, ticks)
+    start = run.first_connect_s
     begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)
     if may is None or not most or not ended:
         return None
@@ -330,25 +329,24 @@ def workers_of(need: float, connections: int) -> int:
     return max(1, round(connections / max(1.0, mean)))
 
 
-def _ports(checks: Mapping[str, Check], plan: Plan, environment: Environment) -> Ceiling | None:
+def _ports(checks: Mapping[str, Check], run: Run) -> Ceiling | None:
     check = checks.get("ports")
     if check is None or check.have is None:
         return None
-    if _grows_sources(plan, environment):
+    if _grows_sources(run):
         how = f"{check.detail}; no ceiling here: on loopback asyncli takes as many sources as the connections want"
         return Ceiling("ports", None, None, how)
     how = f"{check.detail}: one for each pair of addresses and port; more sources (--source) or URLs give more"
     return Ceiling("ports", check.have, None, how)
 
 
-def _grows_sources(plan: Plan, environment: Environment) -> bool:
+def _grows_sources(run: Run) -> bool:
     """Whether the server is on 127.0.0.0/8 alone and no source was given: then each connection may have one of 2^24."""
-    destinations = environment.get("destinations")
-    if plan.sources or not isinstance(destinations, list) or not destinations:
+    if run.plan.sources or not run.place.destinations:
         return False
-    for one in destinations:
+    for one in run.place.destinations:
         try:
-            address = ip_address(str(one).rpartition(":")[0].strip("[]"))
+            address = ip_address(one.rpartition(":")[0].strip("[]"))
         except ValueError:
             return False
         if address.version != 4 or not address.is_loopback:

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from asyncli.analysis.diagnosis import Diagnosis
-from asyncli.analysis.series import Series, Ticks, began_anew, end_of_hold, first_connect, held_over_time, phase, series
+from asyncli.analysis.gaps import without_counters
+from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings.counts import (
     Apart,
@@ -29,7 +29,9 @@ from asyncli.findings.counts import (
 )
 from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
 from asyncli.plan import Plan
-from asyncli.records import Finding, Phase, Sample, Tick
+from asyncli.records import Finding, Tick
+from asyncli.run import Run, Ticks
+from asyncli.samples import Series, began_anew
 
 RULE = (
     "open at the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
@@ -124,31 +126,23 @@ class CountsOverTime(msgspec.Struct):
     requests: list[float | None]
 
 
-def reconcile(
-    totals: Totals,
-    phases: Sequence[Phase],
-    ticks: Ticks,
-    samples: Sequence[Sample],
-    plan: Plan | None = None,
-    diagnoses: Sequence[Diagnosis] = (),
-) -> tuple[Reconciliation, list[Finding]]:
+def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> tuple[Reconciliation, list[Finding]]:
     """The counts, and a finding for each pair that disagrees or did for a while, or for why nothing is known.
 
     The deltas run from the first page (our poller's connection is in it already) to the last of the run: in the
-    residue, where nothing is in flight. In a run without one the pairs may differ by what was in flight then. Without
-    ``plan``, what was asked is not compared. ``diagnoses``: of what was lost, which may be what the server still counts.
+    residue, where nothing is in flight. In a run without one the pairs may differ by what was in flight then.
+    ``diagnoses``: of what was lost, which may be what the server still counts.
     """
     result = Reconciliation(client_held=totals.open)
-    start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
-    client, pages = _Client(ticks, phases, plan), _Pages(samples)
+    start, stop, ticks = run.first_connect_s, run.stop_s, run.ticks
+    client, pages = _Client(run), _Pages(without_counters(run))
     context = _Context(
-        lost=totals.whole.lost, failed=sum(totals.whole.failures.values()), addresses=_addresses(plan),
+        lost=totals.whole.lost, failed=sum(totals.whole.failures.values()), addresses=_addresses(run.plan),
         killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
     )  # fmt: skip
     if len(pages) and pages.t_s[0] <= start and not math.isnan(pages.active[0]):
         context.already = round(float(pages.active[0]))
-    if plan is not None:
-        result.divergences += client.behind_asked(start, stop)
+    result.divergences += client.behind_asked(start, stop)
     whole = totals.whole
     if not math.isfinite(start):
         return result, [reconciliation_unknown("nothing_connected")]
@@ -162,7 +156,7 @@ def reconcile(
     restarted = _restarted(pages)
     accepts, handled, requests = result.accepts_delta, result.handled_delta, result.requests_delta
     polls, poller = round(float(pages.polls[-1])), round(float(pages.perhaps_reconnected[-1]))
-    flight, later = _in_flight(phases, ticks, float(pages.t_s[-1]))
+    flight, later = _in_flight(run, float(pages.t_s[-1]))
     unread = round(float(pages.unanswered[-1]))
     unsure = sum(whole.failures.get(cause, 0) for cause in _PERHAPS_ACCEPTED)
     opened = whole.opened - later.opened
@@ -221,7 +215,7 @@ def reconcile(
     if requests is not None and "requests" in apart:
         disagreements.append(reconcile_requests(answers, requests, since.get("requests"), context.addresses))
     result.agrees = not disagreements
-    ended = _ended(phases)
+    ended = _ended(run)
     return result, [
         *disagreements,
         *_in_flight_then(every, context, anew=bool(pages.restarts), ended=ended),
@@ -231,17 +225,11 @@ def reconcile(
     ]
 
 
-def counts_over_time(
-    phases: Sequence[Phase],
-    ticks: Ticks,
-    samples: Sequence[Sample],
-    plan: Plan | None = None,
-) -> CountsOverTime:
-    """Every count at the instants of the status pages, and of the ticks where no page spoke; ``asked`` needs the plan."""
+def counts_over_time(run: Run) -> CountsOverTime:
+    """Every count at the instants of the status pages, and of the ticks where no page spoke."""
     import numpy as np
 
-    client, pages = _Client(ticks, phases, plan), _Pages(samples)
-    start, stop = first_connect(phases, ticks), end_of_hold(phases, ticks, samples)
+    client, pages, start, stop = _Client(run), _Pages(run), run.first_connect_s, run.stop_s
     alone = client.t_s[1:]
     if len(pages):
         after = np.searchsorted(pages.t_s, alone)
@@ -263,7 +251,7 @@ def counts_over_time(
     polls = np.interp(t_s, pages.t_s, pages.polls) if len(pages) else 0.0
     return CountsOverTime(
         t_s=t_s.tolist(),
-        asked=nothing if plan is None else np.where(t_s < stop, client.asked(t_s), 0.0).tolist(),
+        asked=np.where(t_s < stop, client.asked(t_s), 0.0).tolist(),
         held=client.held(t_s).tolist(),
         server_active=of_pages(pages.active),
         opened=client.at("opened", t_s).tolist(),
@@ -277,14 +265,13 @@ def counts_over_time(
 class _Client:
     """The client's counts at any instant, from its ticks: lines between them."""
 
-    def __init__(self, ticks: Ticks, phases: Sequence[Phase], plan: Plan | None) -> None:
+    def __init__(self, run: Run) -> None:
         import numpy as np
 
-        held = held_over_time(ticks, phases)
+        held = run.held
         self.t_s, self._held = np.array(held.t_s), np.array(held.values)
-        self._start = first_connect(phases, ticks)
-        self._plan = plan
-        rows = [(t_s, tick) for t_s, tick in ticks if t_s > held.t_s[0]]
+        self._start, self._plan = run.first_connect_s, run.plan
+        rows = [(t_s, tick) for t_s, tick in run.ticks if t_s > held.t_s[0]]
         self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
         columns = {
             "opened": [tick.opened for _, tick in rows],
@@ -326,7 +313,7 @@ class _Client:
         """Connections that the schedule had asked for at each of ``t_s``."""
         import numpy as np
 
-        if self._plan is None or not math.isfinite(self._start):
+        if not math.isfinite(self._start):
             return np.zeros(len(t_s))
         ramp = self._plan.schedule
         # Plain arithmetic, which an array does as well as one number: a million connections are 100,000 batches.
@@ -361,11 +348,11 @@ class _Pages:
     A server that is started anew counts from 0 again: what it had counted by the page before is added from there on.
     """
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
+    def __init__(self, run: Run) -> None:
         import numpy as np
 
         names = ("active", "accepts", "handled", "requests", "polls")
-        columns = {name: series(samples, f"status.{name}") for name in names}
+        columns = {name: run.series(f"status.{name}") for name in names}
         instants = columns["polls"].t_s
         there = [column for column in columns.values() if len(column)]
         if any(column.t_s != instants for column in there):
@@ -376,9 +363,9 @@ class _Pages:
         }
         #: Whether anything is told that can be compared with a count of ours.
         self.told = any(len(columns[name]) for name in ("active", "accepts", "requests"))
-        connects = _where(series(samples, STATUS_CONNECTS), instants)
-        unanswered = _where(series(samples, STATUS_UNANSWERED), instants)
-        took = _where(series(samples, f"{PROBE}status"), instants)
+        connects = _where(run.series(STATUS_CONNECTS), instants)
+        unanswered = _where(run.series(STATUS_UNANSWERED), instants)
+        took = _where(run.series(f"{PROBE}status"), instants)
         self.t_s = np.array(instants)
         took_s = np.array(took) if len(took) == len(instants) else np.zeros(len(instants))
         #: The page spoke of a moment since then (it may have come a round later than it was asked for), and until then.
@@ -493,12 +480,12 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
     return sorted(result, key=lambda one: one.from_s)
 
 
-def _in_flight(phases: Sequence[Phase], ticks: Ticks, page_s: float) -> tuple[Tick, Tick]:
+def _in_flight(run: Run, page_s: float) -> tuple[Tick, Tick]:
     """Counts by which client and server may differ at the last page: none once the drain is over; and what came later."""
     around, later = Tick(), Tick()
-    residue = phase(phases, "residue")
+    residue = run.phase("residue")
     if residue is None or page_s < residue.start_s:
-        for t_s, tick in reversed(ticks):
+        for t_s, tick in reversed(run.ticks):
             # A page and a tick are up to a second apart, either way.
             if t_s < page_s - 2.0:
                 break
@@ -551,8 +538,8 @@ class _Context(msgspec.Struct):
         return {"killed": killed, "before": before, "others": self.others, "lost": self.lost + self.failed > 0}
 
 
-def _addresses(plan: Plan | None) -> int:
-    return 1 if plan is None else len({(target.host, target.port) for target in plan.targets})
+def _addresses(plan: Plan) -> int:
+    return len({(target.host, target.port) for target in plan.targets})
 
 
 def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
@@ -566,9 +553,9 @@ def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is not known"}[agrees]
 
 
-def _ended(phases: Sequence[Phase]) -> bool:
+def _ended(run: Run) -> bool:
     """Whether hold and drain came to their end."""
-    return all(one is not None and one.end_s is not None for one in (phase(phases, "hold"), phase(phases, "drain")))
+    return all(one is not None and one.end_s is not None for one in (run.phase("hold"), run.phase("drain")))
 
 
 def _in_flight_then(every: Sequence[_Apart], context: _Context, *, anew: bool, ended: bool) -> list[Finding]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncli.analysis.series import Ticks, first_connect, phase
-from asyncli.analysis.totals import Totals, phases_of_ticks
+from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram
 from asyncli.findings.generator import (
     ramp_held_back,
@@ -15,8 +14,8 @@ from asyncli.findings.generator import (
     saturated_turn,
     stood_still,
 )
-from asyncli.plan import Plan
-from asyncli.records import Environment, Finding, Phase, PhaseName
+from asyncli.records import Finding, PhaseName
+from asyncli.run import Run
 
 # A twentieth of a second, on a grid of 10 ms: the ramp is then no longer the one that was asked for.
 MOST_RAMP_LATENESS_S = 0.05
@@ -41,19 +40,20 @@ _SHORTEST_SPAN_S = 4.0
 _BUSY: tuple[PhaseName, ...] = ("ramp", "hold")
 
 
-def saturation(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks, environment: Environment) -> list[Finding]:
+def saturation(run: Run, totals: Totals) -> list[Finding]:
     """A finding for each bound that was passed; empty when the generator was not the limit.
 
     A ramp that was late while connects were pending is not held against the generator: the server was slow to accept. Nor is
     a short standstill in a run that was otherwise on time. A warning says so (:func:`is_saturated` passes over it).
     """
-    found = [_ramp(plan, totals, phases, ticks)]
+    run = run.outside_gaps
+    found = [_ramp(run, totals)]
     driven = totals.during(*_BUSY)
     beat_s = _p99_s(driven.lateness_us)
     if beat_s > MOST_BEAT_LATENESS_S:
         found.append(saturated_beats(beat_s, MOST_BEAT_LATENESS_S))
-    found.append(_still(plan, phases, ticks))
-    found += [_cpu(totals, name, environment) for name in _BUSY]
+    found.append(_still(run))
+    found += [_cpu(run, totals, name) for name in _BUSY]
     return [finding for finding in found if finding is not None]
 
 
@@ -62,12 +62,12 @@ def is_saturated(findings: Sequence[Finding]) -> bool:
     return any(finding.code.startswith("generator_saturated_") for finding in findings)
 
 
-def achieved_per_s(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks) -> float | None:
+def achieved_per_s(run: Run, totals: Totals) -> float | None:
     """Connections opened per second of the ramp, rests between plateaus not counted; None before any batch was due.
 
     From whole seconds where the ramp has enough of them; a shorter one is timed by its grid and its delay.
     """
-    whole_seconds = _rate_of_ticks(plan, phases, ticks)
+    plan, whole_seconds = run.plan, _rate_of_ticks(run.outside_gaps)
     ramp = totals.by_phase.get("ramp")
     if whole_seconds is not None or ramp is None or not ramp.ramp_lateness_us:
         return whole_seconds
@@ -78,26 +78,25 @@ def achieved_per_s(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: T
     return (ramp.opened - ramp.reopened) / (grid_s + delay_s)
 
 
-def _rate_of_ticks(plan: Plan, phases: Sequence[Phase], ticks: Ticks) -> float | None:
+def _rate_of_ticks(run: Run) -> float | None:
     """The rate up to the last second that the ramp filled; None where it has too few."""
-    ramp, start = phase(phases, "ramp"), first_connect(phases, ticks)
+    ramp, start = run.phase("ramp"), run.first_connect_s
     end = ramp.end_s if ramp is not None and ramp.end_s is not None else float("inf")
-    opening = [(t_s - start, tick.opened - tick.reopened) for t_s, tick in ticks if t_s <= end + 0.5]
+    opening = [(t_s - start, tick.opened - tick.reopened) for t_s, tick in run.ticks if t_s <= end + 0.5]
     while opening and opening[-1][1] <= 0:
         opening.pop()
     if len(opening) < 2 or opening[-2][0] < _SHORTEST_SPAN_S:
         return None
     opened, until = sum(count for _, count in opening[:-1]), opening[-2][0]
-    rests = plan.schedule.rests()
-    driven = until - sum(max(0.0, min(until, b) - a) for a, b in rests if a < until)
+    driven = until - sum(max(0.0, min(until, b) - a) for a, b in run.plan.schedule.rests() if a < until)
     return opened / driven if driven > 0 else None
 
 
-def _ramp(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks) -> Finding | None:
-    ramp = totals.by_phase.get("ramp")
+def _ramp(run: Run, totals: Totals) -> Finding | None:
+    plan, ramp = run.plan, totals.by_phase.get("ramp")
     if ramp is None:
         return None
-    p99_s, rate = _p99_s(ramp.ramp_lateness_us), _rate_of_ticks(plan, phases, ticks)
+    p99_s, rate = _p99_s(ramp.ramp_lateness_us), _rate_of_ticks(run)
     for_s = ramp.ramp_lateness_us.above(round(1e6 * MOST_RAMP_LATENESS_S)) * plan.interval_s
     late_s = p99_s if p99_s > MOST_RAMP_LATENESS_S and for_s > LATE_FOR_S else None
     # Attempts that failed are not opened either; that is another's doing, and told of elsewhere.
@@ -108,25 +107,25 @@ def _ramp(plan: Plan, totals: Totals, phases: Sequence[Phase], ticks: Ticks) -> 
     return saturated_ramp(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
 
 
-def _still(plan: Plan, phases: Sequence[Phase], ticks: Ticks) -> Finding | None:
+def _still(run: Run) -> Finding | None:
     """Workers that stood still: the limit where that was a part of the time, or longer than a heartbeat may take to be answered.
 
     A shorter one makes no server look better: latencies count from the instant that a beat was due to when its answer was read.
     """
-    busy = [one for one, name in zip(ticks, phases_of_ticks(phases, ticks), strict=True) if name in _BUSY]
+    busy = [one for one, name in zip(run.ticks, run.phases_of_ticks, strict=True) if name in _BUSY]
     still = [(t_s, tick.longest_turn_s) for t_s, tick in busy if tick.longest_turn_s > LONGEST_TURN_S]
     if not still:
         return None
     until_s, longest_s = max(still, key=lambda one: one[1])
     # A tick is a second.
     share = sum(seconds for _, seconds in still) / len(busy)
-    if share > MOST_STILL_SHARE or longest_s > plan.timeout_s:
+    if share > MOST_STILL_SHARE or longest_s > run.plan.timeout_s:
         return saturated_turn(longest_s, LONGEST_TURN_S)
     return stood_still(longest_s, until_s, share, MOST_STILL_SHARE)
 
 
-def _cpu(totals: Totals, name: PhaseName, environment: Environment) -> Finding | None:
-    cores = min(_count(environment.get("workers")), _count(environment.get("cpus")))
+def _cpu(run: Run, totals: Totals, name: PhaseName) -> Finding | None:
+    cores = max(1, int(min(run.place.workers or 1, run.place.cpus or 1)))
     spent_s, span_s = totals.cpu_s.get(name, (0.0, 0.0))
     if span_s < _SHORTEST_SPAN_S or spent_s <= MOST_CPU_SHARE * span_s * cores:
         return None
@@ -135,7 +134,3 @@ def _cpu(totals: Totals, name: PhaseName, environment: Environment) -> Finding |
 
 def _p99_s(histogram: Histogram) -> float:
     return (histogram.quantile(0.99) or 0.0) / 1e6
-
-
-def _count(value: object) -> int:
-    return max(1, int(value)) if isinstance(value, int | float) else 1

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from asyncli.analysis.gaps import within_gap
-from asyncli.analysis.series import Ticks
 from asyncli.core.histogram import bucket, summed
-from asyncli.records import COUNTS, HISTOGRAMS, Deaths, Gap, Phase, PhaseName, Tick
+from asyncli.records import COUNTS, HISTOGRAMS, Deaths, PhaseName, Tick
+from asyncli.run import Run
 
 K = TypeVar("K")
 _NOTHING = Tick()
@@ -41,13 +40,13 @@ class Totals(msgspec.Struct):
         return total
 
 
-def fold(ticks: Ticks, phases: Sequence[Phase], gaps: Sequence[Gap] = ()) -> Totals:
-    """The totals of ``ticks``. A tick belongs to the phase in which the middle of its second lies; one in a gap to none."""
+def fold(run: Run) -> Totals:
+    """The totals of a run. A tick belongs to the phase in which the middle of its second lies; one in a gap to none."""
     totals = Totals()
     parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
     at_drain = 0
-    for (t_s, tick), name in zip(ticks, phases_of_ticks(phases, ticks), strict=True):
-        if gaps and any(within_gap(gap, t_s) for gap in gaps):
+    for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
+        if any(gap.start_s < t_s <= (math.inf if gap.end_s is None else gap.end_s) for gap in run.gaps):
             totals.whole.merge_counts(tick)
         else:
             parts.setdefault(name, []).append((t_s, tick))
@@ -63,8 +62,8 @@ def fold(ticks: Ticks, phases: Sequence[Phase], gaps: Sequence[Gap] = ()) -> Tot
         if end_s > start_s:
             # The processes of a resumed run begin at none, and no work is below zero.
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
-    if ticks:
-        totals.open = at_drain or ticks[-1][1].held
+    if run.ticks:
+        totals.open = at_drain or run.ticks[-1][1].held
         totals.held = max(0, totals.open - totals.whole.unanswered)
     return totals
 
@@ -78,7 +77,7 @@ def sum_of_counts(ticks: Sequence[Tick]) -> Tick:
     whole.by_status = _sum_by_key(tick.by_status for tick in ticks)
     whole.dropped = _sum_by_key(tick.dropped for tick in ticks)
     for cause in dict.fromkeys(cause for tick in ticks for cause in tick.deaths):
-        whole.deaths[cause] = _sum_of_deaths([tick.deaths[cause] for tick in ticks if cause in tick.deaths])
+        whole.deaths[cause] = sum_of_deaths([tick.deaths[cause] for tick in ticks if cause in tick.deaths])
     for name in HISTOGRAMS:
         setattr(whole, name, summed(getattr(tick, name) for tick in ticks))
     whole.longest_turn_s = max((tick.longest_turn_s for tick in ticks), default=0.0)
@@ -104,21 +103,10 @@ def _sum_by_key(some: Iterable[dict[K, int]]) -> dict[K, int]:
     return whole
 
 
-def _sum_of_deaths(some: Sequence[Deaths]) -> Deaths:
+def sum_of_deaths(some: Sequence[Deaths]) -> Deaths:
     ages, idles, requests = ([getattr(one, name) for one in some] for name in ("age_s", "idle_s", "requests"))
     return Deaths(sum(one.count for one in some), summed(ages), summed(idles), summed(requests))
 
 
 def _cpu(tick: Tick) -> float:
     return tick.cpu_user_s + tick.cpu_system_s
-
-
-def phases_of_ticks(phases: Sequence[Phase], ticks: Ticks) -> list[PhaseName]:
-    """The phase of each tick: the one that had begun last when its second was half over.
-
-    Ticks from before any phase was recorded belong to the ramp, and so do those of the baseline, in which there are none.
-    """
-    begun = [one for one in phases if one.name != "baseline"]
-    names: list[PhaseName] = ["ramp", *(one.name for one in begun)]
-    starts = [one.start_s for one in begun]
-    return [names[bisect_right(starts, t_s - 0.5)] for t_s, _ in ticks]

@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.heard import Unheard
-from asyncli.analysis.ourloss import lost_with
+from asyncli.analysis.losses.recorded import lost_with
+from asyncli.analysis.losses.slowness import Unheard
 from asyncli.analysis.totals import Totals, errors
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
@@ -75,7 +75,7 @@ def judge(
     starved = {cause: whole.failures[cause] for cause in _SHORT_OF if whole.failures.get(cause)}
     ours = []
     if gone is not None and OURS not in limited:
-        ours.append(f"asyncli itself lost {gone.count:,} connections with {lost_with(findings, 'its').what}")
+        ours.append(f"asyncli itself lost {gone.count:,} connections with {lost_with(findings, 'its').evidence}")
     if saturated:
         ours.append("the generator was the limit, so the numbers are its own rather than the server's")
     if ours:

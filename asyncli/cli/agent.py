@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import os
+import socket
+import stat
+import sys
 from typing import Any
 
 import click
 
-from asyncli.errors import PlanError
-from asyncli.plan import AGENT_PORT
+from asyncli import __version__
+from asyncli.cli.options import server_options
+from asyncli.cli.outputs import UNSEEN
+from asyncli.cli.signals import Heard, caught
+from asyncli.errors import HostError, PlanError
+from asyncli.plan import AGENT_PORT, KEYS, Plan
+from asyncli.secret_variables import TOKEN_VARIABLE
 
 
 @click.command(name="agent", no_args_is_help=True, context_settings={"max_content_width": 110})
-@click.option("--status-url", metavar="URL", help="The server's status page (nginx, Apache, HAProxy), polled once a second.")
-@click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the page's port]")
-@click.option("--server-pidfile", metavar="FILE", help="A file with that number in it.")
-@click.option("--server-name", metavar="NAME", help="Or the name of the server's executable.")
+@server_options
 @click.option("--listen", default=f"127.0.0.1:{AGENT_PORT}", metavar="HOST:PORT", show_default=True, help="Where to be asked.")
 @click.option(
     "--token-file", metavar="FILE", help="What to be asked with; a must beyond loopback.  [default: $ASYNCLI_AGENT_TOKEN]"
@@ -27,8 +35,6 @@ def command(**values: Any) -> int:
     It reads once a second what a soak would read here (status page, processes, kernel, limits, nginx's configuration), keeps ten
     minutes of it, and changes nothing. Ctrl-C or SIGTERM ends it.
     """
-    from asyncli.cli.runagent import run_agent
-
     host, port = _address(values.pop("listen"))
     token_file, certificate, key = (values.pop(name) for name in ("token_file", "tls_cert", "tls_key"))
     if key is not None and certificate is None:
@@ -38,7 +44,7 @@ def command(**values: Any) -> int:
         raise PlanError(f"{' and '.join(named)}: name the server once, not {len(named)} times; leave all but one out")
     if not named and values["status_url"] is None:
         raise PlanError("no server named; give its --status-url, or name its process with --server-name or --server-pidfile")
-    return run_agent(values, host, port, token_file, certificate, key)
+    return _run(values, host, port, token_file, certificate, key)
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -46,3 +52,98 @@ def _address(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise PlanError(f"--listen: {text!r} is not an address; write HOST:PORT, for example 10.0.0.8:{AGENT_PORT}")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _run(
+    values: dict[str, Any], host: str, port: int, token_file: str | None, certificate: str | None, key: str | None
+) -> int:
+    """Sample and serve until a signal; 0. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
+    import asyncio
+    import ssl
+
+    from asyncli.agent.wire import read_token
+    from asyncli.certificates import identify
+    from asyncli.preflight.limits import raise_nofile
+
+    token = read_token(token_file, "--token-file")
+    if token is None and not _loopback(host):
+        raise PlanError(
+            f"--listen: {host} is not loopback, where a token is a must; make one (head -c 24 /dev/urandom | base64 > token) and "
+            f"name it with --token-file, or set {TOKEN_VARIABLE}"
+        )
+    tls = None
+    if certificate is not None:
+        tls = identify(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ("--tls-cert", "--tls-key"), certificate, key)
+    if token_file is not None and os.stat(token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        _say(f"warning: {token_file} can be read by others on this host; chmod 600 {token_file}")
+    if token is not None and tls is None and not _loopback(host):
+        _say("warning: the token crosses the network in the clear; give --tls-cert and --tls-key")
+    raise_nofile()
+    asyncio.run(_serve(_plan(values), host, port, token, tls))
+    # What it said is a log, not a report: its end does not wait for a reader.
+    Heard.late = True
+    return 0
+
+
+async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) -> None:
+    import asyncio
+
+    from asyncli.agent.server import Agent
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in caught():
+        loop.add_signal_handler(number, stopped.set)
+    agent = Agent(plan, host=host, port=port, token=token, tls=tls, say=_say)
+    try:
+        await agent.open()
+        server = agent.server
+        what = server.version or server.name or "the server"
+        which = f", pid {server.pid}" if server.pid is not None else ""
+        shown = f"[{host}]" if ":" in host else host
+        _say(f"asyncli agent {__version__} samples {what}{which}, and listens at http{'s' if tls else ''}://{shown}:{agent.port}")
+        for line in agent.unknown:
+            _say(f"not known here: {line}")
+        running = asyncio.create_task(agent.run())
+        stopping = asyncio.create_task(stopped.wait())
+        try:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+        finally:
+            for task in (running, stopping):
+                task.cancel()
+            await asyncio.wait({running, stopping})
+    finally:
+        await agent.close()
+    _say("asyncli agent ends")
+
+
+def _plan(values: dict[str, Any]) -> Plan:
+    """What to sample, as a plan: without a URL it connects to nobody."""
+    fields: dict[str, Any] = {}
+    for key, raw in values.items():
+        if raw is not None:
+            field, parse = KEYS[key]
+            try:
+                fields[field] = parse(raw)
+            except ValueError as error:
+                raise PlanError(f"--{key.replace('_', '-')}: {error}") from None
+    # Who listens on the status page's port is the server.
+    return Plan(urls=(fields["status_url"],) if "status_url" in fields else (), **fields)
+
+
+def _loopback(host: str) -> bool:
+    """Whether nobody but this host can connect there. Raises :class:`HostError` for a name that does not resolve."""
+    try:
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise HostError(f"--listen: {host!r} cannot be resolved ({why}); write an address of this host") from None
+    return all(ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
+
+
+def _say(line: str) -> None:
+    """A line for the log: a service's journal, a terminal."""
+    with contextlib.suppress(*UNSEEN):
+        print(line, file=sys.stderr, flush=True)

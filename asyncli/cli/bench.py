@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
-from asyncli.benchplan import KEYS, build_bench_plan
-from asyncli.cli.options import header_file_option, plan_path, seconds_of, wait_option, with_headers_of_environment
+from asyncli.benchplan import KEYS, BenchRun, build_bench_plan
+from asyncli.cli.options import (
+    connect_options,
+    header_options,
+    plan_path,
+    seconds_of,
+    server_options,
+    wait_option,
+    with_headers_of_environment,
+)
 from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 
 
@@ -20,27 +29,30 @@ from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 @click.option("--pipeline", metavar="DEPTH", help="Write so many requests at once on each connection.")
 @click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants, whoever is free.")
 @click.option("--method", metavar="METHOD", help="GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS.  [default: GET]")
-@click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request; repeatable.")
-@header_file_option()
+@header_options
 @click.option("--body", metavar="TEXT|@FILE", help="Sent with each request, by POST unless --method says otherwise.")
 @click.option("--workers", metavar="N", help="Processes.  [default: half the CPUs for a server on this host, else all]")
-@click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable.")
 @click.option("--timeout", metavar="TIME", help="A request unanswered for this long has failed.  [default: 10s]")
-@click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long failed.  [default: 10s]")
-@click.option("--status-url", metavar="URL", help="The server's status page (nginx, Apache, HAProxy), polled once a second.")
-@click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]")
-@click.option("--server-pidfile", metavar="FILE", help="A file with that number in it.")
-@click.option("--server-name", metavar="NAME", help="Or the name of the server's executable.")
+@connect_options
+@server_options
+@click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true: 'requests.failed > 0.1%'; repeatable.")
 @click.option("--seed", metavar="N", help="Of the pauses before a failed connect is tried again; the same seed repeats them.")
 @click.option("--force", is_flag=True, default=None, help="Go on though this host's limits forbid it.")
 @click.option(
     "--plan", "plan_file", metavar="FILE.toml", help="A plan, or ours: bench. Each flag above is a key of it, and wins over it."
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write everything as JSON; '-' for standard output.")
+@click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
 @wait_option
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
-    urls: tuple[str, ...], plan_file: str | None, json_file: str | None, wait_for_server: str | None, quiet: bool, **values: Any
+    urls: tuple[str, ...],
+    plan_file: str | None,
+    json_file: str | None,
+    junit_file: str | None,
+    wait_for_server: str | None,
+    quiet: bool,
+    **values: Any,
 ) -> int:
     """Ask for URL as fast as it is answered, or at a rate, and say how fast, how late, and at what cost in CPU.
 
@@ -54,6 +66,54 @@ def command(
     if urls:
         layers.append(Layer("URL", {"urls": list(urls)}))
     plan = with_headers_of_environment(build_bench_plan([*layers, Layer("--{key}", flags)]))
-    from asyncli.cli.runbench import run_bench
+    import asyncio
 
-    return run_bench(plan, json_file=json_file, quiet=quiet, wait_for_server_s=wait_s)
+    from rich.console import Console
+
+    from asyncli.app.bench import Bench, bench_results, require_limits
+    from asyncli.cli.main import INTERRUPTED
+    from asyncli.cli.outputs import deliver, printing, require_files, write_file
+    from asyncli.cli.screen import speaker
+    from asyncli.cli.signals import until_stopped
+    from asyncli.report.benched import one_line, print_bench, tick_line, to_json
+    from asyncli.report.junit import suite
+    from asyncli.report.summary import exit_status
+
+    require_limits(plan)
+    require_files({"--json": json_file, "--junit": junit_file})
+    console = Console(stderr="-" in (json_file, junit_file), highlight=False)
+    show = speaker(console, quiet or not console.is_terminal, "dim")
+    bench = Bench(
+        plan, on_tick=lambda t_s, tick: show(tick_line(t_s, tick)), wait_for_server_s=wait_s, says=speaker(console, quiet, "dim")
+    )
+    run: BenchRun | None = None
+
+    async def work() -> None:
+        nonlocal run
+        run = await bench.run()
+
+    asyncio.run(until_stopped(work(), bench.stop))
+    if run is None:
+        print("asyncli: interrupted; there is nothing to report", file=sys.stderr)
+        return INTERRUPTED
+    found = bench_results(run)
+
+    def tell() -> None:
+        with printing():
+            if quiet:
+                print(one_line(found), file=console.file)
+            else:
+                print_bench(found, console)
+
+    def write() -> None:
+        if json_file is not None:
+            write_file("--json", json_file, to_json(found) + "\n")
+
+    def write_junit() -> None:
+        if junit_file is not None:
+            of_it = suite(found.verdict, (found.why, ""), found.findings, plan.urls[0], found.started, found.duration_s)
+            write_file("--junit", junit_file, of_it)
+
+    # A bench leaves no run file: whatever cannot be written, the rest of what is known is told.
+    deliver(tell, write, write_junit)
+    return exit_status(found.verdict)

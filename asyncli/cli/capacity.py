@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +12,7 @@ import msgspec
 from asyncli.cli.options import plan_from, plan_options
 from asyncli.errors import PlanError
 from asyncli.plan import MOST_CONNECTIONS, Layer, Plan
-from asyncli.units import format_duration, parse_count
+from asyncli.units import format_count, format_duration, parse_count
 
 #: What makes a step one that was not held, unless --fail-if sets another limit on the same number.
 LIMITS = (
@@ -84,15 +86,85 @@ def command(
     heard_s = plan.keepalive_s / 2 + plan.timeout_s
     if values.get("hold") is None:
         plan = msgspec.structs.replace(plan, hold_s=heard_s)
-    from asyncli.cli.runcapacity import run_capacity
-
     hint = ""
     if plan.hold_s is not None and plan.hold_s < heard_s:
         hint = (
             f"--hold {format_duration(plan.hold_s)} is shorter than the longest gap between heartbeats and their timeout "
             f"together ({format_duration(heard_s)}): a connection that falls silent late in a step is not seen"
         )
-    return run_capacity(plan, first, last, share, out=out, json_file=json_file, quiet=quiet, hint=hint)
+    return _run(plan, first, last, share, out=out, json_file=json_file, quiet=quiet, hint=hint)
+
+
+def _run(
+    plan: Plan, start: int, most: int | None, within: float, *, out: str | None, json_file: str | None, quiet: bool, hint: str
+) -> int:
+    """Search and report; the exit status. ``most``: None for what this host can carry; ``hint``: told before it begins."""
+    import asyncio
+
+    from rich.console import Console
+
+    from asyncli.analysis.capacity import exit_status
+    from asyncli.app.capacity import CapacitySearch
+    from asyncli.app.headroom import bounded
+    from asyncli.app.results import free_name
+    from asyncli.cli.main import INTERRUPTED
+    from asyncli.cli.outputs import deliver, made_folder, printing, require_files, write_file
+    from asyncli.cli.screen import Screen, speaker
+    from asyncli.cli.signals import until_stopped
+    from asyncli.report.capacity import one_line, print_capacity, to_json
+
+    require_files({"--json": json_file})
+    folder = Path(out) if out is not None else free_name("asyncli-capacity", "")
+    console = Console(stderr=json_file == "-", highlight=False)
+    say = speaker(console, quiet)
+    search: CapacitySearch | None = None
+
+    async def work() -> None:
+        nonlocal search
+        asked = await bounded(plan, start, most, within)
+        because = f", as many as this host can carry ({asked.bound.partition(':')[0]})" if asked.bound else ""
+        preface = [f"from {format_count(min(start, asked.most))} to at most {format_count(asked.most)} connections{because}"]
+        preface += [f"warning: {hint}"] if hint else []
+
+        def say_after_preface(line: str) -> None:
+            # Nothing is said of a search that is refused before its first step.
+            while preface:
+                say(preface.pop(0))
+            say(line)
+
+        with made_folder("--out", folder, new=True):
+            search = CapacitySearch(
+                msgspec.structs.replace(plan, connections=asked.most), asked, folder,
+                # In a log a line a step is enough.
+                onlooker=lambda of: Screen(of, console, quiet or not console.is_terminal), say=say_after_preface,
+            )  # fmt: skip
+            await search.run()
+
+    def stop() -> bool:
+        if search is not None:
+            search.stop()
+        return search is not None
+
+    finished = asyncio.run(until_stopped(work(), stop))
+    if search is None or not (search.steps or search.unheard):
+        print("asyncli: interrupted before the first step was over; there is nothing to report", file=sys.stderr)
+        return INTERRUPTED
+    found = search.found
+
+    def tell() -> None:
+        with printing():
+            if quiet:
+                print(one_line(found), file=console.file)
+            else:
+                console.print()
+                print_capacity(found, console)
+
+    def write() -> None:
+        if json_file is not None:
+            write_file("--json", json_file, to_json(found) + "\n")
+
+    deliver(tell, write)
+    return exit_status(found.verdict) if finished else INTERRUPTED
 
 
 def _with_limits(plan: Plan, given: tuple[str, ...]) -> Plan:

@@ -23,16 +23,16 @@ def command(urls: tuple[str, ...], **values: Any) -> int:
 
     from rich.console import Console
 
-    from asyncli.cli.places import printing
+    from asyncli.app.check import check
+    from asyncli.cli.outputs import printing
     from asyncli.preflight import refusals
     from asyncli.report.checks import print_checks
     from asyncli.report.livelimits import too_short
-    from asyncli.session import look_at
 
     def waits(words: str) -> None:
         click.echo(f"asyncli: {words}", err=True)
 
-    spread, checks, findings = asyncio.run(look_at(plan, cluster_of(values), waits))
+    spread, checks, findings = asyncio.run(check(plan, cluster_of(values), waits))
     with printing():
         print_checks(plan, spread, checks, [*findings, *too_short(plan)], Console(highlight=False))
     return 2 if refusals(checks) else 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from asyncli.cli.places import printing, require_files, same_file, write_file
+from asyncli.cli.outputs import printing, require_files, same_file, write_file
 from asyncli.errors import PlanError
 
 
@@ -21,8 +21,8 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
     The first run is what the others are compared with: two builds of a server, two configurations. Exit status 0
     whatever differs. With --json or --html it is written there instead.
     """
-    from asyncli.analysis.compare import compare
-    from asyncli.report.comparison import measure_files, print_comparison, require_some, to_json
+    from asyncli.app.results import compare_results
+    from asyncli.report.comparison import print_comparison, require_some, to_json
 
     paths = [Path(run) for run in runs]
     require_some("RUN", len(paths))
@@ -30,7 +30,7 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
         if any(same_file(path, other) for other in paths[:place]):
             raise PlanError(f"RUN: {path} is named twice; compare two different runs")
         require_files({"--json": json_file, "--html": html_file}, path)
-    comparison = compare(measure_files((path, None) for path in paths))
+    comparison = compare_results((path, None) for path in paths)
     if json_file is None and html_file is None:
         from rich.console import Console
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +61,7 @@ def command(
     changes = changes | {key: _parsed(key, value) for key, value in said.items() if value not in (None, ())}
     plan = experiments.plan_of(experiment, quick, changes, "--")
     folder = Path(out) if out is not None else Path(f"experiment-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    from asyncli.cli.places import UNSEEN, deliver, printing, require_files, require_folder, write_file
+    from asyncli.cli.outputs import deliver, made_folder, printing, require_files, require_folder, write_file
 
     require_folder("--out", str(folder))
     if (folder / "record.json").exists():
@@ -70,6 +69,7 @@ def command(
     require_files({"--json": json_file})
     from rich.console import Console
 
+    from asyncli.cli.screen import speaker
     from asyncli.cli.signals import until_stopped
     from asyncli.experiments.run import run
     from asyncli.report.experiment import print_experiment
@@ -78,19 +78,13 @@ def command(
     console = Console(stderr=json_file == "-", highlight=False, markup=False, emoji=False)
     done: tuple[Record, Path | None, str | None] | None = None
 
-    def say(words: str) -> None:
-        # Nobody looks on any more: the measuring goes on.
-        with contextlib.suppress(*UNSEEN):
-            if not quiet:
-                console.print(words, style="dim")
-
     async def work() -> None:
         nonlocal done
-        record = await run(experiment, plan, quick=quick, say=say, folder=folder)
+        record = await run(experiment, plan, quick=quick, say=speaker(console, quiet, "dim"), folder=folder)
         # Here, where a second Ctrl-C waits its turn, and before a word is printed: whoever reads it may have left.
         done = (record, *_keep(record, folder))
 
-    with _made(folder):
+    with made_folder("--out", folder):
         asyncio.run(until_stopped(work(), lambda: False))
     assert done is not None
     record, kept, lost = done
@@ -112,22 +106,6 @@ def command(
 
     deliver(tell, pass_on, complain)
     return _exit_status(record)
-
-
-@contextlib.contextmanager
-def _made(folder: Path) -> Iterator[None]:
-    """The folder, made while there is still time to name another; it goes again where nothing came into it."""
-    ours = not folder.exists()
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise PlanError(f"--out: {folder} cannot be made ({error.strerror}); name another folder") from None
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            if ours:
-                folder.rmdir()
 
 
 def _keep(record: Record, folder: Path) -> tuple[Path | None, str | None]:

@@ -8,7 +8,7 @@ import re
 
 import click
 
-from asyncli.cli.places import printing
+from asyncli.cli.outputs import printing
 from asyncli.errors import PlanError
 
 

@@ -16,7 +16,7 @@ import click
 
 from asyncli import __version__
 from asyncli.cli.outlet import Outlet, UnwrittenError, await_readers, outlet_of, outlets
-from asyncli.cli.places import hush, reader_left, unprinted
+from asyncli.cli.outputs import hush, reader_left, unprinted
 from asyncli.cli.signals import Heard
 from asyncli.errors import AsyncliError
 from asyncli.secret_variables import keep_secrets

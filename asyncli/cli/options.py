@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from asyncli.cli.outputs import Outputs
 from asyncli.errors import HostError, PlanError
 from asyncli.plan import HEADER_FILE, KEYS, Layer, Plan, build_plan, headers_in, read_plan_file, with_one_host
 from asyncli.secret_variables import HEADERS_VARIABLE, secret
@@ -23,12 +24,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", "Plan", "BenchPlan")
 
 
-def header_file_option() -> Callable[[Any], Any]:
-    """The flag for headers that are to stand in no command line, which every user of the host can read."""
-    help_text = "More of them, one a line, which the process list does not show."
-    return click.option("--header-file", metavar="FILE", help=f"{help_text}  [also: ${HEADERS_VARIABLE}]")
-
-
 def with_headers_of_environment(plan: P) -> P:
     """``plan`` with the headers of $ASYNCLI_HEADERS beside its own. Raises :class:`PlanError`."""
     try:
@@ -38,8 +33,24 @@ def with_headers_of_environment(plan: P) -> P:
     return msgspec.structs.replace(plan, headers=headers)
 
 
-_PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("-k", "--keepalive", metavar="TIME", help="Each beats after 1 s to half of this.  [default: 60]"),
+Option = Callable[[Any], Any]
+_SERVER_OPTIONS: tuple[Option, ...] = (
+    click.option("--status-url", metavar="URL", help="The server's status page (nginx, Apache, HAProxy), polled once a second."),
+    click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]"),
+    click.option("--server-pidfile", metavar="FILE", help="A file with that number in it."),
+    click.option("--server-name", metavar="NAME", help="Or the name of the server's executable."),
+)
+_CONNECT_OPTIONS: tuple[Option, ...] = (
+    click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long failed.  [default: 10s]"),
+    click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
+)
+# The file's headers stand in no command line, which every user of the host can read.
+_HEADER_OPTIONS: tuple[Option, ...] = (
+    click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request; repeatable."),
+    click.option("--header-file", metavar="FILE", help=f"More of them, one a line.  [also: ${HEADERS_VARIABLE}]"),
+)
+_PLAN_OPTIONS: tuple[Option, ...] = (
+    click.option("-k", "--keepalive", metavar="TIME", help="Sleep 1 s to TIME/2 between heartbeats.  [default: 60]"),
     click.option("--batch", metavar="N", help="Connections opened together.  [default: 10]"),
     click.option("--interval", metavar="TIME", help="Time from batch to batch.  [default: 10ms]"),
     click.option("--ramp", metavar="N/TIME", help="In place of these two: 100/s, or 10/10ms."),
@@ -49,27 +60,34 @@ _PLAN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--plateaus", metavar="K", help="Ramp in K equal steps with a rest after each."),
     click.option("--plateau-rest", metavar="TIME", help="How long each rest lasts.  [default: 10s]"),
     click.option("--workers", metavar="N", help="Processes.  [default: as many as descriptors and CPUs ask for]"),
-    click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
     click.option("--timeout", metavar="TIME", help="A heartbeat unanswered for this long is lost.  [default: 10s]"),
-    click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long failed.  [default: 10s]"),
-    click.option("--status-url", metavar="URL", help="The server's status page (nginx, Apache, HAProxy), polled once a second."),
-    click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]"),
-    click.option("--server-pidfile", metavar="FILE", help="A file with that number in it."),
-    click.option("--server-name", metavar="NAME", help="Or the name of the server's executable."),
+    *_CONNECT_OPTIONS,
+    *_SERVER_OPTIONS,
     click.option("--agent", metavar="URL", help="'asyncli agent' on the server's host, in place of these four: http://HOST:9165."),
     click.option("--agent-token-file", metavar="FILE", help="Its token.  [default: $ASYNCLI_AGENT_TOKEN]"),
     click.option("--agent-ca", metavar="FILE", help="The authority of its certificate, in PEM.  [default: the system's]"),
     click.option("--method", metavar="METHOD", help="Of the heartbeats: HEAD, GET or OPTIONS.  [default: HEAD]"),
-    click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each heartbeat; repeatable."),
-    header_file_option(),
+    *_HEADER_OPTIONS,
     click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
     click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
-    click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail where 'lost > 0.1%' or the like is so; repeatable."),
+    click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true, as in 'lost > 0.1%'; repeatable."),
     click.option("--abort", is_flag=True, default=None, help="Stop as soon as a limit on a count or a maximum is crossed."),
     click.option("--seed", metavar="N", help="Of the jitter; the same seed gives the same schedule."),
     click.option("--force", is_flag=True, default=None, help="Go on though the preflight refuses."),
     click.option("--plan", "plan_file", metavar="FILE.toml", help="A plan, or the name of one of ours: smoke, 100k, overnight."),
 )  # fmt: skip
+
+
+def _give(options: tuple[Option, ...]) -> Callable[[F], F]:
+    def give(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return give
+
+
+server_options, connect_options, header_options = map(_give, (_SERVER_OPTIONS, _CONNECT_OPTIONS, _HEADER_OPTIONS))
 
 
 def plan_options(connections: str = "1000", without: Collection[str] = ()) -> Callable[[F], F]:
@@ -79,8 +97,7 @@ def plan_options(connections: str = "1000", without: Collection[str] = ()) -> Ca
     )
 
     def give(function: F) -> F:
-        for option in reversed((first, *_PLAN_OPTIONS)):
-            function = option(function)
+        function = _give((first, *_PLAN_OPTIONS))(function)
         if without:
             given: list[click.Parameter] = function.__click_params__  # type: ignore[attr-defined]
             given[:] = [one for one in given if one.name not in without]
@@ -103,9 +120,30 @@ def seconds_of(flag: str, text: str | None) -> float:
         raise PlanError(f"{flag}: {error}") from None
 
 
+_OUTPUT_OPTIONS: tuple[Option, ...] = (
+    click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]"),
+    click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output."),
+    click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise."),
+    click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise."),
+    click.option("--log-json", is_flag=True, help="While it runs, a JSON object a line for each event."),
+    click.option("--on-finish", metavar="COMMAND", help="Run at the end, with $ASYNCLI_VERDICT and the JSON on its input."),
+    click.option("-v", "--verbose", is_flag=True, help="Print all of the report: rules, notes, every limit."),
+    click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else."),
+)  # fmt: skip
+
+
+#: The flags of :class:`~asyncli.cli.outputs.Outputs`.
+output_options = _give(_OUTPUT_OPTIONS)
+
+
+def outputs_of(values: dict[str, Any]) -> Outputs:
+    """They, taken out of ``values``."""
+    return Outputs(**{name: values.pop(name) for name in Outputs._fields})
+
+
 #: Who opens the connections: no part of a plan, which says what is asked.
 CLUSTER = ("cluster", "cluster_ca", "cluster_cert", "cluster_key", "cluster_hosts")
-_CLUSTER_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+_CLUSTER_OPTIONS: tuple[Option, ...] = (
     click.option("--cluster", metavar="ADDRESS", help="Open them from every host of this Dask cluster: tcp://scheduler:8786, or tls://."),
     click.option("--cluster-ca", metavar="FILE", help="With tls://: who signed the cluster's certificates (PEM)."),
     click.option("--cluster-cert", metavar="FILE", help="With tls://: our own certificate."),
@@ -116,11 +154,7 @@ _CLUSTER_OPTIONS: tuple[Callable[[Any], Any], ...] = (
 )  # fmt: skip
 
 
-def cluster_options(function: F) -> F:
-    """Give a command the flags that name a cluster."""
-    for option in reversed(_CLUSTER_OPTIONS):
-        function = option(function)
-    return function
+cluster_options = _give(_CLUSTER_OPTIONS)
 
 
 def cluster_of(values: dict[str, Any]) -> Cluster | None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from asyncli.report.pictures import Picture
-    from asyncli.report.summary import Summary
-    from asyncli.store.reader import Run
+    from asyncli.app.results import Results
 
 
 @click.command(name="report")
@@ -37,82 +35,70 @@ def command(
 
     With a flag that names a file or folder it is written there instead, and the names of the files are printed.
     """
-    from asyncli.cli.places import printing, require_files, require_folder, write_file, write_folder
-    from asyncli.report.analyses import analyse
-    from asyncli.report.summary import summarise
-    from asyncli.store.lock import is_locked
-    from asyncli.store.reader import read_run
+    from asyncli.app.results import read_results
+    from asyncli.cli.outputs import deliver, printing, require_files, require_folder, write_folder, written_reports
 
-    path = Path(run)
-    require_files({"--json": json_file, "--html": html_file, "--junit": junit_file}, path)
+    path, files = Path(run), {"--json": json_file, "--junit": junit_file, "--html": html_file}
+    require_files(files, path)
     for flag, folder in (("--plots", plots_folder), ("--csv", csv_folder)):
         if folder is not None:
             require_folder(flag, folder)
-    read = read_run(path)
+    results = read_results(path)
     # A night is half a million objects that stay to the end: the collector need not look through them again and again.
     gc.freeze()
-    analyses = analyse(read)
-    summary = summarise(read, analyses)
-    if json_file is html_file is junit_file is plots_folder is csv_folder is None:
-        from rich.console import Console
-
-        from asyncli.report.text import print_report
-
-        with printing():
-            print_report(summary, Console(highlight=False), path, verbose=verbose)
-            if not read.complete:
-                goes_on = f"It goes on: a process writes it. 'asyncli watch {path}' looks on."
-                print(goes_on if is_locked(path) else "No process writes it: it was killed, or came to no end.")
+    if not any((*files.values(), plots_folder, csv_folder)):
+        _print(results, verbose)
         return 0
-    if json_file is not None:
-        from asyncli.report.jsonout import to_json
+    written = [Path(file) for file in files.values() if file not in (None, "-", json_file)]
 
-        write_file("--json", json_file, to_json(summary) + "\n")
-    written: list[Path] = []
-    if junit_file is not None:
-        from asyncli.report.junit import to_junit
+    def write_tables() -> None:
+        if csv_folder is not None:
+            from asyncli.report.csvout import tables, to_csv
 
-        write_file("--junit", junit_file, to_junit(summary))
-        written += [] if junit_file == "-" else [Path(junit_file)]
-    drawn = []
-    if html_file is not None or plots_folder is not None:
-        from asyncli.report.pictures import pictures
+            found = tables(results.records, results.summary, results.analyses)
+            contents = ((f"{name}.csv", to_csv(table).encode()) for name, table in found.items())
+            written.extend(write_folder("--csv", csv_folder, contents, [f"{name}.csv" for name in found], results.records.id))
 
-        drawn = pictures(read, summary, analyses)
-    if html_file is not None:
-        from asyncli.report.page import render
+    def write_plots() -> None:
+        if plots_folder is not None:
+            names = [f"{one.name}.{kind}" for one in results.pictures for kind in ("png", "svg")]
+            plots = write_folder("--plots", plots_folder, _plots(results), names, results.records.id)
+            written.extend(plots)
+            if not plots:
+                print("asyncli: --plots: no figure can be drawn of this run: nothing was recorded over time", file=sys.stderr)
 
-        write_file("--html", html_file, render(read, summary, analyses, drawn))
-        written += [] if html_file == "-" else [Path(html_file)]
-    if csv_folder is not None:
-        from asyncli.report.csvout import tables, to_csv
-
-        found = tables(read, summary, analyses)
-        contents = ((f"{name}.csv", to_csv(table).encode()) for name, table in found.items())
-        written += write_folder("--csv", csv_folder, contents, [f"{name}.csv" for name in found], read.id)
-    if plots_folder is not None:
-        names = [f"{one.name}.{kind}" for one in drawn for kind in ("png", "svg")]
-        plots = write_folder("--plots", plots_folder, _plots(drawn, read, summary), names, read.id)
-        written += plots
-        if not plots:
-            print("asyncli: --plots: no figure can be drawn of this run: nothing was recorded over time", file=sys.stderr)
-    # What was written is said where it does not end up in the JSON or the page.
-    says = sys.stderr if "-" in (json_file, html_file, junit_file) else sys.stdout
+    deliver(*written_reports(files, results), write_tables, write_plots)
+    # What was written is told where it does not end up in the JSON or the page.
     with printing():
         for one in written:
-            print(one, file=says)
+            print(one, file=sys.stderr if "-" in files.values() else sys.stdout)
     return 0
 
 
-def _plots(drawn: Iterable[Picture], run: Run, summary: Summary) -> Iterator[tuple[str, bytes]]:
+def _print(results: Results, verbose: bool) -> None:
+    from rich.console import Console
+
+    from asyncli.cli.outputs import printing
+    from asyncli.report.text import print_report
+    from asyncli.store.lock import is_locked
+
+    with printing():
+        print_report(results.summary, Console(highlight=False), results.path, verbose=verbose)
+        if not results.records.complete:
+            goes_on = f"It goes on: a process writes it. 'asyncli watch {results.path}' looks on."
+            print(goes_on if is_locked(results.path) else "No process writes it: it was killed, or came to no end.")
+
+
+def _plots(results: Results) -> Iterator[tuple[str, bytes]]:
     """(name, content) of each figure that there is data for, as PNG and as SVG."""
-    from asyncli.cli.places import MARK
+    from asyncli.cli.outputs import MARK
     from asyncli.report.charts import NothingToDraw, Style
     from asyncli.report.svg import file_png, file_svg
     from asyncli.report.text import server_label
 
+    run, summary = results.records, results.summary
     note = f"{MARK}{run.id} of {run.started}: {summary.connections.held:,} connections on {server_label(summary)}"
-    for one in drawn:
+    for one in results.pictures:
         try:
             figure = one.draw(Style(title=one.title, note=note))
         except NothingToDraw:

@@ -4,197 +4,90 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any
 
+import msgspec
 from rich.console import Console
 
-from asyncli.cli.finish import run_command
+from asyncli.app.results import Results, free_name, read_results
+from asyncli.app.soak import Soak, Target
 from asyncli.cli.main import INTERRUPTED
-from asyncli.cli.places import UNSEEN, deliver, printing, require_files, write_file
+from asyncli.cli.outputs import Outputs, deliver, printing, require_files, written_reports
+from asyncli.cli.screen import Screen, speaker
 from asyncli.cli.signals import until_stopped
 from asyncli.lab import LabServer
 from asyncli.plan import Plan
-from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.jsonout import to_json
-from asyncli.report.junit import to_junit
-from asyncli.report.live import JsonView, LiveView, NullView, PlainView, end_line, plain_line
-from asyncli.report.livelimits import too_short, unwatched
-from asyncli.report.livestate import Onlooker
-from asyncli.report.summary import Summary, exit_status, summarise
+from asyncli.report.live import end_line
+from asyncli.report.livelimits import unwatched
+from asyncli.report.summary import exit_status
 from asyncli.report.text import one_line, print_report
-from asyncli.session import Fleet, Soak, Target, free_name
-from asyncli.store.reader import Run, read_run
-from asyncli.store.resume import Interrupted
 from asyncli.store.writer import require_free
 
-
-class Screen(Onlooker):
-    """Folds what happens into a state and shows it."""
-
-    def __init__(self, plan: Plan, console: Console, quiet: bool, log_json: bool) -> None:
-        super().__init__(plan)
-        self._console = console
-        if quiet:
-            self._view = NullView()
-        else:
-            self._view = (JsonView if log_json else LiveView if console.is_terminal else PlainView)(plan, console)
-
-    def __enter__(self) -> Self:
-        self._view.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(Exception, *UNSEEN):
-            self._view.__exit__(None, None, None)
-
-    def say_now(self) -> None:
-        """One line of how it stands, for whoever asked by SIGUSR1."""
-        with contextlib.suppress(*UNSEEN):
-            if isinstance(self._view, JsonView):
-                self._view.say_now(self.fold.state())
-                return
-            self._console.print(plain_line(self.fold.state()), soft_wrap=True, markup=False, highlight=False)
-
-    def look(self, at_once: bool) -> None:
-        """A screen that is gone (the reader of a pipe has left) ends the showing, never the soak."""
-        try:
-            self._view.update(self.fold.state())
-        except UNSEEN:
-            self._view = NullView()
+# A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for what hangs.
+PATIENCE_S = 60.0
 
 
-class Files(NamedTuple):
-    """Where a soak writes; None: nowhere, but for the run file, which then has a name of its own."""
+def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **more: Any) -> int:
+    """Run ``plan`` and report; the exit status. With ``lab`` that server is started first, and the plan aimed at it.
 
-    out: str | None = None
-    json: str | None = None
-    html: str | None = None
-    junit: str | None = None
-
-
-def run_soak(
-    plan: Plan,
-    to: Files,
-    *,
-    verbose: bool = False,
-    quiet: bool = False,
-    log_json: bool = False,
-    on_finish: str | None = None,
-    lab: LabServer | None = None,
-    aim: Callable[[Plan, LabServer], Plan] | None = None,
-    resume: Interrupted | None = None,
-    cluster: Fleet | None = None,
-    wait_for_server_s: float = 0.0,
-) -> int:
-    """Run ``plan`` and report; the exit status. With ``lab`` that server is started first and ``aim`` points the plan at it.
-
-    ``resume``: the run that ``to.out`` has the beginning of. ``cluster``: the hosts that open the connections; None: this one.
-
-    ``on_finish``: a command of the user's that hears the verdict at the end, whatever it is.
+    ``more``: ``resume``, ``cluster`` and ``wait_for_server_s`` of :class:`~asyncli.app.soak.Soak`.
     """
-    out, json_file, html_file, junit_file = to
-    path = Path(out) if out is not None else free_name()
-    if resume is None:
+    path = Path(to.out) if to.out is not None else free_name()
+    if more.get("resume") is None:
         require_free(path)
-    require_files({"--json": json_file, "--html": html_file, "--junit": junit_file}, path)
+    require_files(to.files, path)
     # With the JSON, the page or the XML on standard output, everything else goes to standard error; and everything for the eye
     # where a log for machines is there.
-    piped = "-" in (json_file, html_file, junit_file)
-    log = Console(stderr=piped, highlight=False)
-    console = Console(stderr=piped or log_json, highlight=False)
-    if not quiet and (late := unwatched(plan)):
+    log = Console(stderr=to.piped, highlight=False)
+    console = Console(stderr=to.piped or to.log_json, highlight=False)
+    if not to.quiet and (late := unwatched(plan)):
         print(f"asyncli: --abort: only the end tells of {' and '.join(late)}", file=sys.stderr)
-    running = _soak(plan, path, console, log, quiet, log_json, lab, aim, resume, cluster, wait_for_server_s)
-    status, path, read = asyncio.run(running)
-    if read is None:
+    status, results = asyncio.run(_soak(plan, path, to, log, console, lab, more))
+    if results is None:
         return status
-    run, analyses, summary = read
 
     def tell() -> None:
         with printing():
-            if log_json:
-                print(end_line(summary, path), file=log.file)
-            if not quiet:
-                print_report(summary, console, path, verbose=verbose)
-            elif not log_json:
-                print(one_line(summary), file=console.file)
+            if to.log_json:
+                print(end_line(results.summary, path), file=log.file)
+            if not to.quiet:
+                print_report(results.summary, console, path, verbose=to.verbose)
+            elif not to.log_json:
+                print(one_line(results.summary), file=console.file)
 
-    def keep() -> None:
-        if json_file is not None:
-            write_file("--json", json_file, to_json(summary) + "\n", f"'asyncli report {path} --json FILE' writes it elsewhere")
-
-    def tell_ci() -> None:
-        if junit_file is not None:
-            write_file("--junit", junit_file, to_junit(summary), f"'asyncli report {path} --junit FILE' writes it elsewhere")
-
-    def draw() -> None:
-        if html_file is not None:
-            _write_page(run, analyses, summary, html_file, f"'asyncli report {path} --html FILE' writes it elsewhere")
-
-    # The page last: a figure takes seconds, and the answer should not wait for it.
     def tell_the_user() -> None:
-        if on_finish is not None:
-            run_command(on_finish, summary, path, status)
+        if to.on_finish is not None:
+            _run_command(to.on_finish, results, status)
 
-    deliver(tell, keep, tell_ci, draw, tell_the_user)
+    # The page last of the files: a figure takes seconds, and the answer should not wait for it.
+    deliver(tell, *written_reports(to.files, results, kept=True), tell_the_user)
     return status
 
 
-def _write_page(run: Run, analyses: Analyses, summary: Summary, html_file: str, mend: str) -> None:
-    from asyncli.report.page import render
-
-    write_file("--html", html_file, render(run, summary, analyses), mend)
-
-
-def _read(path: Path) -> tuple[Run, Analyses, Summary]:
-    run = read_run(path)
-    analyses = analyse(run)
-    return run, analyses, summarise(run, analyses)
-
-
 async def _soak(
-    plan: Plan,
-    path: Path,
-    console: Console,
-    log: Console,
-    quiet: bool,
-    log_json: bool,
-    lab: LabServer | None,
-    aim: Callable[[Plan, LabServer], Plan] | None,
-    resume: Interrupted | None,
-    cluster: Fleet | None,
-    wait_for_server_s: float,
-) -> tuple[int, Path, tuple[Run, Analyses, Summary] | None]:
+    plan: Plan, path: Path, to: Outputs, log: Console, console: Console, lab: LabServer | None, more: dict[str, Any]
+) -> tuple[int, Results | None]:
     soak: Soak | None = None
 
     async def work() -> None:
         nonlocal plan, soak
         async with contextlib.AsyncExitStack() as stack:
             target = None
-            if lab is not None and aim is not None:
+            if lab is not None:
                 await stack.enter_async_context(lab)
-                plan = aim(plan, lab)
+                plan = msgspec.structs.replace(plan, urls=(lab.url,), status_url=lab.status_url, server_pid=lab.pid)
                 target = Target(lab.label, lab.pid)
-                if not quiet:
-                    with contextlib.suppress(*UNSEEN):
-                        console.print(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
-            with Screen(plan, log, quiet, log_json) as screen:
+                say = speaker(console, to.quiet)
+                say(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
+            with Screen(plan, log, to.quiet, to.log_json) as screen:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.say_now)
-                soak = Soak(
-                    plan,
-                    path,
-                    watcher=screen,
-                    target=target,
-                    resume=resume,
-                    cluster=cluster,
-                    wait_for_server_s=wait_for_server_s,
-                    findings=too_short(plan) if resume is None else (),
-                )
-                screen.stop, screen.failed = soak.stop, soak.watcher_failed
+                soak = Soak.shown_by(screen, plan, path, target=target, **more)
                 await soak.run()
 
     def stop() -> bool:
@@ -205,12 +98,38 @@ async def _soak(
 
     finished = await until_stopped(work(), stop)
     if soak is None or not soak.started:
-        hosts = "" if cluster is None else f" {cluster.flags}"
-        goes_on = f"'asyncli soak --resume {path}{hosts}' goes on with the run"
-        what = "the first measurement; there is nothing to report" if resume is None else f"it was resumed; {goes_on}"
+        what = "the first measurement; there is nothing to report"
+        if more.get("resume") is not None:
+            hosts = "" if more.get("cluster") is None else f" {more['cluster'].flags}"
+            what = f"it was resumed; 'asyncli soak --resume {path}{hosts}' goes on with the run"
         print(f"asyncli: interrupted before {what}", file=sys.stderr)
-        return INTERRUPTED, path, None
+        return INTERRUPTED, None
     if soak.trouble is not None:
         print(f"asyncli: {soak.trouble}", file=sys.stderr)
-    read = await asyncio.to_thread(_read, soak.out)
-    return (exit_status(read[2].verdict) if finished else INTERRUPTED), soak.out, read
+    results = await asyncio.to_thread(read_results, path)
+    return (exit_status(results.summary.verdict) if finished else INTERRUPTED), results
+
+
+def _run_command(command: str, results: Results, status: int) -> None:
+    """``--on-finish``: run ``command`` by the shell, the summary's JSON on its standard input and the verdict in its environment.
+
+    What goes wrong with it is told in a line, and changes nothing of the run's own exit status.
+    """
+    summary = results.summary
+    told = {
+        "ASYNCLI_VERDICT": summary.verdict, "ASYNCLI_STATUS": str(status), "ASYNCLI_LINE": one_line(summary),
+        "ASYNCLI_RUN": str(results.path.absolute()),
+    }  # fmt: skip
+    why = ""
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], input=to_json(summary), text=True, env=os.environ | told, timeout=PATIENCE_S, check=False,
+            stdout=sys.stderr,
+        )  # fmt: skip
+        why = f"ended with status {done.returncode}" if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        why = f"has not ended within {PATIENCE_S:.0f} s"
+    except OSError as error:
+        why = str(error)
+    if why:
+        print(f"asyncli: --on-finish: {command!r} {why}", file=sys.stderr)

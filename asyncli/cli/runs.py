@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from asyncli.cli.places import printing, require_files, write_file
+from asyncli.cli.outputs import printing, require_files, write_file
 from asyncli.errors import PlanError, StoreError
 
 

@@ -28,8 +28,8 @@ def caught() -> tuple[signal.Signals, ...]:
     return (signal.SIGINT, signal.SIGTERM, *hangup)
 
 
-async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[], bool]) -> bool:
-    """Await ``work``; the first signal calls ``stop``, the second (or the first, where there is nothing to stop) cancels.
+async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[], bool | None]) -> bool:
+    """Await ``work``; the first signal calls ``stop``, the second cancels, or the first where ``stop`` is False: nothing to stop.
 
     False when it was cancelled. What comes later counts on: the second of all ends the writing of a report too.
     """
@@ -44,7 +44,7 @@ async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[]
         nonlocal signals
         signals += 1
         Heard.count += 1
-        if signals > 1 or not stop():
+        if signals > 1 or stop() is False:
             task.cancel()
 
     numbers = caught()

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from asyncli.cli.options import CLUSTER, cluster_of, cluster_options, plan_from, plan_options, seconds_of, wait_option
+from asyncli.cli.options import (
+    CLUSTER,
+    cluster_of,
+    cluster_options,
+    output_options,
+    outputs_of,
+    plan_from,
+    plan_options,
+    seconds_of,
+    wait_option,
+)
 from asyncli.errors import PlanError
 
 if TYPE_CHECKING:
@@ -18,48 +28,27 @@ if TYPE_CHECKING:
 @click.command(name="soak", context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @plan_options()
-@click.option("--out", metavar="RUN.db", help="The run file; never overwritten.  [default: asyncli-<time>.db here]")
-@click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output.")
-@click.option("--html", "html_file", metavar="FILE", help="Write the report as one HTML page that opens offline; '-' likewise.")
-@click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
-@click.option("--log-json", is_flag=True, help="While it runs, a JSON object a line for each event.")
-@click.option("--on-finish", metavar="COMMAND", help="Run at the end, verdict in $ASYNCLI_VERDICT, summary on standard input.")
+@output_options
 @click.option("--resume", metavar="RUN.db", help="Go on with a run that was cut off: same plan, same seed, same file.")
 @wait_option
 @cluster_options
-@click.option("-v", "--verbose", is_flag=True, help="Print all of the report: rules, notes, every limit.")
-@click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
-def command(
-    urls: tuple[str, ...],
-    out: str | None,
-    json_file: str | None,
-    html_file: str | None,
-    junit_file: str | None,
-    log_json: bool,
-    on_finish: str | None,
-    resume: str | None,
-    wait_for_server: str | None,
-    verbose: bool,
-    quiet: bool,
-    **values: Any,
-) -> int:
+def command(urls: tuple[str, ...], resume: str | None, wait_for_server: str | None, **values: Any) -> int:
     """Hold connections on the server at URL and say what one more of them costs.
 
     Several URLs (ports or addresses of one server) share the connections. Ctrl-C once drains and reports; twice stops at
     once. The run file holds everything: 'asyncli report RUN.db' prints it again.
     """
-    wait_s = seconds_of("--wait-for-server", wait_for_server)
+    wait_s, to = seconds_of("--wait-for-server", wait_for_server), outputs_of(values)
     hosts = {name: values.pop(name) for name in CLUSTER}
-    plan, before = (plan_from(values, urls), None) if resume is None else _resumed(resume, urls, values, out)
-    if before is not None:
-        _same_hosts(before, hosts["cluster"])
-    from asyncli.cli.run import Files, run_soak
+    if resume is None:
+        plan, before = plan_from(values, urls), None
+    else:
+        plan, before = _resumed(resume, urls, values, to.out)
+        _require_same_hosts(before, hosts["cluster"])
+        to = to._replace(out=resume)
+    from asyncli.cli.run import run_soak
 
-    files = Files(out if resume is None else resume, json_file, html_file, junit_file)
-    return run_soak(
-        plan, files, verbose=verbose, quiet=quiet, log_json=log_json, on_finish=on_finish, resume=before,
-        cluster=cluster_of(hosts), wait_for_server_s=wait_s,
-    )  # fmt: skip
+    return run_soak(plan, to, resume=before, cluster=cluster_of(hosts), wait_for_server_s=wait_s)
 
 
 #: What may be said anew of a run that is resumed: where its server is, which a reboot changes, and nothing that is asked of it.
@@ -68,7 +57,7 @@ _AGENT = ("agent", "agent_token_file", "agent_ca")
 _ANEW = (*_SERVER, *_AGENT, "force")
 
 
-def _same_hosts(before: Interrupted, cluster: str | None) -> None:
+def _require_same_hosts(before: Interrupted, cluster: str | None) -> None:
     """What a connection costs where differs with who opens it, and a run has one answer."""
     was = before.environment.get("cluster")
     if isinstance(was, dict) and cluster is None:

@@ -39,7 +39,7 @@ def command(run: str, once: bool, log_json: bool) -> int:
     With --once the exit status is 0 for a run that goes on or has ended, and 1 for one that stands still, was killed or was
     moved.
     """
-    from asyncli.cli.places import printing
+    from asyncli.cli.outputs import printing
 
     path = Path(run)
     with printing():

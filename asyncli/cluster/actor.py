@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from distributed import get_worker
 
-from asyncli.cluster.look import give_back, holder, take
+from asyncli.cluster import host_probe
 from asyncli.collect.probes import OWN_BUDGET
 from asyncli.collect.processes import ProcessGroup, listed
 from asyncli.engine.generator import Generator
@@ -60,12 +60,11 @@ class HostActor:
         """
         if self._closing is not None:
             return "its session has left it"
-        if busy := holder():
-            return f"it is held by {busy}"
+        if host_probe.held_by:
+            return f"it is held by {host_probe.held_by}"
         generator = self._generator = Generator(msgspec.msgpack.decode(shard, type=Shard))
         self._group = ProcessGroup("generator", listed(lambda: generator.pids), may_be_empty=True)
-        take(self._whose)
-        self._holds = True
+        host_probe.held_by, self._holds = self._whose, True
         self._keep(self._mind())
         try:
             await generator.start()
@@ -133,8 +132,7 @@ class HostActor:
     def _give_back(self) -> None:
         """What it holds, and not what another actor of the same session does."""
         if self._holds:
-            self._holds = False
-            give_back(self._whose)
+            host_probe.held_by, self._holds = "", False
 
     async def _mind(self) -> None:
         """End with the session: at once where Dask says that it is gone, and after a while where nothing is heard."""

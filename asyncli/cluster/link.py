@@ -7,7 +7,6 @@ import contextlib
 import getpass
 import logging
 import shlex
-import ssl
 import time
 import uuid
 import warnings
@@ -18,12 +17,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from asyncli import __version__
+from asyncli.certificates import identify, trusting
 from asyncli.cluster.generator import ClusterGenerator
-from asyncli.cluster.look import Seen, look, machine, read_look
-from asyncli.cluster.muster import Fleet, Member, choose, ends_there, muster, open_cluster, said_of
+from asyncli.cluster.host_probe import HostProbe, machine, probe_client_host, read_probe
+from asyncli.cluster.placement import Member, Placement, choose, ends_there, open_cluster, place, said_of
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import Spread
-from asyncli.environment import host_name, look_around
+from asyncli.environment import host_name, probe_host
 from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
 from asyncli.findings.generator import cluster_memory
 from asyncli.metrics import CLIENT, TCP
@@ -46,6 +46,10 @@ _CONNECT_S, _ANSWER_S = 5.0, 30.0
 _CLOSE_S = 5.0
 # Workers that are started by one loop over ssh are there within seconds.
 _COME_S = 60.0
+# What a connect comes to where somebody listens: which of the two ends hangs up first is chance.
+_SOMETHING_LISTENS = (
+    "reset", "closed", "eof occurred", "broken pipe", "not dask's", "not idle", "wrong version number", "certificate", "alert",
+)  # fmt: skip
 
 
 class Cluster:
@@ -58,7 +62,7 @@ class Cluster:
         self._least = hosts
         self._security = security
         self._client: Any = None
-        self._fleet: Fleet | None = None
+        self._fleet: Placement | None = None
         #: The session's own words for itself, by which an actor knows whose it is.
         self._whose = f"a session of {_user()} on {host_name()} ({uuid.uuid4().hex[:6]})"
         # Of each connection's two ends, what the kernel has whose memory is sampled.
@@ -70,7 +74,7 @@ class Cluster:
     def at(
         cls, address: str, *, ca: str | None = None, cert: str | None = None, key: str | None = None, hosts: int | None = None
     ) -> Self:
-        """The scheduler at ``tcp://host:port``, or ``tls://host:port`` with files of PEM. Raises :class:`PlanError`.
+        """The scheduler at ``tcp://host:port``, or ``tls://host:port`` with files of PEM. Raises :class:`PlanError` or HostError.
 
         ``hosts``: that many are waited for, a minute at most, and fewer refused. Without files a ``tls://`` takes what Dask's own
         configuration says (``distributed.comm.tls``).
@@ -92,14 +96,8 @@ class Cluster:
         missing = ", ".join(name for name in files if name not in given)
         if given and missing:
             raise PlanError(f"--cluster: tls:// takes all three of {', '.join(files)}; {missing} is missing")
-        for name, file in given.items():
-            try:
-                with open(file, "rb"):
-                    pass
-            except OSError as error:
-                raise PlanError(f"{name}: {file} cannot be read ({error.strerror})") from None
         if ca and cert and key:
-            _require_certificates(ca, cert, key)
+            identify(trusting("--cluster-ca", ca), ("--cluster-cert", "--cluster-key"), cert, key)
         settings = {"tls_ca_file": ca, "tls_client_cert": cert, "tls_client_key": key} if given else {}
         security = Security(require_encryption=True, **settings)
         if not security.tls_ca_file:
@@ -134,12 +132,12 @@ class Cluster:
         if self._client is None:
             await self._connect()
         members = await self._gather(plan, waits)
-        fleet = self._fleet = muster(plan, members)
+        fleet = self._fleet = place(plan, members)
         self.checks = fleet.checks
         limits = read_limits()
         with contextlib.suppress(AsyncliError):
             # Where its name says nothing here, it is not here.
-            limits, here = await look_around(msgspec.structs.replace(plan, sources=()))
+            limits, here = await probe_host(msgspec.structs.replace(plan, sources=()))
             self._server_there = here.local
         return limits, msgspec.structs.replace(fleet.spread, local=self._server_there)
 
@@ -150,7 +148,7 @@ class Cluster:
     def _opened_on(self, boot: str) -> int:
         """How many connections the machine of this boot opens."""
         assert self._fleet is not None
-        return sum(self._fleet.share(member) for member in self._fleet.members if member.seen.boot == boot)
+        return sum(self._fleet.share(member.workers) for member in self._fleet.members if member.seen.boot == boot)
 
     @property
     def _ends(self) -> int | None:
@@ -184,7 +182,7 @@ class Cluster:
     def generator(self, shard: Shard) -> ClusterGenerator:
         """The fleet's processes, not started yet."""
         assert self._fleet is not None
-        return ClusterGenerator(self._fleet, shard, self._engage, self._find)
+        return ClusterGenerator(self._fleet, shard, self._start_actor, self._find)
 
     async def close(self) -> None:
         """Leave the cluster. What is left of us there ends by itself."""
@@ -244,22 +242,22 @@ class Cluster:
             )
         return found
 
-    async def _see(self, plan: Plan, addresses: list[str]) -> dict[str, Seen | str]:
+    async def _see(self, plan: Plan, addresses: list[str]) -> dict[str, HostProbe | str]:
         """What each worker sees of its host, or in words why it does not. Each is asked by itself: one may be cut off, though the
         scheduler has not noticed.
         """
         document = shown_plan(plan)
-        said = await asyncio.gather(*(self._look_from(address, document) for address in addresses))
+        said = await asyncio.gather(*(self._probe_from(address, document) for address in addresses))
         return dict(zip(addresses, said, strict=True))
 
-    async def _look_from(self, address: str, document: Mapping[str, Any]) -> Seen | str:
+    async def _probe_from(self, address: str, document: Mapping[str, Any]) -> HostProbe | str:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                said = (await self._client.run(look, document, workers=[address], on_error="return"))[address]
+                said = (await self._client.run(probe_client_host, document, workers=[address], on_error="return"))[address]
         except (OSError, RuntimeError) as error:
             said = error
         if isinstance(said, bytes):
-            return read_look(said)
+            return read_probe(said)
         reason = _reason(said)
         if "No module named 'asyncli" in reason:
             return f"has no asyncli, or an older one; install asyncli[dask] {__version__} there, in the Python that runs it"
@@ -273,15 +271,14 @@ class Cluster:
             # It has lost its scheduler.
             await self.close()
             await self._connect()
-        seen = {
-            address: one for address, one in (await self._see(plan, await self._addresses())).items() if isinstance(one, Seen)
-        }
+        every = await self._see(plan, await self._addresses())
+        seen = {address: one for address, one in every.items() if isinstance(one, HostProbe)}
         # A host is held by whoever holds one of its workers.
         taken = known | {one.place for one in seen.values() if one.held_by}
         usable = {address: one for address, one in seen.items() if one.place not in taken and not one.why_not}
         return choose(usable, plan)
 
-    async def _engage(self, member: Member) -> _Actor:
+    async def _start_actor(self, member: Member) -> _Actor:
         from asyncli.cluster.actor import HostActor
 
         key = f"asyncli-{uuid.uuid4().hex}"
@@ -325,49 +322,15 @@ class _Actor:
             self._future.release()
 
 
-def _require_certificates(ca: str, cert: str, key: str) -> None:
-    """Raises :class:`PlanError`. Dask would say it of the scheduler, and ask for a passphrase in the midst of a soak."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        context.load_verify_locations(ca)
-    except ssl.SSLError as error:
-        raise PlanError(f"--cluster-ca: {ca} has no certificate in PEM ({_reason(error)})") from None
-    try:
-        context.load_cert_chain(cert, key, password=lambda: "")
-    except ssl.SSLError as error:
-        reason = _reason(error)
-        if "key values mismatch" in reason.lower():
-            said = "--cluster-key: is not the key of the certificate in --cluster-cert ({}); give the two that belong together"
-            raise PlanError(said.format(reason)) from None
-        pair = f"--cluster-cert, --cluster-key: {cert} must have a certificate and {key} its key"
-        raise PlanError(f"{pair}, in PEM and without a passphrase ({reason})") from None
-
-
 def unanswered(address: str, reason: str) -> str:
     """What to say of a scheduler that cannot be talked to, by what a connect came to: does anybody listen, and what to mend."""
-    tls, low = address.startswith("tls"), reason.lower()
-    # A scheduler without TLS speaks first, or is asked first: by chance.
-    if tls and ("wrong version number" in low or "not idle" in low):
-        what, mend = "speaks no TLS", "write tcp://, or start the scheduler with its certificate (--tls-cert)"
-    elif tls and "certificate verify failed" in low:
-        what, mend = (
-            "shows a certificate that is not to be trusted",
-            "give its authority with --cluster-ca, or renew what has expired",
-        )
-    elif tls and "alert" in low:
-        what, mend = (
-            "refuses our certificate",
-            "give one that has not expired, of the authority that the scheduler was started with",
-        )
-    elif any(word in low for word in ("reset", "closed", "eof occurred", "broken pipe", "not dask's")):
-        # With TLS 1.3 who is refused for his certificate only sees that the other hangs up.
-        what, mend = (
-            ("refuses our certificate, or speaks no TLS", "give one of the authority that it was started with, or write tcp://")
-            if tls
-            else ("does not speak to us as a Dask scheduler does", "does it speak TLS? then write tls://")
-        )
-    else:
+    if not any(words in reason.lower() for words in _SOMETHING_LISTENS):
         return f"no Dask scheduler answers at {address} ({reason}); start one: dask scheduler"
+    if address.startswith("tls"):
+        what = "refuses our certificate, shows one that is not to be trusted, or speaks no TLS"
+        mend = "give certificates of the authority that it was started with, or write tcp://"
+    else:
+        what, mend = "does not speak to us as a Dask scheduler does", "does it speak TLS? then write tls://"
     return f"something listens at {address}, but {what} ({reason}); {mend}"
 
 

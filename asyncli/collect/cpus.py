@@ -22,7 +22,7 @@ _KTHREADD = 2
 _FOR_SOCKETS = "ksoftirqd"
 
 
-class Look(msgspec.Struct, frozen=True):
+class CpuTimes(msgspec.Struct, frozen=True):
     """CPU times since boot, in seconds: of all CPUs ``busy``, in interrupts and ``stolen``; and of each process."""
 
     at_s: float
@@ -33,22 +33,22 @@ class Look(msgspec.Struct, frozen=True):
     processes: Mapping[int, Stat]
 
 
-def look(proc: Path = PROC) -> Look:
+def read_times(proc: Path = PROC) -> CpuTimes:
     """All of it now. Blocking; raises OSError or ValueError where /proc/stat cannot be read."""
-    return parse_look(read_text(proc / "stat"), time.monotonic(), {stat.pid: stat for stat in parents(proc)})
+    return parse_times(read_text(proc / "stat"), time.monotonic(), {stat.pid: stat for stat in parents(proc)})
 
 
-def parse_look(text: str, at_s: float, processes: Mapping[int, Stat]) -> Look:
+def parse_times(text: str, at_s: float, processes: Mapping[int, Stat]) -> CpuTimes:
     """Of the text of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal in ticks, of all CPUs and of each."""
     rows = [line.split() for line in text.splitlines() if line.startswith("cpu")]
     if not rows or len(rows[0]) < 9:
         raise ValueError("/proc/stat does not begin with the times of all CPUs")
     user, nice, system, _idle, _iowait, irq, softirq, stolen = (int(field) / TICKS_PER_S for field in rows[0][1:9])
     busy_s = user + nice + system + irq + softirq + stolen
-    return Look(at_s, max(1, len(rows) - 1), busy_s, irq + softirq, stolen, processes)
+    return CpuTimes(at_s, max(1, len(rows) - 1), busy_s, irq + softirq, stolen, processes)
 
 
-def shares(first: Look, last: Look, ours: int, server: Collection[int]) -> CpuShares:
+def shares(first: CpuTimes, last: CpuTimes, ours: int, server: Collection[int]) -> CpuShares:
     """Between two looks; ``ours`` and ``server`` are processes whose descendants are not others."""
     span_s = max(1e-9, last.at_s - first.at_s)
     busy = (last.busy_s - first.busy_s) / span_s

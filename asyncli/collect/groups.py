@@ -14,7 +14,7 @@ _NO_LIMIT = 2**60
 
 
 class Group(NamedTuple):
-    """A memory group's folder, and whether it is one of cgroup v2. Reading it raises OSError."""
+    """A memory group's folder, and whether it is one of cgroup v2. ProbeReading it raises OSError."""
 
     folder: Path
     second: bool

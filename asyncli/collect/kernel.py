@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
-
-from asyncli.collect.probes import Reading
+from asyncli.collect.probes import ProbeReading
 from asyncli.collect.procfs import PAGE_BYTES, PROC, TICKS_PER_S, read_text
 from asyncli.findings.probes import slab_caches_missing, slabinfo_unreadable
 from asyncli.metrics import (
@@ -59,40 +58,32 @@ _WAITING_PAGES = re.compile(r"^ +count: +(\d+)$", re.MULTILINE)
 _SNMP_TCP = frozenset({"OutSegs", "RetransSegs", "AttemptFails", "EstabResets", "OutRsts"})
 
 
-class Slab(msgspec.Struct, frozen=True):
+class Slab(NamedTuple):
     """One line of /proc/slabinfo. SLUB counts free objects of per-CPU slabs as active: small numbers are coarse."""
 
     active_objs: int
-    num_objs: int
     objsize: int
-    objperslab: int
-    pagesperslab: int
-    num_slabs: int
+    #: Bytes of the pages that the cache holds.
+    slab_bytes: int
 
     @property
     def active_bytes(self) -> int:
-        """Bytes of objects in use."""
         return self.active_objs * self.objsize
 
-    def slab_bytes(self, page_bytes: int = PAGE_BYTES) -> int:
-        """Bytes of the pages that the cache holds."""
-        return self.num_slabs * self.pagesperslab * page_bytes
 
-
-def parse_slabinfo(text: str, wanted: Iterable[str] | None = None) -> dict[str, Slab]:
+def parse_slabinfo(text: str, wanted: Collection[str] | None = None) -> dict[str, Slab]:
     """Caches by name (only ``wanted`` ones when given). ValueError when the text is not slabinfo 2.x."""
     if not text.startswith("slabinfo - version: 2"):
         raise ValueError(f"/proc/slabinfo begins with {text[:40]!r}, not with version 2 of slabinfo")
-    keep = None if wanted is None else frozenset(wanted)
     found: dict[str, Slab] = {}
     for line in text.splitlines():
         name, _, rest = line.partition(" ")
-        if name in ("slabinfo", "#") or (keep is not None and name not in keep):
+        if name in ("slabinfo", "#") or (wanted is not None and name not in wanted):
             continue
         numbers, _, tail = rest.partition(":")
-        slabs = tail.rpartition("slabdata")[2].split()
-        active, total, size, per_slab, pages = map(int, numbers.split())
-        found[name] = Slab(active, total, size, per_slab, pages, int(slabs[1]))
+        active, _total, size, _per_slab, pages = map(int, numbers.split())
+        slabs = int(tail.rpartition("slabdata")[2].split()[1])
+        found[name] = Slab(active, size, slabs * pages * PAGE_BYTES)
     return found
 
 
@@ -117,31 +108,26 @@ def read_slab_links(root: Path = SLAB_LINKS) -> dict[str, str]:
     return links
 
 
-def resolve_caches(listed: Iterable[str], links: Mapping[str, str]) -> dict[str, str]:
-    """Name of the socket family -> the name that slabinfo lists it by, each listed cache once.
+def resolve_caches(listed: Iterable[str], links: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Name of the socket family -> the name that slabinfo lists it by, each listed cache once; and what every kernel has and is
+    found neither by name nor behind a merged one.
 
     A merged cache is listed once, by the name of whichever was created first; two names of the family behind one cache
     count once, by the first of the two in SOCKET_CACHES. A merged cache holds strangers' objects too (vm areas in
     eventpoll_pwq's): a constant that a slope over connections does not see.
     """
-    names = list(dict.fromkeys(listed))
+    names = dict.fromkeys(listed)
     by_target = {links[name]: name for name in names if name in links}
+    family = (*SOCKET_CACHES, _LISTING_CACHE)
+    listed_as = {name: name if name in names else by_target.get(links.get(name, "")) for name in family}
     resolved: dict[str, str] = {}
-    for family in (*SOCKET_CACHES, _LISTING_CACHE):
-        name = family if family in names else by_target.get(links.get(family, ""))
-        if name is not None and name not in resolved.values():
-            resolved[family] = name
-    return resolved
+    for name, there in listed_as.items():
+        if there is not None and there not in resolved.values():
+            resolved[name] = there
+    return resolved, [name for name in _ESSENTIAL if listed_as[name] is None]
 
 
-def missing_caches(listed: Iterable[str], links: Mapping[str, str]) -> list[str]:
-    """Caches that every kernel has and that were found neither by name nor behind a merged one."""
-    names = set(listed)
-    targets = {links[name] for name in names if name in links}
-    return [name for name in _ESSENTIAL if name not in names and links.get(name) not in targets]
-
-
-def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str], page_bytes: int = PAGE_BYTES) -> dict[str, float]:
+def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict[str, float]:
     """``kernel.slab.*``, ``kernel.socket_bytes`` (objects in use) and ``kernel.socket_slab_bytes`` (their pages).
 
     ``kernel.listing_bytes``: inodes of /proc with their dentries, which are taken out of the other two sums.
@@ -150,7 +136,7 @@ def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str], page_by
     listing = family.pop(_LISTING_CACHE, None)
     values = {f"{KERNEL_SLAB}{name}": float(slab.active_bytes) for name, slab in family.items()}
     socket_bytes = sum(slab.active_bytes for slab in family.values())
-    slab_bytes = sum(slab.slab_bytes(page_bytes) for slab in family.values())
+    slab_bytes = sum(slab.slab_bytes for slab in family.values())
     if listing is not None and (dentry := family.get("dentry")) is not None:
         entries = min(listing.active_objs, dentry.active_objs) * dentry.objsize
         values[KERNEL_LISTING_BYTES] = float(listing.active_bytes + entries)
@@ -161,7 +147,7 @@ def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str], page_by
     return values
 
 
-def parse_sockstat(text: str, text6: str = "", page_bytes: int = PAGE_BYTES) -> dict[str, float]:
+def parse_sockstat(text: str, text6: str = "") -> dict[str, float]:
     """``kernel.tcp_*`` of /proc/net/sockstat and sockstat6. Only "inuse" is kept by family; the rest counts both."""
     values: dict[str, float] = {}
     for line in (*text.splitlines(), *text6.splitlines()):
@@ -171,7 +157,7 @@ def parse_sockstat(text: str, text6: str = "", page_bytes: int = PAGE_BYTES) -> 
         fields = rest.split()
         for name, number in zip(fields[::2], fields[1::2], strict=False):
             if name == "mem":
-                values[KERNEL_TCP_MEM_BYTES] = float(int(number) * page_bytes)
+                values[KERNEL_TCP_MEM_BYTES] = float(int(number) * PAGE_BYTES)
             elif name in ("inuse", "orphan", "tw", "alloc"):
                 values[f"kernel.tcp_{name}"] = values.get(f"kernel.tcp_{name}", 0.0) + int(number)
     if not values:
@@ -202,13 +188,13 @@ def parse_meminfo(text: str) -> dict[str, float]:
     return {name: float(value * 1024) for name, value in values.items()}
 
 
-def parse_zoneinfo(text: str, page_bytes: int = PAGE_BYTES) -> float:
+def parse_zoneinfo(text: str) -> float:
     """Bytes of the pages that wait on the CPUs' own free lists (``count`` of each zone's pagesets).
 
     They are as free as the others, but MemFree does not count them. The lists grow to tens of megabytes a CPU after much was
     freed; then thousands of connections are served from them and the host seems to pay nothing.
     """
-    return float(page_bytes * sum(map(int, _WAITING_PAGES.findall(text))))
+    return float(PAGE_BYTES * sum(map(int, _WAITING_PAGES.findall(text))))
 
 
 def parse_counters(text: str, group: str, wanted: Iterable[str]) -> dict[str, float]:
@@ -223,7 +209,7 @@ def parse_counters(text: str, group: str, wanted: Iterable[str]) -> dict[str, fl
     return {f"{TCP}{name}": float(number) for name, number in zip(*rows, strict=True) if name in keep}
 
 
-def parse_cpu_busy(text: str, ticks_per_s: int = TICKS_PER_S) -> dict[str, float]:
+def parse_cpu_busy(text: str) -> dict[str, float]:
     """``host.cpu_busy_s``: seconds, over all cores, that were neither idle nor waiting for a disk.
 
     Stolen ones are busy (nobody here could use them). Guests' time is part of user and nice already.
@@ -232,10 +218,10 @@ def parse_cpu_busy(text: str, ticks_per_s: int = TICKS_PER_S) -> dict[str, float
     if not fields or fields[0] != "cpu":
         raise ValueError("/proc/stat does not begin with cpu")
     user, nice, system, _idle, _iowait, *rest = map(int, fields[1:])
-    return {HOST_CPU_BUSY_S: (user + nice + system + sum(rest[:3])) / ticks_per_s}
+    return {HOST_CPU_BUSY_S: (user + nice + system + sum(rest[:3])) / TICKS_PER_S}
 
 
-def read_counters(proc: Path = PROC) -> Reading:
+def read_counters(proc: Path = PROC) -> ProbeReading:
     """Sockets, TCP counters, memory and CPU of the host: 0.2 ms, no privilege."""
     try:
         text6 = read_text(proc / "net/sockstat6")
@@ -251,7 +237,7 @@ def read_counters(proc: Path = PROC) -> Reading:
     values |= parse_counters(read_text(proc / "net/netstat"), "TcpExt", TCP_COUNTERS)
     values |= parse_counters(read_text(proc / "net/snmp"), "Tcp", _SNMP_TCP)
     values |= parse_cpu_busy(read_text(proc / "stat"))
-    return Reading(values)
+    return ProbeReading(values)
 
 
 class SlabReader:
@@ -263,25 +249,24 @@ class SlabReader:
         self._resolved: dict[str, str] = {}
         self._refused: Finding | None = None
 
-    def read(self) -> Reading:
+    def read(self) -> ProbeReading:
         """Slab metrics, or nothing and a finding without the privilege."""
         if self._refused is not None:
-            return Reading(findings=[self._refused])
+            return ProbeReading(findings=[self._refused])
         try:
             text = read_text(self._path)
         except (PermissionError, FileNotFoundError) as error:
             self._refused = slabinfo_unreadable(str(error.strerror))
-            return Reading(findings=[self._refused])
+            return ProbeReading(findings=[self._refused])
         findings = []
         slabs = parse_slabinfo(text, self._resolved.values())
         if not self._resolved or len(slabs) < len(self._resolved):
             findings = self._resolve(text)
             slabs = parse_slabinfo(text, self._resolved.values())
-        return Reading(slab_metrics(slabs, self._resolved), findings)
+        return ProbeReading(slab_metrics(slabs, self._resolved), findings)
 
     def _resolve(self, text: str) -> list[Finding]:
         """Done at the start, and when a module took its cache away: names move only then."""
         listed, links = cache_names(text), self._links()
-        self._resolved = resolve_caches(listed, links)
-        missing = missing_caches(listed, links)
+        self._resolved, missing = resolve_caches(listed, links)
         return [slab_caches_missing(missing)] if missing else []

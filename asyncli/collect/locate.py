@@ -26,7 +26,6 @@ from asyncli.collect.procfs import (
     parents,
     read_listeners,
     read_stat,
-    read_text,
 )
 from asyncli.errors import HostError
 from asyncli.findings.server import server_program_not_run
@@ -40,8 +39,6 @@ _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy",
 # They hold sockets for services that they start on demand.
 _INITS = frozenset({"systemd", "init"})
 _NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
-# CAP_SYS_PTRACE; CAP_DAC_OVERRIDE gives what CAP_DAC_READ_SEARCH does (include/uapi/linux/capability.h).
-_LISTS_DESCRIPTORS = {"CAP_SYS_PTRACE": (19,), "CAP_DAC_READ_SEARCH": (1, 2)}
 # Prints and exits. HAProxy's answers and its status page bear no Server header; nginx's need not.
 _SAYS = {"nginx": "-V", "haproxy": "-v"}
 # A pid file is a line; nginx's configuration, without what it includes, seldom more than 100 kB.
@@ -183,7 +180,7 @@ def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) ->
             remedy="start the server as a process of its own",
         )
     if not holders:
-        return _unreadable(where, proc)
+        return _unreadable(where)
     stats = {stat.pid: stat for stat in parents(proc)}
     names = {pid: process_name(stat, proc) for pid, stat in stats.items()}
     forwarders = sorted(names[pid] for pid in holders if names.get(pid) in _FORWARDERS)
@@ -194,24 +191,13 @@ def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) ->
     return Found(tuple(sorted({topmost(pid, parent, names, ours) for pid in holders})), f"listens on {where}")
 
 
-def _unreadable(where: str, proc: Path) -> Found:
+def _unreadable(where: str) -> Found:
     """What listens on ``where`` has a process, and no descriptors that we may list."""
+    hidden = os.geteuid() != 0
     whose = f"the process that listens on {where}"
-    if os.geteuid() != 0:
-        why_not = f"{whose} belongs to another user, so its descriptors are hidden"
-        return Found(why_not=why_not, remedy=f"run as root, or {_NAME_A_PROCESS}", hidden=True)
-    if lacks := " and ".join(_missing_capabilities(proc)):
-        why_not = f"asyncli is root without {lacks}, so the descriptors of {whose} are hidden"
-        return Found(why_not=why_not, remedy=f"run with {lacks}, or {_NAME_A_PROCESS}")
-    why_not = f"{whose} is in another PID or user namespace, so its descriptors are hidden"
-    return Found(why_not=why_not, remedy=f"run where it is seen, or {_NAME_A_PROCESS}")
-
-
-def _missing_capabilities(proc: Path) -> list[str]:
-    """Those that we lack of what root lists the descriptors of any process by (capabilities(7)); none where that is not known."""
-    held = re.search(r"^CapEff:\s*([0-9a-f]+)$", read_text(proc / "self/status"), re.MULTILINE)
-    mask = int(held[1], 16) if held else -1
-    return [name for name, any_of in _LISTS_DESCRIPTORS.items() if not any(mask >> bit & 1 for bit in any_of)]
+    why = "belongs to another user" if hidden else "is in another namespace, or asyncli lacks CAP_SYS_PTRACE"
+    run = "run as root" if hidden else "run where it is seen, with CAP_SYS_PTRACE"
+    return Found(why_not=f"{whose} {why}, so its descriptors are hidden", remedy=f"{run}, or {_NAME_A_PROCESS}", hidden=hidden)
 
 
 def addresses_of(host: str) -> frozenset[str]:

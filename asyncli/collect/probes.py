@@ -23,7 +23,7 @@ MOST_AHEAD_S = 60.0
 SHORTEST_PERIOD_S = 1.0
 
 
-class Reading(msgspec.Struct):
+class ProbeReading(msgspec.Struct):
     """What one round of a probe gave: metrics, and what the user should know about how they were read."""
 
     values: dict[str, float] = msgspec.field(default_factory=dict)

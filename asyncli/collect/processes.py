@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from asyncli.collect.probes import Reading
-from asyncli.collect.procfs import PROC, TICKS_PER_S, Memory, Stat, children, parents, read_memory, read_stat
+from asyncli.collect.probes import ProbeReading
+from asyncli.collect.procfs import PROC, TICKS_PER_S, Memory, Stat, children, read_memory, read_stat
 from asyncli.findings.probes import memory_unprivileged
 from asyncli.metrics import METRICS, SESSION_CPU_S, SESSION_USS_BYTES
 
@@ -91,7 +91,7 @@ class ProcessGroup:
         """Those that lived at the last scan."""
         return [stat.pid for stat in self._living]
 
-    def scan(self) -> Reading:
+    def scan(self) -> ProbeReading:
         """``processes``, ``threads``, ``cpu_s`` of the group as it is now.
 
         An empty group raises :class:`ProcessesGoneError`, or gives nothing where it ``may_be_empty``.
@@ -101,23 +101,23 @@ class ProcessGroup:
         self._living = [stat for stat in stats if not stat.ended]
         if not self._living:
             if self._may_be_empty:
-                return Reading()
+                return ProbeReading()
             raise ProcessesGoneError(f"no process of the {self._prefix} is left")
         values = {
             "processes": float(len(self._living)),
             "threads": float(sum(stat.threads for stat in self._living)),
             "cpu_s": self._ledger.update(stats),
         }
-        return Reading(self._named(values))
+        return ProbeReading(self._named(values))
 
-    def memory(self) -> Reading:
+    def memory(self) -> ProbeReading:
         """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``rss_bytes`` of the processes of the last scan.
 
         Without the privilege for even one of them all but RSS are absent (a partial sum would be a wrong one), RSS
         comes from stat, and a finding says so. An empty group gives nothing: the scan has said it.
         """
         if not self._living:
-            return Reading()
+            return ProbeReading()
         read: list[Memory] = []
         for stat in self._living:
             try:
@@ -129,15 +129,15 @@ class ProcessGroup:
         sums = {name: sum(getattr(one, name) or 0 for one in read) for name in Memory.__struct_fields__}
         if not sums["pss_bytes"]:
             # They ended since the scan, or the kernel is older than smaps_rollup (4.14).
-            return Reading(self._named({"rss_bytes": float(sum(stat.rss_bytes for stat in self._living))}))
+            return ProbeReading(self._named({"rss_bytes": float(sum(stat.rss_bytes for stat in self._living))}))
         if any(one.anon_shmem_bytes is None for one in read):
             del sums["anon_shmem_bytes"]
-        return Reading(self._named({name: float(value) for name, value in sums.items()}))
+        return ProbeReading(self._named({name: float(value) for name, value in sums.items()}))
 
-    def _unprivileged(self, pid: int, error: PermissionError) -> Reading:
+    def _unprivileged(self, pid: int, error: PermissionError) -> ProbeReading:
         finding = memory_unprivileged(self._prefix, pid, str(error.strerror), os.geteuid())
         rss = float(sum(stat.rss_bytes for stat in self._living))
-        return Reading(self._named({"rss_bytes": rss}), [finding])
+        return ProbeReading(self._named({"rss_bytes": rss}), [finding])
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         named = ((f"{self._prefix}.{name}", value) for name, value in values.items())
@@ -197,26 +197,10 @@ class ServerTree:
         found.update((stat.pid, stat) for stat in queue)
         while queue:
             stat = queue.pop()
-            below = children(stat, self._proc)
-            if below is None:
-                return self._walk_all(found)
-            for pid in below:
+            for pid in children(stat, self._proc):
                 if pid not in found and (child := _stat(pid, self._proc)) is not None:
                     found[pid] = child
                     queue.append(child)
-        return found
-
-    def _walk_all(self, found: dict[int, Stat]) -> dict[int, Stat]:
-        """The same by every process's parent, for kernels that do not list children."""
-        below: dict[int, list[Stat]] = {}
-        for stat in parents(self._proc):
-            below.setdefault(stat.parent, []).append(stat)
-        queue = list(found)
-        while queue:
-            for child in below.get(queue.pop(), ()):
-                if child.pid not in found:
-                    found[child.pid] = child
-                    queue.append(child.pid)
         return found
 
     def _find_again(self) -> None:
@@ -228,20 +212,20 @@ class ServerTree:
         self.restarts += 1
 
 
-def read_session_cpu() -> Reading:
+def read_session_cpu() -> ProbeReading:
     """``session.cpu_s``: our own threads, without the children we waited for (the generator is counted by itself)."""
-    return Reading({SESSION_CPU_S: time.process_time()})
+    return ProbeReading({SESSION_CPU_S: time.process_time()})
 
 
-def read_session_memory() -> Reading:
+def read_session_memory() -> ProbeReading:
     """``session.uss_bytes``: our own private memory. Always permitted."""
     memory = read_memory(os.getpid())
-    return Reading({} if memory is None else {SESSION_USS_BYTES: float(memory.uss_bytes)})
+    return ProbeReading({} if memory is None else {SESSION_USS_BYTES: float(memory.uss_bytes)})
 
 
 def listed(pids: Callable[[], Iterable[int]], proc: Path = PROC) -> Callable[[], list[Stat]]:
     """Members for a group given as a list of pids, of which some may have ended."""
-    return lambda: [stat for pid in pids() if (stat := _stat(pid, proc)) is not None]
+    return lambda: [stat for pid in tuple(pids()) if (stat := _stat(pid, proc)) is not None]
 
 
 def _stat(pid: int, proc: Path) -> Stat | None:

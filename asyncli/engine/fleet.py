@@ -28,13 +28,13 @@ class Room(msgspec.Struct, frozen=True):
     cpus: int
 
 
-def deal(connections: int, batch: int, rooms: Sequence[Room], workers: int | None = None) -> list[tuple[int, ...]] | None:
+def assign(connections: int, batch: int, rooms: Sequence[Room], workers: int | None = None) -> list[tuple[int, ...]] | None:
     """The numbers of each host's workers: shares as even as the rooms allow. None where the hosts cannot hold them all.
 
     ``workers``: so many in all, no more and no less; None: as few as descriptors and CPUs ask for, and at least one a host.
     """
     if workers is not None:
-        return _deal(connections, batch, rooms, workers)
+        return _assign(connections, batch, rooms, workers)
     hosts = len(rooms)
     if sum(room.connections for room in rooms) < connections:
         return None
@@ -43,13 +43,13 @@ def deal(connections: int, batch: int, rooms: Sequence[Room], workers: int | Non
     fewest = max(1, -(-max(forced, wanted) // hosts))
     # Whole rounds, so that equal hosts have equal shares.
     for rounds in range(fewest, fewest * _FINEST + 1):
-        if (dealt := _deal(connections, batch, rooms, rounds * hosts)) is not None:
-            return dealt
+        if (assigned := _assign(connections, batch, rooms, rounds * hosts)) is not None:
+            return assigned
     return None
 
 
-def _deal(connections: int, batch: int, rooms: Sequence[Room], workers: int) -> list[tuple[int, ...]] | None:
-    hands: list[list[int]] = [[] for _ in rooms]
+def _assign(connections: int, batch: int, rooms: Sequence[Room], workers: int) -> list[tuple[int, ...]] | None:
+    assigned: list[list[int]] = [[] for _ in rooms]
     held = [0] * len(rooms)
     for number in range(workers):
         more = share(connections, batch, workers, number)
@@ -57,10 +57,10 @@ def _deal(connections: int, batch: int, rooms: Sequence[Room], workers: int) -> 
         if not fits:
             return None
         # In turn, so that batches that follow each other are opened by different hosts.
-        host = min(fits, key=lambda host: (len(hands[host]), host))
-        hands[host].append(number)
+        host = min(fits, key=lambda host: (len(assigned[host]), host))
+        assigned[host].append(number)
         held[host] += more
-    return [tuple(hand) for hand in hands]
+    return [tuple(hand) for hand in assigned]
 
 
 def held_by(connections: int, batch: int, workers: int, numbers: Sequence[int]) -> int:
@@ -95,7 +95,7 @@ class _Source:
         self.silent = False
 
 
-class Merging:
+class TickMerger:
     """Makes one tick a second of those that come from the hosts, as a host process does of its workers'."""
 
     def __init__(self) -> None:

@@ -15,8 +15,10 @@ import time
 
 import msgspec
 
+from asyncli.engine.closed_loop import ClosedLoop
 from asyncli.engine.load import MOST_EVENTS, Load
-from asyncli.engine.net import PollNet, RealNet
+from asyncli.engine.net import Net, PollNet, RealNet
+from asyncli.engine.open_loop import OpenLoop
 from asyncli.engine.shard import Down, Drain, LoadShard, Start, Stop
 from asyncli.records import Tick
 
@@ -33,11 +35,15 @@ _decode_down = msgspec.msgpack.Decoder(Down).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
+def new_load(shard: LoadShard, worker: int, net: Net) -> Load:
+    return (ClosedLoop if shard.rate is None else OpenLoop)(shard, worker, net)
+
+
 def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
     """The body of a worker process; returns when it is told to stop, or the host is gone."""
     polls = shard.short and shard.rate is None and shard.connections <= _MOST_POLLED * shard.workers
     net = (PollNet if polls else RealNet)(shard.destinations, shard.sources)
-    load = Load(shard, number, net)
+    load = new_load(shard, number, net)
     order = _receive(link)
     if not isinstance(order, Start):
         return

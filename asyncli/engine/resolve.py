@@ -28,7 +28,7 @@ from asyncli.plan import Plan
 _ONE_SOURCE_SHARE = 0.5
 
 
-def lay_out(
+def plan_spread(
     plan: Plan, *, ports: int, nofile: int, cpus: int, listens: Callable[[str, int], bool] = lambda address, port: False
 ) -> Spread:
     """Resolve the plan's URLs and spread its connections. Blocking (DNS): call it in a thread.

@@ -11,6 +11,8 @@ from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan, Target
+from asyncli.protocols.http1 import Http1, Scanner
+from asyncli.protocols.interface import Protocol, Reader
 from asyncli.records import Finding, Tick
 
 
@@ -36,6 +38,10 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     crowded: bool = False
     #: Which of the fleet's ``workers`` are this host's; None: all of them.
     mine: tuple[int, ...] | None = None
+
+    def new_protocol(self) -> Protocol:
+        """What the rows of one worker speak."""
+        return Http1(self.method, self.requests)
 
     def addresses_beside(self, destination: int) -> int:
         """How many addresses the name of a destination has, itself among them."""
@@ -70,6 +76,15 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float = 10.0
     connect_timeout_s: float = 10.0
     seed: int = 0
+
+    def new_reader(self) -> Reader:
+        """What reads one answer."""
+        return Scanner(self.method)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a request may be sent again on another connection (RFC 9110, section 9.2.2)."""
+        return self.method not in ("POST", "PATCH")
 
 
 def build_shard(plan: Plan, spread: Spread) -> Shard:

@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 import msgspec
 
 from asyncli.core.heartbeat import fraction
-from asyncli.engine.load import MOST_EVENTS, Load
+from asyncli.engine.load import MOST_EVENTS
+from asyncli.engine.loadworker import new_load
 from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE
 from asyncli.engine.shard import LoadShard, Shard
 from asyncli.engine.table import Table
@@ -320,7 +321,7 @@ def simulate_load(shard: LoadShard, net: SimNet, *, most_s: float = 3600.0) -> I
 
     One that does not end within ``most_s`` virtual seconds is stopped, as by Ctrl-C.
     """
-    load = Load(shard, 0, net)
+    load = new_load(shard, 0, net)
     load.start(net.now)
     start, second = net.now, 0
     while True:

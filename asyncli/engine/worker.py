@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from asyncli.engine.loadworker import run_load
 from asyncli.engine.net import RealNet
 from asyncli.engine.shard import Down, Drain, LoadShard, Shard, Start, Stop
 from asyncli.engine.table import Table
@@ -87,7 +86,7 @@ class Worker:
 
     def _turn(self) -> None:
         # How late the timer is when anything wakes us: a process that was stopped, or a host that gave it no CPU.
-        self._table.stood_still(time.monotonic() - max(self._armed_for, self._looked))
+        self._table.note_stall(time.monotonic() - max(self._armed_for, self._looked))
         upcoming = self._table.turn()
         armed = self._armed
         if upcoming is None:
@@ -123,7 +122,7 @@ class Worker:
             self._loop.call_later(GRAIN_S, self._close_second)
             return
         # It may be the first to be called after a standstill, and whether anything follows within the phase is not said.
-        self._table.stood_still(now - max(self._t0 + self._second, self._looked))
+        self._table.note_stall(now - max(self._t0 + self._second, self._looked))
         self._looked = now
         # A worker that stood still for seconds closes them all with one tick.
         self._second = max(self._second, int(now - self._t0))
@@ -143,6 +142,8 @@ class Worker:
 def run_worker(shard: Shard | LoadShard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
     """The body of a worker process; returns when it is over. ``replaces``: one of a soak that was lost."""
     if isinstance(shard, LoadShard):
+        from asyncli.engine.loadworker import run_load  # a soak's workers need none of it
+
         run_load(shard, number, link)
         return
     worker = Worker(shard, number, link, replaces=replaces)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from asyncli.analysis.reconcile import reconcile
-from asyncli.analysis.series import end_of_hold, series
 from asyncli.analysis.totals import fold, sum_of_counts
 from asyncli.errors import EngineError, HostError, PlanError
 from asyncli.experiments import Experiment
@@ -24,7 +23,8 @@ from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, 
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.metrics import STATUS_ACTIVE
-from asyncli.store.reader import Run, read_run, read_with
+from asyncli.run import Run
+from asyncli.store.reader import read_run, read_with
 from asyncli.units import format_duration, parse_duration
 
 _PORT = 80
@@ -168,8 +168,8 @@ def figures_of(
     """Each moment's figures, what all of it adds up to (``sum``), and the ``timeline``, by the seconds after the cut."""
     zero_s = run.environment["clock"]["monotonic_s"]
     cut_s, back_s = watched.cut_s - zero_s, watched.back_s - zero_s
-    asked, active = run.plan.connections, series(run.samples, STATUS_ACTIVE)
-    end_s = end_of_hold(run.phases, run.ticks, run.samples)
+    asked, active = run.plan.connections, run.series(STATUS_ACTIVE)
+    end_s = run.stop_s
 
     def told(code: str) -> float | None:
         return next((t_s for name, t_s in told_s if name == code and t_s > cut_s), None)
@@ -204,8 +204,8 @@ def figures_of(
                 "lost": lost, "reopened": counts.reopened,
                 **({"of_9": seen.counts[addresses[_STAYS]], "of_10": seen.counts[addresses[_CUT]]} if seen is not None else {}),
             }  # fmt: skip
-    totals = fold(run.ticks, run.phases, run.gaps)
-    known, _ = reconcile(totals, run.phases, run.ticks, run.samples, run.plan)
+    totals = fold(run)
+    known, _ = reconcile(run, totals)
     whole = totals.whole
     # Of no use without a hold, or where nobody was lost.
     failures = fitness(None if run.complete else "the soak did not come to its end", None if totals.held else "nothing was held")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncli.analysis.benched import Benched, benched
-from asyncli.bench import Bench
+from asyncli.app.bench import Bench
 from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ServerTree
 from asyncli.errors import AsyncliError, PlanError

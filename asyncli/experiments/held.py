@@ -14,16 +14,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from asyncli.analysis.cost import Cost, costs
-from asyncli.analysis.series import end_of_hold, first_connect, phase, series
 from asyncli.analysis.totals import fold
+from asyncli.app.recorder import NoObserver
+from asyncli.app.soak import Soak, Target
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
 from asyncli.lab import LabServer
 from asyncli.metrics import KERNEL_SLAB, SERVER_CPU_S, SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS
 from asyncli.plan import Layer, Plan, build_plan
 from asyncli.records import Phase, Sample, Tick
-from asyncli.session import NoWatcher, Soak, Target
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.samples import series
+from asyncli.store.reader import read_run
 
 # Shares of a rest at which the server's memory is read: in its last half, which is what a plateau's point is made of.
 _READ_AT = (0.6, 0.85)
@@ -44,7 +46,7 @@ def plan_of_soak(server: LabServer, **values: Any) -> Plan:
     return msgspec.structs.replace(plan, residue_s=0.0)
 
 
-class _Ladder(NoWatcher):
+class _Ladder(NoObserver):
     """Reads the memory of server, kernel and host on every plateau, at the same instants.
 
     The collector reads a thousand processes' once a minute, within its budget, and a short rest may lie between two seconds.
@@ -121,10 +123,10 @@ async def climb(server: LabServer, plan: Plan, charged: Callable[[], int] | None
     return Climbed(run, sorted([*run.samples, *ladder.samples], key=lambda one: one.t_s), ladder.charges)
 
 
-async def _recorded(server: LabServer, plan: Plan, watcher: NoWatcher, tell: Callable[[Soak], None] = lambda _: None) -> Run:
+async def _recorded(server: LabServer, plan: Plan, watcher: NoObserver, tell: Callable[[Soak], None] = lambda _: None) -> Run:
     with tempfile.TemporaryDirectory(prefix="asyncli-holding-") as folder:
         path = Path(folder) / "run.db"
-        soak = Soak(plan, path, watcher=watcher, target=Target(server.label, server.pid))
+        soak = Soak(plan, path, observer=watcher, target=Target(server.label, server.pid))
         tell(soak)
         await soak.run()
         return await asyncio.to_thread(read_run, path)
@@ -139,9 +141,8 @@ def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, A
     are in the same caches. ``rest``: what of it is neither the server's own memory nor its socket.
     """
     run, samples, charges = climbed
-    totals = fold(run.ticks, run.phases)
-    cost = costs(run.plan, run.phases, run.ticks, samples, run.environment)
-    start, end = first_connect(run.phases, run.ticks), end_of_hold(run.phases, run.ticks, samples)
+    seen = msgspec.structs.replace(run, samples=samples)
+    totals, cost, start, end = fold(run), costs(seen), seen.first_connect_s, seen.stop_s
     found: dict[str, Any] = {
         "asked": run.plan.connections,
         "held": totals.held,
@@ -149,10 +150,10 @@ def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, A
         "failed": sum(totals.whole.failures.values()),
         "causes": {name: dead.count for name, dead in totals.whole.deaths.items()} | totals.whole.failures,
         "p99_ms": _ms(totals.whole.latency_us.quantile(0.99)),
-        "processes": series(samples, SERVER_PROCESSES).last(until_s=end),
-        "threads": series(samples, SERVER_THREADS).last(until_s=end),
-        "idle_bytes": series(samples, SERVER_PSS_BYTES).last(until_s=start),
-        "full_bytes": series(samples, SERVER_PSS_BYTES).last(until_s=end),
+        "processes": seen.series(SERVER_PROCESSES).last(until_s=end),
+        "threads": seen.series(SERVER_THREADS).last(until_s=end),
+        "idle_bytes": seen.series(SERVER_PSS_BYTES).last(until_s=start),
+        "full_bytes": seen.series(SERVER_PSS_BYTES).last(until_s=end),
         "charged_bytes": charges[0].values[SERVER_PSS_BYTES] if charges else None,
         "beat_us": _beat_us(run, samples),
     }
@@ -179,7 +180,7 @@ def figures_of(climbed: Climbed, *, sockets_charged: bool = True) -> dict[str, A
 
 def slope(run: Run, samples: Sequence[Sample]) -> Cost | None:
     """The line of samples that bear the name of the server's memory."""
-    return costs(run.plan, run.phases, run.ticks, samples, run.environment).server_user
+    return costs(msgspec.structs.replace(run, samples=samples)).server_user
 
 
 def tcp_of_an_end(samples: Sequence[Sample]) -> list[Sample]:
@@ -202,7 +203,7 @@ def _ms(microseconds: float | None) -> float | None:
 
 def _beat_us(run: Run, samples: Sequence[Sample]) -> float | None:
     """CPU of the server in the hold by the heartbeats that it answered there, microseconds; None where too little to measure."""
-    hold = phase(run.phases, "hold")
+    hold = run.phase("hold")
     if hold is None or hold.end_s is None:
         return None
     spent = series(samples, SERVER_CPU_S).between(hold.start_s, hold.end_s)
@@ -217,7 +218,7 @@ def _beat_us(run: Run, samples: Sequence[Sample]) -> float | None:
     return 1e6 * spent_s / beats if beats else None
 
 
-class _Push(NoWatcher):
+class _Push(NoObserver):
     """Looks for the moment at which a server takes no more, and stops the soak there."""
 
     def __init__(self, used: Callable[[], int]) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 
 from asyncli.analysis.cost import Cost, costs
 from asyncli.analysis.reconcile import reconcile
-from asyncli.analysis.series import end_of_hold, phase, series
 from asyncli.analysis.totals import fold
 from asyncli.errors import EngineError
 from asyncli.experiments import Experiment
@@ -27,7 +26,8 @@ from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
 from asyncli.metrics import HOST_FREE_BYTES, HOST_USED_BYTES, SERVER_CPU_S, SERVER_RSS_BYTES
 from asyncli.records import Phase, Sample, Tick
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.store.reader import read_run
 from asyncli.units import parse_duration
 
 _KB = 1024
@@ -82,7 +82,7 @@ async def _round(context: Context, number: int, folder: Path) -> None:
     clients = {file.name: await asyncio.to_thread(read_run, file) for file in files}
     first, second = clients.values()
     context.add(_IDLE, number, **before)
-    context.add(_STARTED, number, **started, rss=series(first.samples, SERVER_RSS_BYTES).first())
+    context.add(_STARTED, number, **started, rss=first.series(SERVER_RSS_BYTES).first())
     found = figures_of(clients, both(first, second), charges.samples, sockets_charged=charges.with_sockets)
     context.add(_ON, number, **found["on"])
     context.add("cost", number, **found["cost"])
@@ -152,7 +152,7 @@ def both(first: Run, second: Run) -> Run:
             ticks[at][1].merge_gauges(tick)
     starts = []
     for one in first.phases:
-        other = phase(second.phases, one.name)
+        other = second.phase(one.name)
         if other is not None:
             # What begins a ramp or a drain begins with the first; a hold and a residue are of both.
             starts.append((one.name, (max if one.name in ("hold", "residue") else min)(one.start_s, other.start_s + shift_s)))
@@ -170,12 +170,11 @@ def figures_of(
 
     ``charges``: of nginx's control group, by the monotonic clock of the host that all of them share.
     """
-    totals = fold(run.ticks, run.phases, run.gaps)
-    end = end_of_hold(run.phases, run.ticks, run.samples)
-    known, disagreements = reconcile(totals, run.phases, run.ticks, run.samples, run.plan)
+    totals, end = fold(run), run.stop_s
+    known, disagreements = reconcile(run, totals)
 
     def last(name: str) -> float | None:
-        return series(run.samples, name).last(until_s=end)
+        return run.series(name).last(until_s=end)
 
     wrong = [one.evidence for one in disagreements if one.code.startswith("reconcile_") and one.severity != "info"]
     failures = fitness(None if run.complete else "a client did not come to its end", None if totals.held else "nothing was held")
@@ -188,7 +187,7 @@ def figures_of(
     }  # fmt: skip
     each = {}
     for name, of in clients.items():
-        alone = fold(of.ticks, of.phases, of.gaps)
+        alone = fold(of)
         each[Path(name).stem] = {
             "asked": of.plan.connections, "held": alone.held, "lost": alone.whole.lost, "opened": alone.whole.opened,
             "answered": alone.whole.answered, "late_ms": _ms(alone.whole.ramp_lateness_us.quantile(0.99)),
@@ -208,12 +207,12 @@ def _on_clock(run: Run, charges: Sequence[Sample]) -> list[Sample]:
 
 
 def _cost(run: Run, on: dict[str, Any], end_s: float, charges: list[Sample], sockets_charged: bool) -> dict[str, Any]:
-    found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    found = costs(run)
     own = _charged(run, charges, sockets_charged) if charges else _alone(found.host_total, found.kernel, found.generator_user)
     hold = next((one for one in run.phases if one.name == "hold"), None)
     cpu = None
     if hold is not None and end_s > hold.start_s:
-        spent = series(run.samples, SERVER_CPU_S).between(hold.start_s, end_s)
+        spent = run.series(SERVER_CPU_S).between(hold.start_s, end_s)
         if len(spent) > 1:
             cpu = (spent.values[-1] - spent.values[0]) / (spent.t_s[-1] - spent.t_s[0])
     user, kernel = found.server_user, found.kernel

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
+from asyncli.records import HOST_LOST
 from asyncli.units import format_clock, format_count
 
 #: What befell them, by cause.
@@ -42,6 +43,8 @@ _REPLACING = {
     "unreachable": "see routes, links and firewalls between here and the server at that time",
     "connect_timeout": "see the findings on lost connections: whoever should accept them did not answer meanwhile",
 }
+# So many client hosts are named.
+_NAMED = 3
 #: What the rise of a TCP counter of the server's host means (kernel: networking/snmp_counter.rst).
 _QUEUE = {
     "overflows": "connects met a full listen queue of some program on {host} (ListenOverflows)",
@@ -75,6 +78,25 @@ def befell(cause: str, count: int) -> str:
     if count == 1:
         return f"1 connection {words.replace('were ', 'was ', 1) if words.startswith('were ') else words}"
     return f"{format_count(count)} connections {words}"
+
+
+def plain_braces(text: str) -> str:
+    """``text`` as a part of a sentence with places in braces."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def lost_with(hosts: Sequence[str], processes: bool, whose: str) -> Words:
+    """With what of asyncli's own connections were lost, ``a client host (vm at 10.0.0.9)``, and where to look for why.
+
+    ``whose`` the processes are: "asyncli's", "its".
+    """
+    of_process = "see the finding about that process, or about the interruption of a run that was resumed"
+    if not hosts:
+        return Words(f"a process of {whose} own", of_process)
+    more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
+    named = f"{'a client host' if len(hosts) == 1 else 'client hosts'} ({', '.join(hosts[:_NAMED])}{more})"
+    of_host = f"see the finding {HOST_LOST} about {'that host' if len(hosts) == 1 else 'each of them'}"
+    return Words(f"{named}, and processes of {whose} own", f"{of_host}; and {of_process}") if processes else Words(named, of_host)
 
 
 def listed(by_status: Mapping[int, int]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from asyncli.findings import Words, finding
+from asyncli.findings import finding
 from asyncli.units import format_duration
 
 
-@finding("run_file_trouble", "warning")
-def run_file_trouble(why: str, remedy: str) -> Words:
+@finding("run_file_trouble", "warning", "make room or rights there; what waits is written then")
+def run_file_trouble(why: str) -> str:
     """The run file cannot be written; records wait in memory until it can."""
-    return Words(why, remedy)
+    return why
 
 
 @finding("run_file_back", "info")
@@ -19,10 +19,10 @@ def run_file_back(path: str, after_s: float, dropped: int) -> str:
     return f"{path} is written again after {format_duration(after_s)}; {missing}"
 
 
-@finding("run_file_moved", "warning")
-def run_file_moved(what: str, remedy: str) -> Words:
-    """The run file was moved or deleted while it was written; all of the run is in the file that the finding names."""
-    return Words(what, remedy)
+@finding("run_file_moved", "warning", "leave the run file where it is until the run's end")
+def run_file_moved(path: str) -> str:
+    """The run file was moved or deleted while it was written, which ended the run."""
+    return f"{path} was moved or deleted while the run wrote to it: the run ends"
 
 
 @finding("samples_skipped", "warning", "the report covers the rest")

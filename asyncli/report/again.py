@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.sides import sides
 from asyncli.plan import AGENT_PORT, KEYS, Plan, parse_url
 from asyncli.records import Environment
+from asyncli.topology import sides
 from asyncli.units import parse_pace
 
 # What it changes, or writes in its own way; a seed was chosen for the run.

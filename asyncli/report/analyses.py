@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
+from asyncli.analysis.bottleneck import Seen, instead_of_forecast
 from asyncli.analysis.cost import Costs, costs
-from asyncli.analysis.diagnosis import Diagnosis, diagnose
 from asyncli.analysis.drift import Drift, MetricName, drifts, in_words
 from asyncli.analysis.forecast import Forecast, forecast
-from asyncli.analysis.gaps import for_cost, for_drift
-from asyncli.analysis.gaveway import Seen, instead_of_forecast
+from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold
 from asyncli.findings.cost import CALLED
 from asyncli.findings.unknown import cost_grew
 from asyncli.records import Finding
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 
 class Analyses(msgspec.Struct):
@@ -35,20 +34,15 @@ class Analyses(msgspec.Struct):
 
 def analyse(run: Run) -> Analyses:
     """The analyses of ``run``. Pure: the same records give the same."""
-    plan, environment, phases, ticks, samples = run.plan, run.environment, run.phases, run.ticks, run.samples
-    totals = fold(ticks, phases, run.gaps)
-    of_cost = for_cost(run.gaps, phases, ticks, samples, environment)
-    drift, of_drift = drifts(plan, *for_drift(run.gaps, phases, ticks, samples, environment), environment)
-    cost = costs(plan, *of_cost, environment)
+    totals = fold(run)
+    drift, of_drift = drifts(run)
+    cost = costs(run)
     if totals.whole.opened and not totals.whole.answered:
         cost = Costs(residue=cost.residue)
     _leave_out_growth(cost, drift)
-    ceilings, of_forecast = forecast(plan, cost, of_cost[2], run.checks, environment, *of_cost[:2])
-    diagnoses = diagnose(totals, ticks, phases, samples, run.checks, environment, plan, run.findings)
-    saturated = saturation(plan, totals, phases, ticks, environment)
-    gave_way = instead_of_forecast(
-        Seen(plan, phases, ticks, samples, run.checks, environment, totals, diagnoses, run.findings, saturated)
-    )
+    ceilings, of_forecast = forecast(run, cost)
+    diagnoses = diagnose(run, totals)
+    gave_way = instead_of_forecast(Seen(run, totals, diagnoses, saturation(run, totals)))
     return Analyses(
         totals=totals,
         costs=cost,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
-from asyncli.analysis.gaveway import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.saturation import saturation
 from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
@@ -21,7 +21,7 @@ from asyncli.report.summary import Summary, limits_of, not_kept
 from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
 from asyncli.report.thresholds import Outcome as OfLimit
 from asyncli.report.words import about, about_to, ceiling, milliseconds, or_dash
-from asyncli.store.reader import Run
+from asyncli.run import Run
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
 
@@ -110,11 +110,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     crossed = list(dict.fromkeys(one for one in not_kept(limits_of(run.plan, summary)[0]) if one.crossed))
     limits = [one.threshold.key for one in crossed]
     slow = _slow(summary) if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
-    saturated = saturation(run.plan, analyses.totals, run.phases, run.ticks, run.environment)
-    seen = Seen(
-        run.plan, run.phases, run.ticks, run.samples, run.checks, run.environment, analyses.totals, analyses.diagnoses,
-        run.findings, saturated, slow,
-    )  # fmt: skip
+    seen = Seen(run, analyses.totals, analyses.diagnoses, saturation(run, analyses.totals), slow)
     stopped = any(one.code in (STOPPED, CUT) for one in run.findings)
     held = summary.verdict == "passed" and not stopped
     ways = [] if held or stopped else what_gave_way(seen)
@@ -136,7 +132,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         failed=summary.connections.failed,
         latency_p99_ms=summary.heartbeats.latency_ms.p99,
         lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
-        available_bytes=least_available(run.samples, run.phases, run.ticks, run.environment),
+        available_bytes=least_available(run),
         server_bytes=_first(summary.server.pss_bytes.hold_end, summary.server.rss_bytes.hold_end),
         server_cores=seen.cores(SERVER_CPU_S),
         asyncli_cores=seen.cores(GENERATOR_CPU_S),
@@ -242,9 +238,10 @@ _CALLED = {
     "listen_queue": "its listen queue", "never_accepted": "it serves no more at a time", "refused": "it refused connects",
     "errors": "it answers with errors", "slow": "it became slow", "both_busy": "its CPUs", "memory": "its memory",
     "local_ports": "its ports", "beats": "asyncli was late", "ramp": "asyncli was late", "turn": "asyncli stood still",
-    "never_arrived": "what was sent never arrived", "retransmissions": "segments were lost", "server_ended": "it ended",
+    "never_arrived": "what was sent never arrived", "packets_lost": "segments were lost", "server_ended": "it ended",
     "preflight": "by its preflight it can carry no more",
-    "worker_crash": "a worker of it ended", "connect_timeout": "connects got no answer", "unknown": "nothing says it",
+    "worker_crash": "a worker of it ended", "worker_ended": "a worker of it ended", "connect_timeout": "connects got no answer",
+        "unknown": "nothing says it",
 }  # fmt: skip
 
 

@@ -22,12 +22,12 @@ from asyncli.analysis.cost import Cost, Costs, Fit
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.analysis.reconcile import CountsOverTime
-from asyncli.analysis.series import Series
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.decimate import Buckets, broken, extremes, rebinned, thinned
 from asyncli.report.timeline import Panel, Role, Span, Timeline
 from asyncli.report.words import three
+from asyncli.samples import Series
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from asyncli.records import SCHEMA, Finding
 from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
 from asyncli.report.words import utf8
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.store.reader import read_run
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration
 

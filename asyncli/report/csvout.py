@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from asyncli.analysis.cost import Cost
-from asyncli.analysis.totals import phases_of_ticks
 from asyncli.core.histogram import Histogram
 from asyncli.metrics import meaning
 from asyncli.records import Deaths
@@ -17,7 +16,7 @@ from asyncli.report.analyses import Analyses
 from asyncli.report.frames import ordered_metrics
 from asyncli.report.summary import Summary
 from asyncli.report.words import COSTS
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 Cell = str | int | float | None
 
@@ -112,7 +111,7 @@ def _written(cell: Cell) -> str | int | float | None:
 
 
 def _ticks(run: Run) -> Iterator[list[Cell]]:
-    for (t_s, tick), name in zip(run.ticks, phases_of_ticks(run.phases, run.ticks), strict=True):
+    for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
         yield [
             t_s, name, tick.second, tick.workers, tick.held, tick.connecting, tick.awaiting,
             tick.started, tick.opened, tick.reopened, tick.lost, sum(tick.failures.values()), tick.sent, tick.answered,
@@ -133,7 +132,7 @@ def _samples(run: Run, metrics: list[str]) -> Iterator[list[Cell]]:
 
 
 def _deaths(run: Run) -> Iterator[list[Cell]]:
-    for (t_s, tick), name in zip(run.ticks, phases_of_ticks(run.phases, run.ticks), strict=True):
+    for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
         for cause, dead in sorted(tick.deaths.items()):
             if dead.count:
                 yield [t_s, name, "lost", cause, dead.count, *_of_the_dead(dead)]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from asyncli.analysis.totals import phases_of_ticks
 from asyncli.core.histogram import Histogram
 from asyncli.metrics import METRICS
 from asyncli.records import PHASES, Finding, Sample
+from asyncli.run import Run
 from asyncli.samples import metrics_of
-from asyncli.store.reader import Run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -55,7 +54,7 @@ class Frames:
         """
         run = self._run
         ticks = [tick for _, tick in run.ticks]
-        columns: dict[str, Any] = {"phase": pandas().Categorical(phases_of_ticks(run.phases, run.ticks), PHASES, ordered=True)}
+        columns: dict[str, Any] = {"phase": pandas().Categorical(run.phases_of_ticks, PHASES, ordered=True)}
         for name in _AS_THEY_ARE:
             columns[name] = [getattr(tick, name) for tick in ticks]
         columns["failed"] = [sum(tick.failures.values()) for tick in ticks]
@@ -87,7 +86,7 @@ class Frames:
         run = self._run
         rows = [
             (t_s, name, cause, dead.count, *(one.quantile(0.5) for one in (dead.age_s, dead.idle_s, dead.requests)))
-            for (t_s, tick), name in zip(run.ticks, phases_of_ticks(run.phases, run.ticks), strict=True)
+            for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True)
             for cause, dead in tick.deaths.items()
             if dead.count
         ]

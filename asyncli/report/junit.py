@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
 
+from asyncli.records import Finding
 from asyncli.report.summary import Summary
 from asyncli.text import oneline
 
@@ -15,28 +17,35 @@ _LIMITS = ("limit_kept", "limit_crossed", "limit_unknown")
 
 def to_junit(summary: Summary) -> str:
     """One suite: failures are what the server or a limit failed, errors what cannot be judged."""
-    found = {one.code: one for one in summary.findings if one.code.startswith("verdict_")}
-    said = next(iter(found.values()))
-    cases = [("verdict", {"passed": "", "failed": "failure"}.get(summary.verdict, "error"), said.evidence, said.remedy)]
-    for one in summary.findings:
+    told = next(one for one in summary.findings if one.code.startswith("verdict_"))
+    why, run = (told.evidence, told.remedy), summary.run
+    return suite(summary.verdict, why, summary.findings, summary.plan["urls"][0], run.started, run.duration_s)
+
+
+def suite(
+    verdict: str, why: tuple[str, str], findings: Iterable[Finding], url: str, started: str, duration_s: float
+) -> str:
+    """The same of any run. ``why``: evidence and remedy of its verdict."""
+    cases = [("verdict", {"passed": "", "failed": "failure"}.get(verdict, "error"), *why)]
+    for one in findings:
         if one.code in _LIMITS:
             kind = {"limit_kept": "", "limit_crossed": "failure"}.get(one.code, "error")
             cases.append((one.fields["limit"], kind, one.evidence, one.remedy))
-    suite = ET.Element(
+    whole = ET.Element(
         "testsuite",
-        name=_clean(f"asyncli {summary.plan['urls'][0]}"),
+        name=_clean(f"asyncli {url}"),
         tests=str(len(cases)),
         failures=str(sum(kind == "failure" for _, kind, _, _ in cases)),
         errors=str(sum(kind == "error" for _, kind, _, _ in cases)),
-        time=f"{summary.run.duration_s:.3f}",
-        timestamp=summary.run.started,
+        time=f"{duration_s:.3f}",
+        timestamp=started,
     )
     for name, kind, evidence, remedy in cases:
-        case = ET.SubElement(suite, "testcase", classname="asyncli", name=_clean(name), time="0")
+        case = ET.SubElement(whole, "testcase", classname="asyncli", name=_clean(name), time="0")
         if kind:
-            ET.SubElement(case, kind, message=_clean(evidence), type=summary.verdict).text = _clean(remedy)
-    ET.indent(suite)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+            ET.SubElement(case, kind, message=_clean(evidence), type=verdict).text = _clean(remedy)
+    ET.indent(whole)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(whole, encoding="unicode") + "\n"
 
 
 def _clean(text: str) -> str:

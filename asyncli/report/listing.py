@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli.analysis.cost import Cost, costs
-from asyncli.analysis.gaps import for_cost, measured_s, outside
 from asyncli.analysis.saturation import is_saturated, saturation
-from asyncli.analysis.series import end_of_hold, phase
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, ended_by_user, judge
 from asyncli.records import SCHEMA
 from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import VERDICT_STYLE, ascii_only
 from asyncli.report.words import utf8, with_error
-from asyncli.store.reader import Run
+from asyncli.run import Run
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -72,29 +70,26 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
 
     ``whole``: reads all of the run, where ``run`` is but its head and its verdict hangs on more.
     """
-    totals = fold(run.ticks, run.phases, run.gaps)
-    _, measured, _ = outside(run.gaps, run.phases, run.ticks, run.samples)
-    limits = saturation(run.plan, totals, run.phases, measured, run.environment)
+    totals = fold(run)
+    limits = saturation(run, totals)
     if hangs_on_all(run):
         verdict, _ = verdict_of_all(run if whole is None else whole())
     else:
         verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
     cost, of = None, None
     if totals.held or totals.peak:
-        found = costs(run.plan, *for_cost(run.gaps, run.phases, run.ticks, run.samples, run.environment), run.environment)
+        found = costs(run)
         # A slope whose interval reaches zero was drowned by whatever else the host did.
         if found.host_total is not None and found.host_total.ci95[0] > 0 and not found.host_total.of_levels:
             cost, of = found.host_total, "host_total"
         elif found.server_user is not None:
             cost, of = found.server_user, "server_user"
-    server = run.environment.get("server")
-    hold = phase(run.phases, "hold")
     return Listed(
         file=file, id=run.id, started=run.started, age_s=max(0.0, age_s),
-        server=str(server["label"]) if isinstance(server, dict) and server.get("label") else None,
+        server=run.place.server_label or None,
         requested=run.plan.connections, held=totals.held, verdict=verdict, complete=run.complete,
         live=not run.complete and changed_s < _LIVE_S, stopped=bool(ended_by_user(run.findings)),
-        hold_s=measured_s(run.gaps, hold.start_s, end_of_hold(run.phases, run.ticks, run.samples)) if hold is not None else 0.0,
+        hold_s=run.measured_s(run.hold.start_s, run.hold.end_s) if run.hold is not None else 0.0,
         planned_s=run.plan.hold_s,
         cost=cost, cost_of=of, bytes=size,
     )  # fmt: skip

@@ -389,7 +389,7 @@ def _ms(histogram: Histogram, q: float) -> float | None:
 
 
 class Onlooker:
-    """A soak's watcher that folds what happens; what it shows is for :meth:`look` to say.
+    """A soak's observer that folds what happens; what it shows is for :meth:`look` to say.
 
     ``stop``: what ends the soak for a reason in words, called where a plan's ``abort`` asks for it. ``failed`` hears what
     showing raised: then nothing more is shown, and a limit ends the run all the same.

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncli import __version__
 from asyncli.analysis.cost import Cost
-from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.analysis.drift import MetricName, in_words
 from asyncli.analysis.forecast import RESERVE
+from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import RULE_OF_TIME as DIVERGENCE_RULE
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
-from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.analysis.verdict import interrupted
 from asyncli.findings.cost import SETTLED
@@ -48,8 +47,9 @@ from asyncli.report.words import (
     or_dash,
     spent,
 )
-from asyncli.store.reader import Run
+from asyncli.run import Run
 from asyncli.text import oneline
+from asyncli.topology import sides
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:

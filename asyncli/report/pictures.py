@@ -10,15 +10,15 @@ import msgspec
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.drift import in_words, medians
 from asyncli.analysis.reconcile import CountsOverTime, counts_over_time
-from asyncli.analysis.series import Series
-from asyncli.analysis.sides import sides
 from asyncli.report import charts
 from asyncli.report.analyses import Analyses
 from asyncli.report.charts import Style
 from asyncli.report.summary import Summary
 from asyncli.report.text import server_name
 from asyncli.report.timeline import Timeline, timeline
-from asyncli.store.reader import Run
+from asyncli.run import Run
+from asyncli.samples import Series
+from asyncli.topology import sides
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     where, server = sides(summary.environment), server_name(summary)
     ends, host = where.ends, where.host
     fits, held = analyses.costs.fits, summary.connections.held
-    points = medians(analyses.drifts, run.phases, run.ticks, run.samples)
-    counts = counts_over_time(run.phases, run.ticks, run.samples, run.plan)
+    points = medians(run, analyses.drifts)
+    counts = counts_over_time(run)
     over_time = timeline(run, _asked(counts), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
     return [

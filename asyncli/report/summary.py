@@ -10,21 +10,18 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis import deaths
+from asyncli.analysis.bottleneck import laid_to_limit
 from asyncli.analysis.company import company, cpus_taken
 from asyncli.analysis.cost import Cost, Residue
-from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
-from asyncli.analysis.gaps import of_one_server, outside, without_counters
-from asyncli.analysis.gaveway import laid_to_limit
-from asyncli.analysis.heard import not_heard, unheard
-from asyncli.analysis.moments import SUSPENDED
-from asyncli.analysis.packets import sent_again
+from asyncli.analysis.gaps import of_one_server
+from asyncli.analysis.losses import loss_findings
+from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.losses.recorded import SUSPENDED
+from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
-from asyncli.analysis.series import Series, end_of_hold, end_of_run, first_connect, phase, series
-from asyncli.analysis.silences import slow_answers, stalls
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram
@@ -43,12 +40,13 @@ from asyncli.findings.unknown import (
 )
 from asyncli.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
 from asyncli.plan import Plan, shown_plan
-from asyncli.records import CUT, SCHEMA, Environment, Finding, Phase, PhaseName
+from asyncli.records import CUT, SCHEMA, Environment, Finding, PhaseName
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.thresholds import Outcome
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
-from asyncli.store.reader import Run
+from asyncli.run import Run
+from asyncli.samples import Series
 
 __all__ = ["Summary", "exit_status", "summarise"]
 
@@ -218,28 +216,24 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
 
     ``analyses``: those of this run, where the caller has them already.
     """
-    phases, ticks, samples, plan, environment = run.phases, run.ticks, run.samples, run.plan, run.environment
+    plan = run.plan
     known = analyses if analyses is not None else analyse(run)
     totals, cost = known.totals, known.costs
     whole = totals.whole
-    reconciliation, disagreements = reconcile(
-        totals, phases, ticks, without_counters(run.gaps, samples), plan, known.diagnoses
-    )
-    measured = outside(run.gaps, phases, ticks, samples)[1]
-    limits = saturation(plan, totals, phases, measured, environment)
+    reconciliation, disagreements = reconcile(run, totals, known.diagnoses)
+    limits = saturation(run, totals)
     marks = _Marks(run)
     server, server_findings = _server(run, marks)
     generator, generator_findings = _generator(marks, totals, is_saturated(limits))
-    rate = achieved_per_s(plan, totals, phases, measured)
-    end = end_of_run(phases, ticks, samples)
-    silent = unheard(totals, ticks, phases, plan)
+    rate = achieved_per_s(run, totals)
+    silent = unheard(run, totals)
     summary = Summary(
         schema=SCHEMA,
         run=RunPart(
             id=run.id,
             started=run.started,
-            duration_s=end,
-            phases=[PhaseSpan(one.name, one.start_s, one.end_s) for one in phases],
+            duration_s=run.end_s,
+            phases=[PhaseSpan(one.name, one.start_s, one.end_s) for one in run.phases],
             verdict="untested",
             complete=run.complete,
             stopped=bool(ended_by_user(run.findings)),
@@ -255,8 +249,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             lost=whole.lost,
             reopened=whole.reopened,
             failed=sum(whole.failures.values()),
-            failures=deaths.counted(whole.failures),
-            deaths=deaths.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
+            failures=loss_findings.counted(whole.failures),
+            deaths=loss_findings.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
         ramp=RampPart(plan.asked_per_s, rate, _lateness(whole.ramp_lateness_us)),
         heartbeats=Heartbeats(
@@ -284,7 +278,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         generator=generator,
         limits=[],
         findings=[],
-        environment=_whole_environment(environment),
+        environment=_whole_environment(run.environment),
     )
     outcomes, unreadable = limits_of(plan, summary)
     crossed = [one.words for one in not_kept(outcomes)] + [one.evidence for one in unreadable]
@@ -301,19 +295,19 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     summary.findings = _once(
         [
             verdict_of(judgement.verdict, judgement.why, RULE),
-            *_of_limits(outcomes),
+            *limit_findings(outcomes),
             *unreadable,
             *limits,
-            *deaths.failures(totals, ticks, samples, plan.connect_timeout_s),
-            *deaths.deaths(known.diagnoses),
+            *loss_findings.failures(run, totals),
+            *loss_findings.lost(known.diagnoses),
             *disagreements,
-            *company(totals, phases, ticks, samples, environment),
-            *cpus_taken(phases, ticks, samples, environment),
-            *deaths.listen_queue(phases, ticks, samples, environment),
-            *sent_again(phases, ticks, samples, run.environment),
-            *stalls(phases, ticks, samples, run.checks, environment),
-            *slow_answers(phases, ticks, samples, run.checks, environment),
-            *deaths.statuses(whole),
+            *company(run, totals),
+            *cpus_taken(run),
+            *loss_findings.listen_queue(run),
+            *sent_again(run),
+            *stalls(run),
+            *slow_answers(run),
+            *loss_findings.statuses(whole),
             *not_heard(silent, totals, plan),
             *_of_the_file(run),
             *_few_of_each(run.findings),
@@ -357,7 +351,7 @@ def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return sorted(broken, key=lambda one: (one.crossed is None, not one.threshold.key.startswith("connections.")))
 
 
-def _of_limits(outcomes: list[Outcome]) -> list[Finding]:
+def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
     """What came of each limit of ``--fail-if``; one of which nothing can be said has not been kept."""
     found = []
     for one in outcomes:
@@ -376,14 +370,12 @@ class _Marks:
     """Metrics at the two instants that are compared: the baseline's end and the hold's end."""
 
     def __init__(self, run: Run) -> None:
-        self._samples = of_one_server(run.samples, run.environment)
-        self.start = first_connect(run.phases, run.ticks)
-        self.stop = end_of_hold(run.phases, run.ticks, run.samples)
-        hold: Phase | None = phase(run.phases, "hold")
-        self.hold_start = hold.start_s if hold is not None else None
+        self._run = of_one_server(run)
+        self.start, self.stop = run.first_connect_s, run.stop_s
+        self.hold_start = run.hold.start_s if run.hold is not None else None
 
     def metric(self, name: str) -> Series:
-        return series(self._samples, name)
+        return self._run.series(name)
 
     def then(self, name: str) -> Then:
         metric = self.metric(name)
@@ -399,7 +391,7 @@ def _server(run: Run, marks: _Marks) -> tuple[Server, list[Finding]]:
     # They can be named only on this host, and what was named, or read before the ramp, had been found.
     named = (run.plan.server_pid, run.plan.server_pidfile, run.plan.server_name) != (None, None, None)
     found = named or any(getattr(server, name).baseline is not None for name in unknown)
-    return server, [server_numbers_unknown(unknown, not found and run.environment.get("local") is not False)]
+    return server, [server_numbers_unknown(unknown, not found and run.place.local is not False)]
 
 
 def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generator, list[Finding]]:
@@ -432,7 +424,7 @@ def _of_the_file(run: Run) -> list[Finding]:
     ended = ended_by_user(run.findings)
     if not run.complete and CUT not in ended:
         found.append(incomplete(run.phases[-1].name if run.phases else None))
-    elif not ended and (hold := phase(run.phases, "hold")) is not None and run.plan.hold_s is not None:
+    elif not ended and (hold := run.phase("hold")) is not None and run.plan.hold_s is not None:
         lasted = hold.end_s - hold.start_s if hold.end_s is not None else 0.0
         if lasted < run.plan.hold_s - 1.0:
             found.append(stopped_early(lasted, run.plan.hold_s))

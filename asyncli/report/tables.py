@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli.analysis.cost import Cost, Costs, Fit, Residue
-from asyncli.analysis.diagnosis import Diagnosis
 from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.analysis.drift import Drift, in_words
-from asyncli.analysis.sides import Sides
+from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.frames import pandas
 from asyncli.report.words import COSTS, cost_rows, interval
 from asyncli.text import oneline
+from asyncli.topology import Sides
 from asyncli.units import format_count, format_duration
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class DriftView(Mapping[str, Drift]):
 class DeathView:
     """Why established connections ended.
 
-    ``diagnoses``: a :class:`~asyncli.analysis.diagnosis.Diagnosis` for each mechanism, the most frequent cause first.
+    ``diagnoses``: a :class:`~asyncli.analysis.losses.attribution.Diagnosis` for each mechanism, the most frequent cause first.
     ``by_cause``: cause -> the ages (s), idle times (s) and request numbers of those that ended so.
     """
 

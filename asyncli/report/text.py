@@ -14,14 +14,12 @@ import msgspec
 from asyncli.analysis import drift as drifting
 from asyncli.analysis.cost import Cost
 from asyncli.analysis.forecast import Ceiling
-from asyncli.analysis.gaps import measured_s
 from asyncli.analysis.reconcile import RULE as RECONCILE_RULE
 from asyncli.analysis.reconcile import agreement
-from asyncli.analysis.sides import sides
 from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.findings.cost import LEVELS, SETTLED
 from asyncli.findings.forecast import gave_way
-from asyncli.records import GAVE_UP, NOTHING_LISTENS, Environment, Finding
+from asyncli.records import GAVE_UP, NOTHING_LISTENS, Environment, Finding, left_out_s
 from asyncli.report.again import command_for_the_server
 from asyncli.report.summary import PhaseSpan, RunPart, Summary
 from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
@@ -41,6 +39,7 @@ from asyncli.report.words import (
     with_error,
 )
 from asyncli.text import oneline
+from asyncli.topology import sides
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -586,7 +585,7 @@ def _lasted(run: RunPart, one: PhaseSpan) -> str:
     """How long a phase was; what of it was an interruption is no part of that."""
     if one.end_s is None:
         return "not ended"
-    measured = measured_s(run.gaps, one.start_s, one.end_s)
+    measured = max(0.0, one.end_s - one.start_s - left_out_s(run.gaps, one.start_s, one.end_s))
     gap_s = one.end_s - one.start_s - measured
     return format_duration(measured) + (f" (and {format_duration(gap_s)} of gap)" if gap_s > 0 else "")
 

@@ -10,8 +10,6 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.series import Series, end_of_run, first_connect, held_over_time, series
-from asyncli.analysis.sides import sides
 from asyncli.core.histogram import Histogram
 from asyncli.metrics import (
     GENERATOR_USS_BYTES,
@@ -24,7 +22,8 @@ from asyncli.metrics import (
 )
 from asyncli.records import PhaseName, Tick
 from asyncli.report.decimate import Broken, Buckets, broken, buckets, extremes, merged, rates, sums
-from asyncli.store.reader import Run
+from asyncli.run import Run
+from asyncli.samples import Series
 
 #: What a line stands for, and with it how it is drawn; charts.py gives each a colour and a dash of its own.
 Role = Literal["asked", "total", "server", "kernel", "ours", "middle", "high", "most"]
@@ -100,7 +99,7 @@ class Timeline(msgspec.Struct):
 
 def timeline(run: Run, asked: Series | None = None, server: str = "server") -> Timeline:
     """The timeline of ``run``; without panels where nothing was recorded. ``asked``: connections due by the plan over time."""
-    end = end_of_run(run.phases, run.ticks, run.samples)
+    end = run.end_s
     into = buckets(0.0, end)
     panels = [
         _connections(run, asked, into),
@@ -115,12 +114,12 @@ def timeline(run: Run, asked: Series | None = None, server: str = "server") -> T
 
 def memory(run: Run, into: Buckets, server: str = "server") -> Panel:
     """Memory above that of the baseline (its median; without one, the first reading), in bytes."""
-    start = first_connect(run.phases, run.ticks)
+    start = run.first_connect_s
     lines = []
     for metric, (label, role) in MEMORY.items():
-        found = series(run.samples, metric)
+        found = run.series(metric)
         if not len(found) and metric in _INSTEAD:
-            found = series(run.samples, _INSTEAD[metric])
+            found = run.series(_INSTEAD[metric])
         if not len(found):
             continue
         before = found.between(-math.inf, start).values
@@ -128,7 +127,7 @@ def memory(run: Run, into: Buckets, server: str = "server") -> Panel:
         if metric == LISTING and max(found.values) - base < _LISTING_THAT_SHOWS:
             continue
         above = Series(found.t_s, [value - base for value in found.values])
-        lines.append(_gauge(label.format(server=server, host=sides(run.environment).host), role, above, into))
+        lines.append(_gauge(label.format(server=server, host=run.sides.host), role, above, into))
     return Panel("memory", "Memory above the baseline", "bytes", lines)
 
 
@@ -137,8 +136,8 @@ def _connections(run: Run, asked: Series | None, into: Buckets) -> Panel:
     if asked is not None and len(asked):
         lines.append(_gauge("asked", "asked", asked, into))
     if run.ticks:
-        lines.append(_gauge("held", "ours", held_over_time(run.ticks, run.phases), into))
-    active = series(run.samples, STATUS_ACTIVE)
+        lines.append(_gauge("held", "ours", run.held, into))
+    active = run.series(STATUS_ACTIVE)
     if len(active):
         # Our poller's own connection is not one of the soak's.
         theirs = Series(active.t_s, [max(0.0, value - 1) for value in active.values])

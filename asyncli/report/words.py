@@ -12,8 +12,8 @@ from asyncli.units import format_bytes, format_count, format_duration
 if TYPE_CHECKING:
     from asyncli.analysis.cost import Costs
     from asyncli.analysis.forecast import Ceiling
-    from asyncli.analysis.sides import Sides
     from asyncli.report.summary import CostPart, Then
+    from asyncli.topology import Sides
 
 #: The costs of a run in the order in which they are told.
 COSTS = ("server_user", "kernel", "kernel_queued", "generator_user", "residual", "host_total")

@@ -17,6 +17,7 @@ import msgspec
 
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
+from asyncli.run import Run
 from asyncli.store import reader
 from asyncli.store.lock import is_locked
 from asyncli.store.schema import beside
@@ -103,7 +104,7 @@ class Follower:
         reader.measurable([t_s for t_s, _ in findings])
         return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete, frame.started_wall_s)
 
-    def _catch_up(self, connection: sqlite3.Connection, frame: reader.Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
+    def _catch_up(self, connection: sqlite3.Connection, frame: Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
         """What is older than the last seconds, in short; what is left is news."""
         last = connection.execute("SELECT t_s FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
         if last is None:
@@ -126,7 +127,7 @@ class Follower:
         return [row[1:] for row in rows]
 
 
-def _with_gaps(frame: reader.Run, connection: sqlite3.Connection) -> Plan:
+def _with_gaps(frame: Run, connection: sqlite3.Connection) -> Plan:
     plan, hold = frame.plan, next((one for one in frame.phases if one.name == "hold"), None)
     if not frame.gaps or hold is None or plan.hold_s is None or plan.hold_until is not None:
         return plan

@@ -20,8 +20,9 @@ import msgspec
 
 from asyncli.errors import NotBegunError, PlanError, StoreError
 from asyncli.findings.runfile import samples_skipped
-from asyncli.plan import Plan, load_plan
-from asyncli.records import MOST, Check, Environment, Finding, Gap, Phase, Sample, Tick
+from asyncli.plan import load_plan
+from asyncli.records import MOST, Check, Finding, Gap, Phase, Tick
+from asyncli.run import Run
 from asyncli.samples import Samples
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
 from asyncli.store.stored import open_finding, open_tick
@@ -42,31 +43,6 @@ _DAMAGE = (
     sqlite3.Error, msgspec.MsgspecError, PlanError, LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError,
     MemoryError,
 )  # fmt: skip
-
-
-class Run(msgspec.Struct):
-    """A run as its file tells it. Times are on the run's own clock (seconds since its start) but for ``started``."""
-
-    id: str
-    #: UTC, ISO 8601, to the second: ``2025-03-01T12:00:00Z``.
-    started: str
-    plan: Plan
-    environment: Environment
-    phases: list[Phase]
-    #: From a file their histograms are opened only when they are looked at.
-    ticks: list[tuple[float, Tick]]
-    #: From a file they are :class:`Samples`, which know one metric over time without a look at the others.
-    samples: Sequence[Sample]
-    findings: list[Finding]
-    checks: list[Check]
-    #: The writer closed the file at the end of the run. False while it lasts, and for one that was killed.
-    complete: bool
-    #: Records that the writer had to give up because the disk refused for too long.
-    dropped: int = 0
-    #: Where it was interrupted and resumed, in order.
-    gaps: list[Gap] = msgspec.field(default_factory=list)
-    #: Unix time of the clock's zero.
-    started_wall_s: float = 0.0
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:

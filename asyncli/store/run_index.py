@@ -16,8 +16,9 @@ import msgspec
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.metrics import HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, STATUS_ACTIVE
 from asyncli.records import Finding, Phase, Tick
+from asyncli.run import Run
 from asyncli.samples import Samples
-from asyncli.store.reader import Run, read_findings, read_frame, read_samples, read_ticks, read_with, row_at
+from asyncli.store.reader import read_findings, read_frame, read_samples, read_ticks, read_with, row_at
 from asyncli.store.stored import StoredHistogram, open_tick
 
 # The cost looks a few seconds into the hold, and at the server's own count there, which may come seldom.

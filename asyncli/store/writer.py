@@ -10,7 +10,6 @@ import contextlib
 import math
 import os
 import sqlite3
-import stat
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -22,7 +21,6 @@ import msgspec
 from asyncli.errors import StoreError
 from asyncli.findings.runfile import run_file_back, run_file_moved, run_file_trouble
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
-from asyncli.store import moving
 from asyncli.store.lock import lock
 from asyncli.store.schema import APPLICATION_ID, FIELDS, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
 from asyncli.text import plain
@@ -36,8 +34,6 @@ MOST_WAITING = 10_000
 _LAST_TRIES, _LAST_WAIT_S = 4, 0.5
 # Another process may hold the file's lock for a moment (a shell with a transaction open); only our thread waits for it.
 _BUSY_S = 1.0
-# All of a file that was taken away is written anew at once; where there is no place for it, it is tried this often.
-_AGAIN_S = 60.0
 
 _Row = tuple[Any, ...]
 _Statement = tuple[str, list[_Row]]
@@ -68,23 +64,19 @@ class RunWriter:
     """The one writer of a run file. Every method but :meth:`create` and :meth:`close` returns at once.
 
     A disk that refuses does not end the run: records wait in memory, are tried again each second, and ``trouble`` says
-    in one line what is wrong (None while all is well). ``dropped`` counts records given up. A file that is moved is followed;
-    one that is deleted, with its folder or without, is written anew, and so is at the end one whose disk is still full.
-    ``path`` is where the run is now, and :meth:`news` tells of it.
+    in one line what is wrong (None while all is well). ``dropped`` counts records given up. ``lost``: the file was moved or
+    deleted meanwhile; a moved one is whole where it is once it is closed. :meth:`news` tells of both.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, environment: Mapping[str, Any], claimed: int | None) -> None:
         self.path = path
-        # Who may read it may read it wherever it is written anew.
-        self._mode = _mode(path)
         self.trouble: str | None = None
         self.dropped = 0
         self._connection = connection
         self._claimed = claimed
-        self._identity = moving.identity(path)
+        self.lost = False
+        self._identity = _identity(path)
         self._troubled_s: float | None = None
-        self._next_try_s = -math.inf
-        self._shut = False
         self._news: list[Finding] = []
         self._now_s = 0.0
         self._environment = dict(environment)
@@ -248,28 +240,25 @@ class RunWriter:
             self._commit()
         last: _Statement = (_META, [("complete", _json(bool(self._closing))), ("dropped", _json(self.dropped))])
         self._put(*last)
-        self._next_try_s = -math.inf
         for attempt in range(_LAST_TRIES):
             if self._write_out():
                 break
             if attempt < _LAST_TRIES - 1:
                 time.sleep(_LAST_WAIT_S)
         else:
-            self._flee()
-        alone = False
+            self.trouble = f"{self.path}: could not be written to the end; the last of the run is missing"
         with contextlib.suppress(sqlite3.Error):
             # Back to a rollback journal: the WAL is folded in and gone, and the file opens in read-only places as well.
-            # A reader that is at it keeps us from it, and then the WAL is at least emptied.
-            alone = self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
-            if not alone:
+            # A reader that is at it, or a new name of the file, keeps us from it: then the WAL is at least emptied.
+            if self.lost or self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
-        if alone:
-            # A reader in this process that was at it while its folder was moved has SQLite look for the index at the old place.
-            with contextlib.suppress(OSError):
-                beside(self.path, "-shm").unlink(missing_ok=True)
-        self._let_go()
+        if self.lost and not os.path.lexists(self.path):
+            for left in (beside(self.path, "-wal"), beside(self.path, "-shm")):
+                with contextlib.suppress(OSError):
+                    left.unlink()
+        _unclaim(self._claimed)
 
     def _write_out(self) -> bool:
         """Write all, and then what writing it has told."""
@@ -279,7 +268,7 @@ class RunWriter:
         """Everything that waits in one transaction; on failure it waits on. True when nothing is left to write."""
         batch: list[_Statement] = []
         try:
-            lost = self._stay()
+            self._look_after_file()
             with self._lock:
                 batch, self._waiting = self._waiting, []
                 self._in_hand = len(batch)
@@ -297,14 +286,16 @@ class RunWriter:
             with self._lock:
                 self._waiting, self._in_hand = batch + self._waiting, 0
             self.trouble = f"{self.path}: {_words(error)}; make room on its disk: records wait in memory meanwhile"
-            self._tell_trouble(self.trouble, "make room or rights there; what waits is written then")
+            if self._troubled_s is None:
+                self._troubled_s = time.monotonic()
+                self._tell(run_file_trouble(self.trouble))
             return False
         self.dropped += unfit
-        self.trouble = lost
-        if lost is None and self._troubled_s is not None:
+        self.trouble = None
+        if self._troubled_s is not None:
             waited_s, self._troubled_s = time.monotonic() - self._troubled_s, None
             self._tell(run_file_back(str(self.path), waited_s, self.dropped))
-        if lost is None and self.dropped:
+        if self.dropped:
             self.trouble = f"{self.path}: {self.dropped:,} records were dropped while it could not be written"
         return True
 
@@ -316,80 +307,11 @@ class RunWriter:
             return False
         return True
 
-    def _stay(self) -> str | None:
-        """See that the file bears a name, after it was moved or deleted; else what is wrong, in one line."""
-        if self._shut:
-            self._open_again()
-        if moving.identity(self.path) == self._identity:
-            return None
-        lost = f"{self.path}: the file was deleted while the run wrote to it, and nowhere is room to write it anew"
-        if time.monotonic() < self._next_try_s:
-            return lost
-        old, place = self.path, moving.moved_to(self._identity)
-        if place is not None and moving.folded(self._connection, place):
-            self._live_in(place)
-            what = f"{old} was moved to {place} while the run wrote to it: it is whole, and goes on there"
-        elif self._write_anew():
-            # A reader that is at it keeps its WAL from being folded in.
-            was = "deleted" if place is None else f"moved to {place}, where it lacks the last of the run,"
-            what = f"{old} was {was} while the run wrote to it: all of it is in {self.path.absolute()}, and goes on there"
-        else:
-            self._next_try_s = time.monotonic() + _AGAIN_S
-            self._tell_trouble(lost, "make room there, or in the folder for temporary files")
-            return lost
-        self._tell(run_file_moved(what, "leave the run file where it is until the run is over"))
-        return None
-
-    def _flee(self) -> None:
-        """The file could not be written to the end (a full disk): write all of the run to another place."""
-        old = self.path
-        if self._write_anew():
-            what = f"{old} could not be written to the end, and lacks the last of the run: all of it is in {self.path.absolute()}"
-            self._tell(run_file_moved(what, f"delete {old}"))
-            self._write_out()
-
-    def _write_anew(self) -> bool:
-        """All of the run in a new file, to which the run then belongs; False where no place takes it."""
-        for place in moving.homes(self.path):
-            with contextlib.suppress(sqlite3.Error, StoreError, OSError):
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                moving.write_whole(self._connection, place, lambda place: _make(place, self._mode))
-                self._live_in(place)
-                return True
-        return False
-
-    def _live_in(self, place: Path) -> None:
-        """Write to ``place``, which holds the whole run, from now on."""
-        ours = moving.open_files()
-        # First: it may remove WAL and index by their names, which may be the new ones' too.
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.close()
-        # Those of a file that is not at its place are left; whatever bears its name next would be read with them.
-        for left in (beside(self.path, "-wal"), beside(self.path, "-shm")):
-            if moving.identity(left) in ours:
-                with contextlib.suppress(OSError):
-                    left.unlink()
-        self._let_go()
-        self.path, self._identity, self._shut = place, moving.identity(place), True
-        self._open_again()
-
-    def _open_again(self) -> None:
-        """Where that fails (no descriptor, no rights) it is tried with each commit, and records wait meanwhile."""
-        self._connection = _open(self.path)
-        with contextlib.suppress(BlockingIOError):
-            self._claimed = lock(self.path)
-        self._shut = False
-
-    def _let_go(self) -> None:
-        """That this process writes the file; SQLite has closed it before."""
-        _unclaim(self._claimed)
-        self._claimed = None
-
-    def _tell_trouble(self, trouble: str, remedy: str) -> None:
-        if self._troubled_s is None:
-            self._troubled_s = time.monotonic()
-            self._tell(run_file_trouble(trouble, remedy))
+    def _look_after_file(self) -> None:
+        """Tell once that the file does not bear its name any more. What is written goes into it all the same, wherever it is."""
+        if not self.lost and _identity(self.path) != self._identity:
+            self.lost = True
+            self._tell(run_file_moved(str(self.path)))
 
     def _tell(self, finding: Finding) -> None:
         """Record it, and tell whoever asks for news."""
@@ -410,12 +332,13 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _mode(path: Path) -> int:
-    """Its permissions; where it is gone already, those of a secret."""
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file ``path`` names; None where there is none, or none that can be looked at."""
     try:
-        return stat.S_IMODE(os.stat(path).st_mode)
+        status = os.stat(path)
     except OSError:
-        return 0o600
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _claim(path: Path) -> int | None:

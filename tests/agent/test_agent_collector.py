@@ -5,12 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from status_pages import EVENT, HAPROXY, NGINX, PREFORK
 
 from asyncli.agent import collector as module
+from asyncli.agent.buffer import SampleBuffer
+from asyncli.agent.client import LostError
 from asyncli.agent.collector import AgentCollector
-from asyncli.agent.link import LostError
-from asyncli.agent.offset import Exchange
-from asyncli.agent.wire import Batch, Clock, Row
+from asyncli.agent.wire import Batch, Instants, SampleRow
+from asyncli.collect.clock_offset import Exchange
+from asyncli.collect.pages import parse_page
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
 
@@ -20,7 +23,7 @@ class Told:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.ahead_s, self.taken = 1000.0, 5000.0, 0
-        self.kept: list[Row] = []
+        self.kept: list[SampleRow] = []
         self.samples: list[Sample] = []
         self.findings: list[Finding] = []
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now_s)
@@ -32,13 +35,13 @@ class Told:
     def read(self) -> None:
         """A second goes by, of theirs as of ours, in the middle of which the agent reads."""
         self.taken += 1
-        self.kept.append(Row(self.taken, self.now_s + self.ahead_s + 0.5, {"server.cpu_s": float(self.taken)}))
+        self.kept.append(SampleRow(self.taken, self.now_s + self.ahead_s + 0.5, {"server.cpu_s": float(self.taken)}))
         self.now_s += 1.0
 
     def ask(self) -> None:
         heard_s = self.now_s + self.ahead_s - 0.001
-        self.collector._link.clock.heard(Exchange(self.now_s - 0.002, heard_s, heard_s, self.now_s))
-        self.collector._take(Batch("one", Clock(heard_s, heard_s), self.kept[0].n, self.taken, self.kept, []))
+        self.collector._client.clock.heard(Exchange(self.now_s - 0.002, heard_s, heard_s, self.now_s))
+        self.collector._take_in(Batch("one", Instants(heard_s, heard_s), self.kept[0].n, self.taken, self.kept, []))
         self.collector._heard_again()
         self.kept = []
 
@@ -84,3 +87,12 @@ def test_what_was_read_while_we_were_suspended_has_no_instant_of_ours(monkeypatc
     assert min(after - before for before, after in pairwise(instants)) > 0.4
     assert told.samples[-1].values == {"server.cpu_s": 325.0}
     assert told.findings == []
+
+
+@pytest.mark.parametrize("page", [NGINX, PREFORK, EVENT, HAPROXY], ids=["nginx", "prefork", "event", "haproxy"])
+def test_every_number_of_a_status_page_comes_through_an_agent(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    told, buffer, values = Told(monkeypatch), SampleBuffer(), parse_page(page).values
+    buffer.sample(Sample(told.now_s + told.ahead_s, values))
+    (told.kept, _), told.taken = buffer.after(0), 1
+    told.ask()
+    assert told.samples[-1].values == values

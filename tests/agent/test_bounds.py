@@ -16,7 +16,7 @@ import pytest
 import trustme
 from programs import DEADLINE_S
 
-from asyncli.agent import server as module
+from asyncli.agent import door, server
 from asyncli.agent.server import Agent
 from asyncli.plan import Plan
 from asyncli.records import Sample
@@ -43,18 +43,22 @@ async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterato
 @pytest.fixture
 async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
     """Samples this very process; whoever is wrong or silent waits a moment only."""
-    monkeypatch.setattr(module, "_WRONG_S", 0.01)
-    monkeypatch.setattr(module, "_IDLE_S", 0.3)
-    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(server, "_WRONG_S", 0.01)
+    monkeypatch.setattr(door, "IDLE_S", 0.3)
+    monkeypatch.setattr(door, "_MOST_CONNECTIONS", 8)
     async with an_agent() as one:
         yield one
 
 
-async def ask(agent: Agent, head: str, body: bytes = b"", *, token: str = TOKEN, source: str = "127.0.0.1") -> tuple[int, bytes]:
+def request(head: str, body: bytes = b"", token: str = TOKEN, lease: str = "") -> bytes:
+    named = f"Host: x\r\nAuthorization: Bearer {token}\r\nAsyncli-Protocol: 1\r\nAsyncli-Lease: {lease}\r\nContent-Length: {len(body)}\r\n"
+    return f"{head} HTTP/1.1\r\n{named}Connection: close\r\n\r\n".encode() + body
+
+
+async def ask(agent: Agent, head: str, body: bytes = b"", *, source: str = "127.0.0.1", **more: str) -> tuple[int, bytes]:
     """Status and body of one request on a connection of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=(source, 0))
-    named = f"Host: x\r\nAuthorization: Bearer {token}\r\nAsyncli-Protocol: 1\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    writer.write(f"{head} HTTP/1.1\r\n{named}".encode() + body)
+    writer.write(request(head, body, **more))
     answer = await reader.read()
     writer.close()
     return int(answer.split()[1]), answer.partition(b"\r\n\r\n")[2]
@@ -127,8 +131,8 @@ async def test_a_house_full_of_strangers_lets_the_holder_in(agent: Agent) -> Non
 )
 async def test_who_sends_more_than_a_request_is_sent_away(agent: Agent, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     # Neither his patience nor the version of aiohttp ends it.
-    monkeypatch.setattr(module, "_IDLE_S", 600.0)
-    monkeypatch.setattr(module, "_WRONG_S", 600.0)
+    monkeypatch.setattr(door, "IDLE_S", 600.0)
+    monkeypatch.setattr(server, "_WRONG_S", 600.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
     writer.write(sent)
     with contextlib.suppress(ConnectionResetError):
@@ -159,13 +163,7 @@ async def test_samples_of_everything_are_few(agent: Agent, monkeypatch: pytest.M
 
     monkeypatch.setattr(agent._collector, "sample_now", counted)
     for number in range(16):
-        reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=(f"127.4.0.{number + 1}", 0))
-        writer.write(
-            f"POST /v1/sample?after=0 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nAsyncli-Protocol: 1\r\n"
-            f"Asyncli-Lease: {word}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-        )
-        found.append(int((await reader.read()).split()[1]))
-        writer.close()
+        found.append((await ask(agent, "POST /v1/sample?after=0", source=f"127.4.0.{number + 1}", lease=word))[0])
     assert status == 200
     # Who asks for more of them gets the next one that comes of itself.
     assert found == [200] * 16
@@ -189,7 +187,7 @@ def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(door, "_MOST_CONNECTIONS", 8)
     theirs, ours = tls_contexts()
     async with an_agent(theirs) as agent:
         # Who does not trust it is told of.
@@ -201,11 +199,11 @@ async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch:
         silent = [await asyncio.open_connection("127.0.0.1", agent.port) for _ in range(30)]
         # Long before the handshake's own limit all but eight are let go.
         gone = [asyncio.ensure_future(reader.read()) for reader, _ in silent]
-        async with asyncio.timeout(module._HANDSHAKE_S - 1.0):
+        async with asyncio.timeout(door._HANDSHAKE_S - 1.0):
             while sum(one.done() for one in gone) < 30 - 8:
                 await asyncio.wait(gone, return_when=asyncio.FIRST_COMPLETED, timeout=0.1)
         reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, ssl=ours)
-        writer.write(f"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(request("GET /metrics"))
         assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
         assert "refused 127.0.0.1: 8 connections are open" in agent.said  # type: ignore[attr-defined]
         writer.close()
@@ -216,7 +214,7 @@ async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch:
 
 async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 1,000 connects a second a place lasts 64 ms, and a newcomer's handshake takes some round trips."""
-    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(door, "_MOST_CONNECTIONS", 8)
     theirs, ours = tls_contexts()
     async with an_agent(theirs) as agent:
         crowd: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
@@ -239,7 +237,7 @@ async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeyp
             heard = await reader.read(65536)
             assert heard, "it was pushed out in its handshake"
             back.write(heard)
-        end.write(f"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode())
+        end.write(request("GET /metrics"))
         writer.write(there.read())
         answer = b""
         while b"\r\n" not in answer:
@@ -254,12 +252,12 @@ async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeyp
 
 
 def test_a_host_of_ipv6_has_many_addresses_and_one_network() -> None:
-    assert module._network("2001:db8::1") == module._network("2001:db8::ffff:1") != module._network("2001:db8:0:1::1")
-    assert (module._network("10.0.0.1"), module._network("fe80::1%eth0")) == ("10.0.0.1", "fe80::/64")
+    assert door._network("2001:db8::1") == door._network("2001:db8::ffff:1") != door._network("2001:db8:0:1::1")
+    assert (door._network("10.0.0.1"), door._network("fe80::1%eth0")) == ("10.0.0.1", "fe80::/64")
 
 
 async def test_a_server_that_is_started_again_is_described_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "_FACTS_FOR_S", 0.0)
+    monkeypatch.setattr(server, "_FACTS_FOR_S", 0.0)
     written = tmp_path / "server.pid"
     first, second = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
     try:

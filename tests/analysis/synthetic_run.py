@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import bisect
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.plan import Plan
-from asyncli.records import Finding, Phase, Sample, Tick
-from asyncli.store.reader import Run
+from asyncli.records import Check, Environment, Finding, Gap, Phase, Sample, Tick
+from asyncli.run import Run, Ticks
 
 SERVER, KERNEL_END, GENERATOR, REST = 1020.0, 4050.0, 130.0, 390.0
 # A page of queued buffers for each so many ends, and what was available before.
@@ -41,6 +42,24 @@ class Noise:
         fresh = self._random.gauss(0, 1)
         self._last = self._phi * self._last + (1 - self._phi**2) ** 0.5 * fresh
         return deviation * self._last
+
+
+def bare_run(
+    ticks: Ticks = (),
+    phases: Sequence[Phase] = (),
+    samples: Sequence[Sample] = (),
+    environment: Environment | None = None,
+    *,
+    plan: Plan | None = None,
+    checks: Sequence[Check] = (),
+    findings: Sequence[Finding] = (),
+    gaps: Sequence[Gap] = (),
+) -> Run:
+    """A run of these records and nothing else."""
+    plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1) if plan is None else plan
+    return Run(
+        "", "", plan, environment or {}, list(phases), list(ticks), samples, list(findings), list(checks), complete=True, gaps=list(gaps)
+    )
 
 
 def a_run(

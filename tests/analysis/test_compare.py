@@ -35,7 +35,7 @@ from asyncli.analysis.compare import (
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.findings.comparison import in_words, named
 from asyncli.records import Deaths, Sample, Tick
-from asyncli.store.reader import Run
+from asyncli.run import Hold, Run
 
 
 def compared(*runs: Run) -> Comparison:
@@ -106,7 +106,7 @@ def test_numbers_without_any_noise() -> None:
     assert contrast(Estimate(5, 5, 5, 9), Estimate(6, 6, 6, 9)) == (1, 1, 0)
 
 
-def wandering(seconds: int, rate: int, phi: float, deviation: float, rng: np.random.Generator) -> list[tuple[float, Tick]]:
+def wandering(seconds: int, rate: int, phi: float, deviation: float, rng: np.random.Generator) -> Hold:
     """Latencies (us) whose middle wanders from second to second, correlated by ``phi``."""
     ticks, z = [], rng.normal() * deviation
     for second in range(seconds):
@@ -115,7 +115,7 @@ def wandering(seconds: int, rate: int, phi: float, deviation: float, rng: np.ran
         for value in np.exp(rng.normal(math.log(500) + z, 0.5, rate)):
             histogram.add(value)
         ticks.append((second + 1.0, Tick(latency_us=histogram)))
-    return ticks
+    return Hold(0.0, float(seconds), ticks)
 
 
 @pytest.mark.parametrize(("seconds", "rate", "phi", "deviation"), [(60, 100, 0.0, 0.0), (120, 40, 0.5, 0.2), (300, 40, 0.8, 0.2)])
@@ -140,10 +140,10 @@ def test_a_quantile_that_hangs_on_few_answers_is_not_guessed() -> None:
     found = module._quantile(module._by_stretch(wandering(60, 20, 0, 0, rng), "latency_us"), 0.999)
     assert found == "1,200 heartbeats in the hold are too few for p99.9"
     # One stall in one stretch: all of the slowest answers are its own.
-    ticks = wandering(60, 300, 0, 0, rng)
+    hold = wandering(60, 300, 0, 0, rng)
     for _ in range(200):
-        ticks[30][1].latency_us.add(900_000)
-    assert "too few stretches" in str(module._quantile(module._by_stretch(ticks, "latency_us"), 0.999))
+        hold.ticks[30][1].latency_us.add(900_000)
+    assert "too few stretches" in str(module._quantile(module._by_stretch(hold, "latency_us"), 0.999))
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5])
@@ -171,7 +171,7 @@ def test_the_cpu_of_a_request_holds_the_truth() -> None:
             readings.append(Sample(t_s, {"server.cpu_s": math.floor(spent * 100) / 100}))
         run.samples = readings
         said: dict[str, module.Said] = {}
-        module._cpu(said, run, run.phases[2].end_s or 0.0)
+        module._cpu(said, run)
         found = said["cpu.per_request"]
         assert isinstance(found, Estimate)
         inside += found.low <= 40 <= found.high
@@ -286,7 +286,7 @@ def test_losses_are_rates_per_connection_hour() -> None:
         runs[1].ticks[second][1].reopened = 1
     comparison = compared(*runs)
     lost = row(comparison, "lost")
-    hours = connection_hours(runs[1].ticks, runs[1].phases[2].end_s or 0.0)
+    hours = connection_hours(runs[1])
     assert hours == pytest.approx(5000 * 302.5 / 3600, rel=0.01)
     assert lost.values == (0.0, pytest.approx(60 / hours * 1000))
     assert (lost.verdict, row(comparison, "reopened").verdict) == ("higher", "higher")

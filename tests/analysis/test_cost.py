@@ -14,7 +14,7 @@ from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVE
 from asyncli.analysis.cost import Costs, Residue, costs
 from asyncli.findings.cost import LEVELS, SETTLED
 from asyncli.records import Phase, Sample
-from asyncli.store.reader import Run
+from asyncli.run import Run
 from asyncli.units import parse_pace
 
 HOST = SERVER + 2 * KERNEL_END + GENERATOR + REST
@@ -24,7 +24,7 @@ TRUTH = {
 
 
 def costs_of(run: Run) -> Costs:
-    return costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    return costs(run)
 
 
 def covered(found: list[Costs], name: str, truth: float) -> int:
@@ -393,7 +393,7 @@ def test_a_baseline_that_was_not_read_is_not_said_to_be_a_point(plan: dict[str, 
     for sample in run.samples:
         if sample.t_s < run.phases[1].start_s:
             del sample.values["kernel.socket_bytes"]
-    found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    found = costs(run)
     assert found.kernel is not None
     assert found.kernel.method.startswith(f"{words}, linear regression")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asyncli.analysis.cost import ramp_points, unsettled
 from asyncli.analysis.regression import Line, Point, regress
-from asyncli.analysis.series import Series
+from asyncli.samples import Series
 
 SLOPE, MB = 1000.0, 1e6
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from synthetic_run import a_run
+from synthetic_run import a_run, bare_run
 
 from asyncli.analysis.drift import (
     BIN_S,
@@ -71,7 +71,7 @@ class Soak:
             t_s += period_s
 
     def drifts(self) -> tuple[dict[MetricName, Drift], list[Finding]]:
-        found, findings = drifts(self.plan, self.phases, self.ticks, self.samples, {"local": True})
+        found, findings = drifts(bare_run(self.ticks, self.phases, self.samples, {"local": True}, plan=self.plan))
         for number in (value for one in found.values() for value in numbers(one)):
             assert math.isfinite(number)
         return found, findings
@@ -608,8 +608,8 @@ def test_the_points_that_are_drawn_are_those_of_the_fit() -> None:
     for t_s, tick in run.ticks:
         if hold.start_s + 600 < t_s <= hold.start_s + 720:
             tick.held = 4000
-    found, _ = drifts(run.plan, run.phases, run.ticks, run.samples, run.environment)
-    points = medians(found, run.phases, run.ticks, run.samples)
+    found, _ = drifts(run)
+    points = medians(run, found)
     for name, one in found.items():
         assert len(points[name]) == one.points, name
         assert one.bytes_per_hour is not None

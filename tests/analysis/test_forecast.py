@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run
+from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run
 
 from asyncli.analysis.cost import Cost, Costs, costs
 from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, forecast
@@ -15,7 +16,7 @@ from asyncli.plan import Plan
 from asyncli.preflight.nginx import nginx_checks
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
 from asyncli.records import Check, Environment, Finding, Phase, Sample
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 HOST = SERVER + 2 * KERNEL_END + GENERATOR + REST
 MEMORY = 25e9
@@ -23,8 +24,7 @@ ROOM = AVAILABLE - FIXED["server"] - FIXED["kernel"] - FIXED["generator"] - RESE
 
 
 def forecast_of(run: Run, checks: list[Check] | None = None) -> tuple[Forecast, list[Finding]]:
-    found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
-    return forecast(run.plan, found, run.samples, checks or run.checks, run.environment, run.phases, run.ticks)
+    return forecast(msgspec.structs.replace(run, checks=checks or run.checks), costs(run))
 
 
 def by_name(found: Forecast) -> dict[str, Ceiling]:
@@ -94,7 +94,7 @@ LOCAL: Environment = {"local": True, "memory_bytes": 10e9}
     ],
 )
 def test_the_interval_is_the_slopes_turned_over(slope: float, low: float, high: float, connections: Any, ci95: Any) -> None:
-    found, findings = forecast(PLAN, known(slope, low, high), before(3e9), [], LOCAL, PHASES, [])
+    found, findings = forecast(bare_run((), PHASES, before(3e9), LOCAL, plan=PLAN), known(slope, low, high))
     assert found.memory is not None
     assert (found.memory.connections, found.memory.ci95) == (connections, ci95)
     assert ("forecast_unknown" in [one.code for one in findings if "memory" in one.evidence]) is (connections is None)
@@ -103,7 +103,7 @@ def test_the_interval_is_the_slopes_turned_over(slope: float, low: float, high: 
 
 def test_why_a_slope_is_no_ground_for_a_forecast() -> None:
     for low, high, why in ((-7020.0, 12_454.0, "does not lie above zero"), (1000.0, 4434.0, "is wider than ± 50% of it")):
-        _, findings = forecast(PLAN, known(2717.0, low, high), before(3e9), [], LOCAL, PHASES, a_run(100).ticks)
+        _, findings = forecast(bare_run(a_run(100).ticks, PHASES, before(3e9), LOCAL, plan=PLAN), known(2717.0, low, high))
         (memory,) = [one for one in findings if "memory" in one.evidence]
         assert memory.evidence.endswith(f"the interval of that, {low:,.0f} to {high:,.0f} B, {why}")
 
@@ -111,7 +111,7 @@ def test_why_a_slope_is_no_ground_for_a_forecast() -> None:
 @pytest.mark.parametrize(("rest", "low", "high"), [(3210.0, -1178.0, 7510.0), (-5806.0, -15_716.0, 4089.0), (-9.0, -10.0, -8.0)])
 def test_the_server_alone_with_what_is_left_over(rest: float, low: float, high: float) -> None:
     of = {name: Cost(size, (size - 10, size + 10), 0.0, "by hand", 21) for name, size in (("server_user", 500.0), ("kernel", 4000.0))}
-    found, _ = forecast(PLAN, Costs(**of, residual=Cost(rest, (low, high), 0.0, "", 21)), before(3e9), [], LOCAL, PHASES, [])
+    found, _ = forecast(bare_run((), PHASES, before(3e9), LOCAL, plan=PLAN), Costs(**of, residual=Cost(rest, (low, high), 0.0, "", 21)))
     alone = found.server_memory
     assert alone is not None
     assert alone.connections == math.floor(2e9 / (4500 + max(0.0, rest)))
@@ -123,21 +123,21 @@ def test_the_server_alone_with_what_is_left_over(rest: float, low: float, high: 
     ("low", "high", "shown"), [(9_900.0, 10_100.0, 201_000), (9_000.0, 11_000.0, 200_000), (8_000.0, 12_000.0, 200_000)]
 )
 def test_a_forecast_has_the_digits_that_its_interval_leaves(low: float, high: float, shown: float) -> None:
-    found, _ = forecast(PLAN, known(1e4, low, high), before(3.006e9), [], LOCAL, PHASES, [])
+    found, _ = forecast(bare_run((), PHASES, before(3.006e9), LOCAL, plan=PLAN), known(1e4, low, high))
     assert found.memory is not None
     assert found.memory.rounded(200_600) == shown
     assert Ceiling("ports", 28_232, None, "").rounded(28_232) == 28_200
 
 
 def test_no_room_is_no_connections() -> None:
-    found, _ = forecast(PLAN, known(1e4, 9e3, 1.1e4), before(0.5e9), [], LOCAL, PHASES, [])
+    found, _ = forecast(bare_run((), PHASES, before(0.5e9), LOCAL, plan=PLAN), known(1e4, 9e3, 1.1e4))
     assert found.memory is not None
     assert (found.memory.connections, found.memory.ci95) == (0, (0, 0))
 
 
 def test_a_cgroup_that_is_smaller_counts_instead() -> None:
     small = Check("cgroup_memory", "memory left in the cgroup", "ok", 1e9, 1e8, "bytes")
-    found, _ = forecast(PLAN, known(1e4, 9e3, 1.1e4), before(8e9), [small], LOCAL, PHASES, [])
+    found, _ = forecast(bare_run((), PHASES, before(8e9), LOCAL, plan=PLAN, checks=[small]), known(1e4, 9e3, 1.1e4))
     assert found.memory is not None
     assert found.memory.connections == 100_000
     assert "cgroup" in found.memory.how
@@ -145,7 +145,7 @@ def test_a_cgroup_that_is_smaller_counts_instead() -> None:
 
 @pytest.mark.parametrize(("costs", "samples"), [(Costs(), before(3e9)), (known(1e4, 9e3, 1.1e4), before(None)), (Costs(), [])])
 def test_what_was_not_read_is_said(costs: Costs, samples: list[Sample]) -> None:
-    found, findings = forecast(PLAN, costs, samples, [], LOCAL, PHASES, [])
+    found, findings = forecast(bare_run((), PHASES, samples, LOCAL, plan=PLAN), costs)
     assert found.memory is None or found.memory.connections is None
     assert found.first is None
     assert any(one.code == "forecast_unknown" and "by memory" in one.evidence for one in findings)
@@ -153,7 +153,7 @@ def test_what_was_not_read_is_said(costs: Costs, samples: list[Sample]) -> None:
 
 
 def test_a_run_that_never_began() -> None:
-    found, findings = forecast(PLAN, Costs(), [], [], {}, [], [])
+    found, findings = forecast(bare_run(), Costs())
     assert (found.memory, found.server_memory, found.ceilings, found.first) == (None, None, [], None)
     assert {one.code for one in findings} == {"forecast_unknown"}
 
@@ -212,7 +212,7 @@ def test_the_servers_workers_are_read_back_from_what_the_preflight_needs(tmp_pat
     config = read_nginx(None, path)
     assert isinstance(config, NginxConfig)
     plan = Plan(urls=("http://127.0.0.1:8080/",), connections=connections)
-    found, _ = forecast(plan, Costs(), [], nginx_checks(config, plan), {"local": True}, [], [])
+    found, _ = forecast(bare_run(environment={"local": True}, plan=plan, checks=nginx_checks(config, plan)), Costs())
     assert by_name(found)["descriptors"].connections == workers * (20_000 - 32)
     assert by_name(found)["worker_connections"].connections == math.floor(workers * 20_480 * 15 / 16)
 
@@ -230,7 +230,7 @@ def test_a_line_that_is_carried_on_too_far_says_so() -> None:
     _, findings = forecast_of(a_run(100_000, hold_s=10.0))
     (far,) = [one for one in findings if one.code == "forecast_far"]
     assert "times the measured count" in far.evidence
-    found, findings = forecast(PLAN, known(1e4, 9e3, 1.1e4), before(1.1e9), [], LOCAL, PHASES, a_run(1000).ticks)
+    found, findings = forecast(bare_run(a_run(1000).ticks, PHASES, before(1.1e9), LOCAL, plan=PLAN), known(1e4, 9e3, 1.1e4))
     assert found.memory is not None
     assert found.memory.connections == 10_000
     assert "forecast_far" not in [one.code for one in findings]
@@ -259,7 +259,7 @@ def test_what_the_first_connections_take_once_is_no_room() -> None:
     ],
 )
 def test_a_remedy_is_named_only_where_it_can_work(environment: Environment, remedy: str) -> None:
-    _, findings = forecast(PLAN, known(1e4, 9e3, 1.1e4), before(3e9), [], environment, PHASES, [])
+    _, findings = forecast(bare_run((), PHASES, before(3e9), environment, plan=PLAN), known(1e4, 9e3, 1.1e4))
     (found,) = [one for one in findings if "connection slots" in one.evidence]
     assert found.remedy.startswith("name its main process with --server-pid") if remedy else found.remedy == ""
 

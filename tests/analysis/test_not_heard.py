@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from synthetic_run import a_run
 
-from asyncli.analysis.heard import not_heard, unheard
+from asyncli.analysis.losses.slowness import not_heard, unheard
 from asyncli.analysis.totals import fold
 from asyncli.records import Deaths
 
@@ -27,8 +27,8 @@ def test_what_was_not_heard(fault_at_s: float | None, count: int, since_s: float
     for ago_s, many in ((10.0, 20), (30.0, 50), (70.0, 30)):
         for _ in range(many):
             run.ticks[-1][1].heard_ms.add(ago_s * 1e3)
-    totals = fold(run.ticks, run.phases)
-    seen = unheard(totals, run.ticks, run.phases, run.plan)
+    totals = fold(run)
+    seen = unheard(run, totals)
     assert seen is not None
     assert (seen.count, seen.fault) == (count, fault_at_s is not None)
     assert seen.ago_s == pytest.approx(since_s, abs=1.0)
@@ -40,8 +40,8 @@ def test_where_each_was_heard_nothing_is_said() -> None:
     run = a_run(100)
     for _ in range(100):
         run.ticks[-1][1].heard_ms.add(29_000)
-    totals = fold(run.ticks, run.phases)
-    assert unheard(totals, run.ticks, run.phases, run.plan) is None
+    totals = fold(run)
+    assert unheard(run, totals) is None
     assert not_heard(None, totals, run.plan) == []
 
 
@@ -58,7 +58,7 @@ def test_a_silence_of_all_to_the_end_counts_from_its_beginning_however_early_the
     for ago_s, many in ((5.0, 20), (20.0, 80)):
         for _ in range(many):
             run.ticks[-1][1].heard_ms.add(ago_s * 1e3)
-    seen = unheard(fold(run.ticks, run.phases), run.ticks, run.phases, run.plan)
+    seen = unheard(run, fold(run))
     assert seen is not None
     assert (seen.count, seen.fault) == (80, True)
     assert seen.ago_s == pytest.approx(15.0, abs=2.0)

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import FIXED, GENERATOR, KERNEL_END, SERVER, a_run
+from synthetic_run import FIXED, GENERATOR, KERNEL_END, SERVER, a_run, bare_run
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.forecast import RESERVE, forecast
-from asyncli.analysis.sides import of_ours, sides
-from asyncli.analysis.witness import Witness
+from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.records import Phase, Sample
-from asyncli.store.reader import Run
+from asyncli.run import Run
+from asyncli.topology import of_ours, sides
 
 ELSEWHERE = {"local": False, "agent": {"same_host": False, "same_network": False, "cpus": 4}}
 APART = {"local": True, "agent": {"same_host": True, "same_network": False}}
@@ -60,11 +60,11 @@ def test_while_an_agent_is_not_heard_nothing_is_said_of_the_server() -> None:
     seen = [there(second) for second in range(60) if not 20 <= second < 40]
     samples = sorted([*ours, *seen], key=lambda one: one.t_s)
     phases = [Phase("ramp", 0.0, 5.0), Phase("hold", 5.0, 60.0)]
-    said = Witness(phases, [], samples, [], ELSEWHERE).about(22.0, 24.0, 10)
+    said = ServerEvidence(bare_run((), phases, samples, ELSEWHERE)).about(22.0, 24.0, 10)
     assert (said.gone, said.restarted, said.silent) == (False, False, False)
     # A look at the server's host that does not find them is another thing.
     looked = sorted([*samples, *(Sample(second + 0.1, {"kernel.tcp_tw": 0.0}) for second in range(20, 40))], key=lambda one: one.t_s)
-    said = Witness(phases, [], looked, [], ELSEWHERE).about(22.0, 24.0, 10)
+    said = ServerEvidence(bare_run((), phases, looked, ELSEWHERE)).about(22.0, 24.0, 10)
     assert (said.restarted, said.silent) == (True, True)
 
 
@@ -91,7 +91,7 @@ def apart() -> Run:
 
 def test_what_is_left_over_where_the_clients_are_elsewhere_is_of_the_servers_host_alone() -> None:
     run = apart()
-    found = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    found = costs(run)
     assert found.host_total is not None
     assert found.server_user is not None
     assert found.kernel is not None
@@ -110,8 +110,7 @@ def test_what_is_left_over_where_the_clients_are_elsewhere_is_of_the_servers_hos
 
 def test_a_forecast_knows_the_memory_of_both_hosts() -> None:
     run = apart()
-    known = costs(run.plan, run.phases, run.ticks, run.samples, run.environment)
-    found, _ = forecast(run.plan, known, run.samples, [], run.environment, run.phases, run.ticks)
+    found, _ = forecast(run, costs(run))
     by_name = {one.name: one.connections for one in found.ceilings}
     theirs = (THEIR_MEMORY - 2e9 - FIXED["server"] - FIXED["kernel"] - RESERVE * THEIR_MEMORY) / (SERVER + KERNEL_END + THERE)
     ours = (OUR_MEMORY - 5e8 - RESERVE * OUR_MEMORY) / (GENERATOR + KERNEL_END + HERE_TOO)
@@ -120,6 +119,6 @@ def test_a_forecast_knows_the_memory_of_both_hosts() -> None:
     assert "asyncli's own host" in found.ceilings[0].how
     # Without a look at it nothing is said of it.
     blind = [Sample(one.t_s, {name: value for name, value in one.values.items() if not name.startswith("client.")}) for one in run.samples]
-    known = costs(run.plan, run.phases, run.ticks, blind, run.environment)
-    found, _ = forecast(run.plan, known, blind, [], run.environment, run.phases, run.ticks)
+    run.samples, known = blind, costs(msgspec.structs.replace(run, samples=blind))
+    found, _ = forecast(run, known)
     assert (known.client_total, [one.name for one in found.ceilings]) == (None, ["server_host"])

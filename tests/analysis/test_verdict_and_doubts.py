@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import a_run, spread
+from synthetic_run import a_run, bare_run, spread
 
-from asyncli.analysis import deaths
 from asyncli.analysis.company import company, cpus_taken
-from asyncli.analysis.diagnosis import Diagnosis, diagnose
+from asyncli.analysis.losses import loss_findings
+from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import exit_status, judge
@@ -19,7 +20,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
-from asyncli.store.reader import Run
+from asyncli.run import Run, Ticks
 from asyncli.units import format_clock
 
 PLAN = Plan(urls=("http://a/",), connections=100)
@@ -107,7 +108,7 @@ def test_exit_statuses() -> None:
 
 
 def doubts(run: Run) -> list[Finding]:
-    return saturation(run.plan, fold(run.ticks, run.phases), run.phases, run.ticks, run.environment)
+    return saturation(run, fold(run))
 
 
 def test_a_good_run_has_no_doubts() -> None:
@@ -202,7 +203,7 @@ def test_cpu_is_held_against_the_cores_that_the_workers_can_use() -> None:
 
 
 def rate(run: Run) -> float | None:
-    return achieved_per_s(run.plan, fold(run.ticks, run.phases), run.phases, run.ticks)
+    return achieved_per_s(run, fold(run))
 
 
 @pytest.mark.parametrize("connections", [10, 100, 1000, 3000, 20_000, 100_000])
@@ -233,7 +234,8 @@ def said(cause: str, every: list[Deaths]) -> list[Finding]:
     """What is said where these died one every ten seconds, on a server of which nothing is known."""
     plan = Plan(urls=("http://a/",), connections=1000, keepalive_s=1000.0)
     ticks = [(10.0 * place, Tick(second=10 * place, deaths={cause: one})) for place, one in enumerate(every, 1)]
-    return deaths.deaths(diagnose(fold(ticks, []), ticks, [], [], [], {}, plan))
+    run = bare_run(ticks, plan=plan)
+    return loss_findings.lost(diagnose(run, fold(run)))
 
 
 WIDE = range(10, 400)
@@ -263,21 +265,21 @@ def test_what_one_incident_did_by_several_causes_is_told_once() -> None:
     other = partial(Diagnosis, "reset", "lifetime", 3, "3 connections were reset by the server or on the way at age 9 s", "mend it", False, 7.0, 8.0)
     idle = reload("closed_idle", count=90, evidence="90 connections were closed by the server while idle: nginx was reloaded")
     reset = reload("reset", count=2, evidence="2 connections were reset by the server or on the way: nginx was reloaded")
-    (only,) = deaths.deaths([idle, reset])
+    (only,) = loss_findings.lost([idle, reset])
     assert (only.code, only.remedy) == ("lost_closed_idle", "do not")
     assert only.evidence == f"{idle.evidence}; with them 2 connections were reset by the server or on the way"
     # What another incident did by that cause has a finding of its own, and so has all that is no incident.
-    both = deaths.deaths([idle, other(incident=2), reset])
+    both = loss_findings.lost([idle, other(incident=2), reset])
     assert [finding.code for finding in both] == ["lost_closed_idle", "lost_reset"]
     assert both[0].evidence == only.evidence
     assert (both[1].evidence, both[1].remedy) == (other().evidence, "mend it")
-    assert [finding.code for finding in deaths.deaths([other(), msgspec.structs.replace(reset, incident=0)])] == ["lost_reset"]
+    assert [finding.code for finding in loss_findings.lost([other(), msgspec.structs.replace(reset, incident=0)])] == ["lost_reset"]
 
 
 def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
     of = Totals(whole=Tick(failures=dict.fromkeys(FAILURES, 1)))
     lost = [finding for cause in DEATHS for finding in said(cause, [Deaths(count=1)])]
-    for found, names in ((lost, DEATHS), (deaths.failures(of), FAILURES)):
+    for found, names in ((lost, DEATHS), (loss_findings.failures(bare_run(), of), FAILURES)):
         assert {finding.code.partition("_")[2] for finding in found} == set(names)
         assert len({finding.evidence for finding in found}) == len(names)
         assert all(finding.remedy for finding in found)
@@ -285,26 +287,31 @@ def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
 
 def test_the_most_frequent_cause_comes_first_and_what_did_not_occur_not_at_all() -> None:
     of = Totals(whole=Tick(failures={"refused": 1, "no_ports": 9, "other": 0}))
-    found = deaths.failures(of)
+    found = loss_findings.failures(bare_run(), of)
     assert [finding.code for finding in found] == ["failed_no_ports", "failed_refused"]
     assert [finding.evidence for finding in found] == [
         "9 connects found no free local port (no_ports)", "1 connect was refused (refused)",
     ]  # fmt: skip
 
 
+def failures(ticks: Ticks, phases: list[Phase], samples: Sequence[Sample] = ()) -> list[Finding]:
+    run = bare_run(ticks, phases, samples, plan=Plan(urls=("http://a/",), connections=1, connect_timeout_s=3.0))
+    return loss_findings.failures(run, fold(run))
+
+
 def test_attempts_that_fail_in_the_hold_say_when_and_that_the_loss_came_first() -> None:
     phases = [Phase("ramp", 0.0, 10.0), Phase("hold", 10.0, 60.0)]
     ticks = [(float(t_s), Tick(second=t_s, failures={"refused": 3} if 20 < t_s < 24 else {})) for t_s in range(1, 60)]
-    (finding,) = deaths.failures(fold(ticks, phases), ticks)
+    (finding,) = failures(ticks, phases)
     assert finding.evidence == "9 connects were refused (refused), from 0:00:20 to 0:00:23"
     assert "backlog" in finding.remedy
     ticks[19][1].deaths["reset"] = Deaths(count=9)
-    (finding,) = deaths.failures(fold(ticks, phases), ticks)
+    (finding,) = failures(ticks, phases)
     assert finding.evidence.endswith("to 0:00:23, as lost connections were to be replaced")
     assert finding.remedy.startswith("see the findings on lost connections")
     # Some failed in the ramp: those were to replace nothing.
     ticks[4][1].failures["refused"] = 1
-    (finding,) = deaths.failures(fold(ticks, phases), ticks)
+    (finding,) = failures(ticks, phases)
     assert "backlog" in finding.remedy
 
 
@@ -312,24 +319,23 @@ def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_th
     phases = [Phase("ramp", 0.0, 10.0), Phase("hold", 10.0, 60.0)]
     ticks = [(float(t_s), Tick(second=t_s, failures={"connect_timeout": 3} if 20 < t_s < 24 else {})) for t_s in range(1, 60)]
     back = [Sample(20.4, {"silent.vm at 10.0.0.9": 12.0})]
-    (finding,) = deaths.failures(fold(ticks, phases), ticks, back, 3.0)
+    (finding,) = failures(ticks, phases, back)
     assert finding.evidence == (
         "9 connects got no answer in time (connect_timeout), from 0:00:17 to 0:00:23; all of them were told when vm at 10.0.0.9 had "
         "itself been silent for 12.0 s, until 0:00:20: looks like that client host was cut off or stood still"
     )
     assert finding.remedy.startswith("see that host's cable")
     ticks[39][1].failures["connect_timeout"] = 5
-    (finding,) = deaths.failures(fold(ticks, phases), ticks, back, 3.0)
+    (finding,) = failures(ticks, phases, back)
     assert "; 9 of them were told when vm at 10.0.0.9" in finding.evidence
     assert "; else raise net.core.somaxconn" in finding.remedy
     ticks[39][1].failures = {"refused": 5}
-    assert "10.0.0.9" not in deaths.failures(fold(ticks, phases), ticks, back, 3.0)[1].evidence
+    assert "10.0.0.9" not in failures(ticks, phases, back)[1].evidence
 
 
 def test_what_was_lost_with_a_host_is_said_of_that_host() -> None:
     of = totals(100, 200, {"generator_lost": 100})
-    host = Finding("host_lost", "error", "vm at 10.0.0.9 has said nothing for 20 s while it held 50 connections: they are...")
-    other = Finding("host_lost", "error", "vm at 10.0.0.10 has lost its Dask worker while it held 50 connections: they are...")
+    host, other = (Finding("host_lost", "error", "it is lost", fields={"host": f"vm at 10.0.0.{number}"}) for number in (9, 10))
     again = Finding(RESUMED, "warning", "the run was interrupted in its hold, at 0:00:41, and resumed 2 min later; the hold continues")
     for found, what in (
         ([host, again], "a client host (vm at 10.0.0.9)"),
@@ -339,9 +345,8 @@ def test_what_was_lost_with_a_host_is_said_of_that_host() -> None:
     ):
         judgement = judge(PLAN, of, saturated=False, complete=True, findings=found)
         assert (judgement.verdict, judgement.why) == ("invalid", f"asyncli itself lost 100 connections with {what.format('its')}")
-        ticks = [(1.0, of.whole)]
-        plan = Plan(urls=("http://a/",), connections=100)
-        (finding,) = deaths.deaths(diagnose(fold(ticks, []), ticks, [], [], [], {}, plan, found))
+        run = bare_run([(1.0, of.whole)], findings=found)
+        (finding,) = loss_findings.lost(diagnose(run, fold(run)))
         assert finding.evidence == "100 connections were lost with " + what.format("asyncli's")
         assert ("host_lost" in finding.remedy, "that process" in finding.remedy) == (bool(found), "own" in what)
 
@@ -356,22 +361,22 @@ def test_listen_queues_only_of_this_host() -> None:
     run = a_run(20_000)
     for sample in run.samples[10:]:
         sample.values["tcp.ListenOverflows"] += 40
-    found = deaths.listen_queue(run.phases, run.ticks, run.samples, run.environment)
+    found = loss_findings.listen_queue(run)
     assert [(finding.code, finding.evidence[:3]) for finding in found] == [("listen_overflows", "40 ")]
-    assert deaths.listen_queue(run.phases, run.ticks, run.samples, {"local": False}) == []
+    assert loss_findings.listen_queue(msgspec.structs.replace(run, environment={"local": False})) == []
 
 
-@pytest.mark.parametrize(("by", "local", "words"), [(9000, True, "programs opened 9,000"), (-9000, False, "closed 9,000")])
+@pytest.mark.parametrize(("by", "local", "words"), [(9000, True, "others opened 9,000"), (-9000, False, "closed 9,000")])
 def test_company_on_this_host(by: int, local: bool, words: str) -> None:
     run = a_run(20_000, local=local)
-    of = fold(run.ticks, run.phases)
-    assert company(of, run.phases, run.ticks, run.samples, run.environment) == []
+    of = fold(run)
+    assert company(run, of) == []
     for sample in run.samples[10:]:
         sample.values["kernel.tcp_alloc"] += by
-    (finding,) = company(of, run.phases, run.ticks, run.samples, run.environment)
+    (finding,) = company(run, of)
     assert words in finding.evidence
-    assert company(of, [], [], run.samples, run.environment) == []
-    assert company(of, run.phases, run.ticks, [], run.environment) == []
+    assert company(bare_run(samples=run.samples), of) == []
+    assert company(bare_run(run.ticks, run.phases), of) == []
 
 
 def cpu(run: Run, **cores: tuple[float, float]) -> None:
@@ -386,12 +391,12 @@ def cpu(run: Run, **cores: tuple[float, float]) -> None:
 @pytest.mark.parametrize(
     ("cores", "local", "baseline_s", "said"),
     [
-        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies include"),
-        ({"host__cpu_busy_s": (1.95, 1.98)}, False, 5, "1.9 of them with other programs: latencies include"),
+        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies are"),
+        ({"host__cpu_busy_s": (1.95, 1.98)}, False, 5, "1.9 of them with other programs: latencies are"),
         # What is said is what they used with the connections there.
-        ({"host__cpu_busy_s": (0.4, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies include"),
+        ({"host__cpu_busy_s": (0.4, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies are"),
         # Two readings a second apart tell as well; without any, what others take is seen all the same.
-        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 2, "1.8 of them with other programs: latencies include"),
+        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 2, "1.8 of them with other programs: latencies are"),
         ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 0, "1.8 of them with other programs, which were not"),
         # What rose with the connections may be the server's backend; and a CPU was to be had.
         ({"host__cpu_busy_s": (0.1, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs, which used less"),
@@ -409,14 +414,14 @@ def test_cpus_that_others_took(cores: dict[str, tuple[float, float]], local: boo
         sample.values = {name: value for name, value in sample.values.items() if not name.endswith("cpu_s")}
     run.environment["cpus"] = 2
     cpu(run, generator__cpu_s=(0.0, 0.05), **cores)
-    found = cpus_taken(run.phases, run.ticks, run.samples, run.environment)
+    found = cpus_taken(run)
     assert [one.code for one in found] == ["host_busy"] * (said is not None)
     assert said is None or said in found[0].evidence
 
 
 def test_error_statuses() -> None:
-    assert deaths.statuses(Tick(by_status={200: 5, 301: 1})) == []
-    (finding,) = deaths.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
+    assert loss_findings.statuses(Tick(by_status={200: 5, 301: 1})) == []
+    (finding,) = loss_findings.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
     assert "2 x 404, 1 x 503" in finding.evidence
 
 

@@ -32,7 +32,8 @@ from asyncli.records import STOPPED, Deaths, Finding, Phase, Sample
 from asyncli.report import comparison
 from asyncli.report.listing import listed
 from asyncli.report.summary import summarise
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.store.reader import read_run
 from asyncli.store.run_index import PUNCTUAL_US, read_index_entry
 from asyncli.store.writer import RunWriter
 

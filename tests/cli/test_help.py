@@ -105,7 +105,7 @@ def test_the_version_is_the_packages() -> None:
 
     done, modules = loaded_by("--version")
     assert (done.status, done.out) == (0, f"asyncli {asyncli.__version__}\n")
-    assert "asyncli.session" not in modules
+    assert "asyncli.app.soak" not in modules
 
 
 @pytest.mark.parametrize("name", [None, "experiment", "lab"])

@@ -12,7 +12,7 @@ from programs import SHORT, Program, contents, held, run, serving
 
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import build_shard
-from asyncli.environment import look_around
+from asyncli.environment import probe_host
 from asyncli.lab.builtin import LabBuiltin
 from asyncli.plan import Plan
 from asyncli.store.reader import read_run
@@ -72,7 +72,7 @@ async def test_nor_does_one_that_a_notebook_starts(variable: str, monkeypatch: p
     async with LabBuiltin(20) as server:
         assert SECRET.encode() not in contents(f"/proc/{server.pid}/environ")
         plan = Plan(urls=(server.url,), connections=1)
-        _, spread = await look_around(plan)
+        _, spread = await probe_host(plan)
         generator = Generator(build_shard(plan, spread))
         await generator.start()
         try:

@@ -22,9 +22,9 @@ from namespaces import inside
 from programs import Program, codes, held, recorded, report, require_whole, until
 from skew import Skew
 
-from asyncli.analysis.sides import sides
 from asyncli.lab.nginx import LabNginx
 from asyncli.store.reader import read_run
+from asyncli.topology import sides
 
 pytestmark = [pytest.mark.nginx, pytest.mark.namespaces]
 N = 1000

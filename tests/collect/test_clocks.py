@@ -56,10 +56,9 @@ def test_a_suspension_has_a_beginning_an_end_and_a_length(machine: Machine) -> N
     machine.goes_on(65.0)
     assert machine.goes_on(1.0, slept=60.0) == ["suspended"]
     (one,) = machine.findings
-    assert one.evidence.startswith(
-        "this machine was suspended for 1 min, from 2027-01-15 09:01:06 to 2027-01-15 09:02:06 (0:01:06 by the run's clock, which "
-        "stood still): no heartbeat was sent meanwhile"
-    )
+    assert round(one.fields["for_s"], 1) == 60.0
+    assert (one.fields["from_local"], one.fields["to_local"]) == ("2027-01-15 09:01:06", "2027-01-15 09:02:06")
+    assert "(run clock 0:01:06)" in one.evidence
     assert machine.goes_on(1.0) == []
     assert machine.goes_on(1.0, slept=2.0) == ["suspended"]
     assert machine.samples == [Sample(66.0, {"clock.suspended_s": 60.0}), Sample(68.0, {"clock.suspended_s": 2.0})]

@@ -9,7 +9,7 @@ import time
 
 from programs import until
 
-from asyncli.collect.cpus import Look, look, parse_look, shares
+from asyncli.collect.cpus import CpuTimes, parse_times, read_times, shares
 from asyncli.collect.procfs import TICKS_PER_S, Stat
 from asyncli.records import STOLEN
 
@@ -20,8 +20,8 @@ def stat(pid: int, name: str, parent: int, cpu_s: float, waited_s: float = 0.0) 
     return Stat(pid=pid, name=name, state="R", parent=parent, cpu_s=cpu_s, waited_s=waited_s, threads=1, start_ticks=pid, rss_bytes=0)
 
 
-def a_look(at_s: float, busy_s: float, *stats: Stat, interrupts_s: float = 0.0, stolen_s: float = 0.0) -> Look:
-    return Look(at_s, 2, busy_s, interrupts_s, stolen_s, {one.pid: one for one in stats})
+def a_look(at_s: float, busy_s: float, *stats: Stat, interrupts_s: float = 0.0, stolen_s: float = 0.0) -> CpuTimes:
+    return CpuTimes(at_s, 2, busy_s, interrupts_s, stolen_s, {one.pid: one for one in stats})
 
 
 def test_each_second_is_ours_the_servers_or_anothers() -> None:
@@ -56,18 +56,18 @@ def test_a_server_that_we_started_is_the_server_and_we_may_be_its_child() -> Non
 
 def test_the_times_of_all_cpus() -> None:
     text = "cpu  100 10 50 800 40 5 15 20 7 0\ncpu0 1 1 1 1 1 1 1 1 0 0\ncpu1 1 1 1 1 1 1 1 1 0 0\nintr 5\n"
-    found = parse_look(text, 3.0, {})
+    found = parse_times(text, 3.0, {})
     ticks = (found.busy_s * TICKS_PER_S, found.interrupts_s * TICKS_PER_S, found.stolen_s * TICKS_PER_S)
     assert (found.cpus, [round(one, 6) for one in ticks]) == (2, [200.0, 20.0, 20.0])
 
 
 def test_a_busy_loop_is_seen_by_its_name_and_pid() -> None:
-    first = look()
+    first = read_times()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as loop:
         try:
             clock = (~loop.pid << 3) | 2
             until(lambda: time.clock_gettime(clock) > 0.2, "it has used a fifth of a second")
-            last = look()
+            last = read_times()
         finally:
             loop.kill()
     # Not ours, as its parent is a process that is not named here.

@@ -7,6 +7,7 @@ import pytest
 
 from asyncli.collect import kernel
 from asyncli.collect.kernel import SlabReader
+from asyncli.collect.procfs import TICKS_PER_S
 from asyncli.metrics import METRICS
 
 # Captured on Linux 6.18, the lines that matter: eventpoll_pwq is listed as anon_vma_chain, eventpoll_epi as fib6_node.
@@ -82,9 +83,8 @@ def fake_slab_tree(root: Path) -> Path:
 
 def test_a_line_of_slabinfo_is_read_whole() -> None:
     slab = kernel.parse_slabinfo(SLABINFO)["TCP"]
-    assert slab == kernel.Slab(78, 143, 2368, 13, 8, 11)
+    assert slab == kernel.Slab(78, 2368, 11 * 8 * kernel.PAGE_BYTES)
     assert slab.active_bytes == 78 * 2368
-    assert slab.slab_bytes(4096) == 11 * 8 * 4096
 
 
 def test_only_the_wanted_caches_are_read() -> None:
@@ -100,7 +100,7 @@ def test_another_slabinfo_is_refused(text: str) -> None:
 def test_names_behind_merged_caches_are_found_and_counted_once(tmp_path: Path) -> None:
     links = kernel.read_slab_links(fake_slab_tree(tmp_path / "slab"))
     assert links == LINKS
-    assert kernel.resolve_caches(kernel.cache_names(SLABINFO), links) == {
+    assert kernel.resolve_caches(kernel.cache_names(SLABINFO), links)[0] == {
         "TCP": "TCP",
         "sock_inode_cache": "sock_inode_cache",
         "filp": "filp",
@@ -113,7 +113,7 @@ def test_names_behind_merged_caches_are_found_and_counted_once(tmp_path: Path) -
 
 
 def test_two_names_of_the_family_that_are_both_listed_count_both() -> None:
-    assert kernel.resolve_caches(["tcp_bind_bucket", "eventpoll_epi"], {}) == {
+    assert kernel.resolve_caches(["tcp_bind_bucket", "eventpoll_epi"], {})[0] == {
         "eventpoll_epi": "eventpoll_epi",
         "tcp_bind_bucket": "tcp_bind_bucket",
     }
@@ -121,12 +121,12 @@ def test_two_names_of_the_family_that_are_both_listed_count_both() -> None:
 
 def test_one_cache_listed_by_a_name_of_the_family_counts_once() -> None:
     # tcp_bind_bucket is what slabinfo shows for the cache that eventpoll_epi shares with it.
-    assert kernel.resolve_caches(["tcp_bind_bucket"], LINKS) == {"eventpoll_epi": "tcp_bind_bucket"}
+    assert kernel.resolve_caches(["tcp_bind_bucket"], LINKS)[0] == {"eventpoll_epi": "tcp_bind_bucket"}
 
 
 def test_what_is_nowhere_is_missing() -> None:
-    assert kernel.missing_caches(kernel.cache_names(SLABINFO), LINKS) == []
-    assert kernel.missing_caches(kernel.cache_names(SLABINFO), {}) == ["eventpoll_epi", "eventpoll_pwq"]
+    assert kernel.resolve_caches(kernel.cache_names(SLABINFO), LINKS)[1] == []
+    assert kernel.resolve_caches(kernel.cache_names(SLABINFO), {})[1] == ["eventpoll_epi", "eventpoll_pwq"]
 
 
 def test_sums_are_over_the_family_alone(tmp_path: Path) -> None:
@@ -170,12 +170,12 @@ def test_an_unreadable_slabinfo_is_a_finding_and_no_number(tmp_path: Path) -> No
 
 
 def test_sockstat_adds_the_families_where_the_kernel_splits_them() -> None:
-    assert kernel.parse_sockstat(SOCKSTAT, SOCKSTAT6, page_bytes=4096) == {
+    assert kernel.parse_sockstat(SOCKSTAT, SOCKSTAT6) == {
         "kernel.tcp_inuse": 30000,
         "kernel.tcp_orphan": 3,
         "kernel.tcp_tw": 7,
         "kernel.tcp_alloc": 30001,
-        "kernel.tcp_mem_bytes": 245 * 4096,
+        "kernel.tcp_mem_bytes": 245 * kernel.PAGE_BYTES,
     }
 
 
@@ -211,7 +211,7 @@ Node 0, zone   Normal
 
 
 def test_pages_on_the_lists_of_the_cpus_are_free(tmp_path: Path) -> None:
-    assert kernel.parse_zoneinfo(ZONEINFO, page_bytes=4096) == (7890 + 7302) * 4096
+    assert kernel.parse_zoneinfo(ZONEINFO) == (7890 + 7302) * kernel.PAGE_BYTES
     shutil.copytree("/proc/net", tmp_path / "net", ignore=lambda _, names: set(names) - {"sockstat", "netstat", "snmp"})
     (tmp_path / "stat").write_text(Path("/proc/stat").read_text())
     (tmp_path / "meminfo").write_text(MEMINFO)
@@ -239,8 +239,8 @@ def test_counters_are_picked_by_name_from_their_group() -> None:
 
 
 def test_busy_is_neither_idle_nor_waiting_and_counts_guests_once() -> None:
-    assert kernel.parse_cpu_busy(STAT, ticks_per_s=100) == {
-        "host.cpu_busy_s": pytest.approx((3330 + 10 + 3230 + 5 + 880 + 11) / 100)
+    assert kernel.parse_cpu_busy(STAT) == {
+        "host.cpu_busy_s": pytest.approx((3330 + 10 + 3230 + 5 + 880 + 11) / TICKS_PER_S)
     }
 
 

@@ -52,6 +52,10 @@ def test_a_run_of_no_time_has_nothing_to_be_ahead_of() -> None:
     schedule.begin(0.1, 0.0)
     assert schedule.spent(0.0, 0.006) is None
     assert not schedule.due(1.0)
+    cheap = Schedule("server_memory")
+    cheap.begin(100.0, 0.0)
+    assert cheap.spent(99.9, 0.002) is None
+    assert cheap.due(101.0)
 
 
 def test_what_was_not_used_for_long_is_not_saved() -> None:
@@ -100,11 +104,3 @@ def test_an_outage_is_said_when_it_begins_and_when_it_ends() -> None:
     assert "gap of 30 s" in back.evidence
     assert outage.answered(32) is None
     assert outage.failed(33, "again") is not None
-
-
-def test_a_run_of_no_length_has_nothing_to_be_ahead_of() -> None:
-    # No baseline, no hold, no residue, one batch; and a reading that began just before it.
-    one = Schedule("server_memory")
-    one.begin(100.0, 0.0)
-    assert one.spent(99.9, 0.002) is None
-    assert one.due(101.0)

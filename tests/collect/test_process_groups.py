@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from programs import DEADLINE_S
 
-from asyncli.collect import processes
+from asyncli.collect import processes, procfs
 from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ProcessGroup, ServerTree, listed
-from asyncli.collect.procfs import Memory, Stat
+from asyncli.collect.procfs import Memory, Stat, read_text
 
 
 def stat(pid: int, parent: int = 1, cpu_s: float = 0.0, *, waited_s: float = 0.0, start: int = 0, state: str = "S") -> Stat:
@@ -214,10 +214,17 @@ def tree() -> Iterator[Tree]:
         real.kill()
 
 
+def read_without_children(path: str) -> str:
+    """As on a kernel that does not list them."""
+    if str(path).endswith("/children"):
+        raise FileNotFoundError(path)
+    return read_text(path)
+
+
 @pytest.mark.parametrize("listing", ["children", "parents"])
 def test_a_real_tree_is_followed_through_a_reload(tree: Tree, listing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if listing == "parents":
-        monkeypatch.setattr(processes, "children", lambda stat, proc: None)
+        monkeypatch.setattr(procfs, "read_text", read_without_children)
     server = ServerTree([tree.master.pid])
     group = ProcessGroup("server", server)
     assert {one.pid for one in server()} == {tree.master.pid, *tree.workers, tree.grandchild}

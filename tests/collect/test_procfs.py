@@ -78,8 +78,8 @@ def test_a_process_without_memory_has_none() -> None:
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the captured text is of a little-endian kernel")
 def test_listening_sockets_end_where_others_begin() -> None:
-    assert parse_listeners(TCP) == [Listener("127.0.0.1", 8080, 7001), Listener(None, 9000, 7002)]
-    assert parse_listeners(TCP6) == [
+    assert list(parse_listeners(TCP.splitlines())) == [Listener("127.0.0.1", 8080, 7001), Listener(None, 9000, 7002)]
+    assert list(parse_listeners(TCP6.splitlines())) == [
         Listener("::1", 8080, 7011),
         Listener(None, 8080, 7012),
         Listener("127.0.0.1", 8080, 7013),

@@ -5,52 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from status_pages import CSV, EVENT, HAPROXY, LAB, NGINX, PREFORK, STATS, TENGINE
 
+from asyncli.collect import pages
 from asyncli.collect.pages import NotStatusPage, excerpt, parse_page
 
-NGINX = (
-    "Active connections: 15001 \nserver accepts handled requests\n 15012 15011 31893 \nReading: 0 Writing: 1 Waiting: 15000 \n"
-)
-TENGINE = (
-    "Active connections: 2 \nserver accepts handled requests request_time\n 10 9 20 314 \nReading: 0 Writing: 1 Waiting: 1 \n"
-)
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
-
-# Apache 2.4.71 with three clients that wait, and the poller.
-_APACHE = """\
-127.0.0.1
-ServerVersion: Apache/2.4.71 (Debian)
-ServerMPM: {mpm}
-Server Built: 2026-11-12T08:58:41
-CurrentTime: Saturday, 21-Nov-2026 16:01:04 UTC
-RestartTime: Saturday, 21-Nov-2026 16:01:00 UTC
-ParentServerConfigGeneration: 1
-ParentServerMPMGeneration: 0
-ServerUptimeSeconds: 4
-ServerUptime: 4 seconds
-Load1: 0.67
-Load5: 0.81
-Load15: 0.77
-{rest}
-"""
-PREFORK = _APACHE.format(mpm="prefork", rest="BusyWorkers: 4\nGracefulWorkers: 0\nIdleWorkers: 9\nScoreboard: ___KK_KW_____")
-EVENT = _APACHE.format(
-    mpm="event",
-    rest="BusyWorkers: 1\nGracefulWorkers: 0\nIdleWorkers: 255\nProcesses: 1\nStopping: 0\nConnsTotal: 4\nConnsAsyncWaitIO: 0\n"
-    "ConnsAsyncWriting: 0\nConnsAsyncKeepAlive: 4\nConnsAsyncClosing: 0\nScoreboard: " + "_" * 10 + "W" + "_" * 245,
-)
-# HAProxy 2.6.12, likewise; the columns after conn_tot left out.
-_CSV = (
-    "# pxname,svname,qcur,qmax,scur,smax,slim,stot,bin,bout,dreq,dresp,ereq,econ,eresp,wretr,wredis,status,weight,act,bck,chkfail,"
-    "chkdown,lastchg,downtime,qlimit,pid,iid,sid,throttle,lbtot,tracked,type,rate,rate_lim,rate_max,check_status,check_code,"
-    "check_duration,hrsp_1xx,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,hrsp_other,hanafail,req_rate,req_rate_max,req_tot,cli_abrt,srv_abrt,"
-    "comp_in,comp_out,comp_byp,comp_rsp,lastsess,last_chk,last_agt,qtime,ctime,rtime,ttime,agent_status,agent_code,agent_duration,"
-    "check_desc,agent_desc,check_rise,check_fall,check_health,agent_rise,agent_fall,agent_health,addr,cookie,mode,algo,conn_rate,"
-    "conn_rate_max,conn_tot,\n"
-)
-_LAB = "lab,FRONTEND,,,3,3,58,3,234,426,0,0,0,,,,,OPEN,,,,,,,,,1,1,0,,,,0,0,0,3,,,,0,6,0,0,0,0,,0,6,6,,,0,0,0,0" + "," * 21 + "http,,0,3,5,\n"
-_STATS = "stats,FRONTEND,,,1,1,58,2,230,9465,0,0,0,,,,,OPEN,,,,,,,,,1,2,0,,,,0,0,0,2,,,,0,5,0,0,0,0,,1,2,6,,,0,0,0,0" + "," * 21 + "http,,0,2,2,\n"
-HAPROXY = _CSV + _LAB + _STATS
 
 
 def test_nginx_tells_everything() -> None:
@@ -97,12 +57,12 @@ def test_apache_with_extended_status_tells_requests(page: str) -> None:
 def test_haproxy_s_frontends_are_summed_without_the_one_of_the_page() -> None:
     counts = {"status.active": 3, "status.accepts": 5, "status.handled": 3, "status.requests": 6, "status.limit": 58}
     assert parse_page(HAPROXY) == ("haproxy", counts, False)
-    twice = parse_page(HAPROXY + _LAB.replace("lab", "other") + _LAB.replace("FRONTEND", "BACKEND"))
+    twice = parse_page(HAPROXY + LAB.replace("lab", "other") + LAB.replace("FRONTEND", "BACKEND"))
     assert twice.values == {name: 2 * count for name, count in counts.items()}
 
 
 def test_a_lone_frontend_that_serves_the_page_too_counts_us() -> None:
-    page = parse_page(_CSV + _STATS)
+    page = parse_page(CSV + STATS)
     assert (page.values["status.active"], page.with_us) == (1, True)
 
 
@@ -118,7 +78,7 @@ def test_line_ends_make_no_difference(page: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "OK", HTML, NGINX + "and more", NGINX.replace("15012", "many"), NGINX[:40], PREFORK[:200], _CSV, _CSV + _LAB.replace("FRONTEND", "BACKEND")],
+    ["", "OK", HTML, NGINX + "and more", NGINX.replace("15012", "many"), NGINX[:40], PREFORK[:200], CSV, CSV + LAB.replace("FRONTEND", "BACKEND")],
 )
 def test_what_is_no_page_is_refused(text: str) -> None:
     with pytest.raises(NotStatusPage):
@@ -130,7 +90,7 @@ def test_what_is_no_page_is_refused(text: str) -> None:
     [
         NGINX.replace("15001", "9" * 400),
         NGINX.replace("31893", "9" * 21),
-        _CSV + "x" * 140_000,
+        CSV + "x" * 140_000,
         # In a pattern that gives back what it took, these two are tried in each of their splits: minutes.
         NGINX.replace(" \nserver", "\n" * 500_000 + "sever"),
         NGINX.replace("31893 \n", "3" * 500_000),
@@ -163,3 +123,10 @@ def test_a_broken_page_is_refused_or_read_but_never_a_traceback(page: str, at: i
 def test_an_excerpt_is_one_printable_line() -> None:
     assert excerpt("a\r\nb\x1b[31m") == '"a b?[31m"'
     assert excerpt("x" * 100, 10) == '"xxxxxxxxxx..."'
+
+
+def test_a_parser_cannot_give_what_is_no_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where this page does not tell it: an agent's session would drop it."""
+    monkeypatch.delitem(pages._METRIC, "limit")
+    with pytest.raises(KeyError, match="limit"):
+        parse_page(HAPROXY.replace(",58,", ",,"))

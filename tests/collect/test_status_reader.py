@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 from programs import DEADLINE_S
+from status_pages import NGINX
 
 from asyncli.collect.status import StatusReader
 from asyncli.errors import PeerError
 
-NGINX = (
-    "Active connections: 15001 \nserver accepts handled requests\n 15012 15011 31893 \nReading: 0 Writing: 1 Waiting: 15000 \n"
-)
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 
 Start = Callable[[Callable[[web.Request], Awaitable[web.StreamResponse]]], Awaitable[str]]
@@ -121,20 +119,20 @@ async def refusal(url: str, timeout_s: float = 2.0) -> str:
     return message
 
 
-async def test_a_page_of_html_is_shown_and_refused(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("status", "kind", "text", "said"),
+    [
+        (200, "text/html", HTML, 'answered text/html "<html> <head><title>Welcome to nginx!'),
+        (404, "text/plain", "gone", 'answered 404 Not Found "gone"'),
+    ],
+)
+async def test_what_is_no_status_page_is_shown(start: Start, status: int, kind: str, text: str, said: str) -> None:
     async def page(_: web.Request) -> web.Response:
-        return web.Response(text=HTML, content_type="text/html")
+        return web.Response(status=status, text=text, content_type=kind)
 
     message = await refusal(await start(page))
-    assert 'answered text/html "<html> <head><title>Welcome to nginx!' in message
-    assert "nginx's stub_status, Apache's server-status?auto or HAProxy's ;csv" in message
-
-
-async def test_a_missing_page_is_named_by_its_status(start: Start) -> None:
-    async def page(_: web.Request) -> web.Response:
-        return web.Response(status=404, text="gone")
-
-    assert 'answered 404 Not Found "gone"' in await refusal(await start(page))
+    assert said in message
+    assert ";csv" in message
 
 
 async def test_a_redirect_is_not_followed(start: Start) -> None:

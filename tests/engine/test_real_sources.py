@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import socket
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +15,7 @@ import pytest
 from asyncli.collect.listening import unheard
 from asyncli.engine import resolve
 from asyncli.engine.net import RealNet
-from asyncli.engine.resolve import lay_out
+from asyncli.engine.resolve import plan_spread
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Route, Spread
 from asyncli.errors import HostError
@@ -40,7 +37,7 @@ def network() -> Iterator[Network]:
 
 def laid_out(network: Network, connections: int, **plan: object) -> tuple[tuple[str, ...], Route | None]:
     with network.inside("client"):
-        found = lay_out(Plan(urls=(URL,), connections=connections, **plan), ports=1000, nofile=1024, cpus=1)  # type: ignore[arg-type]
+        found = plan_spread(Plan(urls=(URL,), connections=connections, **plan), ports=1000, nofile=1024, cpus=1)  # type: ignore[arg-type]
     return found.sources, found.route
 
 
@@ -64,7 +61,7 @@ def test_an_address_without_a_way_does_not_make_the_server_remote(network: Netwo
         both = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6 if ":" in other else socket.AF_INET, other)]
         monkeypatch.setattr(resolve, "_addresses", lambda host, port, both=both: both)
         with network.inside("client"):
-            found = lay_out(Plan(urls=(URL,), connections=2), ports=1000, nofile=1024, cpus=1)
+            found = plan_spread(Plan(urls=(URL,), connections=2), ports=1000, nofile=1024, cpus=1)
         assert (found.local, len(found.destinations)) == (local, 2)
 
 
@@ -75,9 +72,9 @@ def test_a_name_whose_loopback_is_listened_at_is_this_hosts(network: Network, mo
     with network.inside("client"):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         plan, listens = Plan(urls=(URL,), connections=2), lambda address, port: unheard([(address, port)]) is None
-        assert not lay_out(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
+        assert not plan_spread(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
         with socket.create_server(("127.0.0.1", 8080)):
-            assert lay_out(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
+            assert plan_spread(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
 
 
 def test_a_family_that_is_on_loopback_alone_is_no_absent_one(network: Network) -> None:
@@ -105,7 +102,7 @@ def test_of_a_name_only_the_addresses_with_a_way_are_tried(network: Network, mon
 
 
 def _destinations(url: str) -> tuple[Destination, ...]:
-    return lay_out(Plan(urls=(url,), connections=2), ports=1000, nofile=1024, cpus=1).destinations
+    return plan_spread(Plan(urls=(url,), connections=2), ports=1000, nofile=1024, cpus=1).destinations
 
 
 def test_an_address_that_is_a_network_by_itself_stands_for_its_interface(network: Network) -> None:
@@ -116,20 +113,11 @@ def test_an_address_that_is_a_network_by_itself_stands_for_its_interface(network
     assert laid_out(network, 900)[0] == ("10.77.0.9", "10.88.0.5")
 
 
-def test_a_soak_uses_them_in_turn(network: Network, tmp_path: Path) -> None:
-    for address in ("10.77.0.11/24", "10.77.0.12/24"):
-        network.add("client", address)
-    # Too few ports for one address, and few enough that a soak is quick.
-    with network.inside("client"):
-        Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20199", encoding="ascii")
-    with _counting(network) as seen:
-        with network.inside("client"):
-            soak = [sys.executable, "-m", "asyncli", "soak", "-c", "240", "-k", "365d", "--ramp", "20/10ms", "--hold", "1s", "--baseline", "0.2s",
-                    "--residue", "0", "--out", "a.db", "--json", "a.json", "--quiet", URL]  # fmt: skip
-            done = subprocess.run(soak, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-        assert done.returncode == 0, done.stderr
-        assert seen == {"10.77.0.9": 80, "10.77.0.11": 80, "10.77.0.12": 80}
-    assert json.loads((tmp_path / "a.json").read_text())["environment"]["sources"] == 3
+def test_sources_are_used_in_turn(network: Network) -> None:
+    sources = ("10.77.0.9", "10.77.0.11", "10.77.0.12")
+    for address in sources[1:]:
+        network.add("client", f"{address}/24")
+    assert Counter(address for address, _ in _connected(network, 9, sources=sources)) == dict.fromkeys(sources, 3)
 
 
 def test_the_preflight_refuses_what_one_address_cannot_and_its_command_mends_it(network: Network, tmp_path: Path) -> None:
@@ -148,57 +136,29 @@ def test_the_preflight_refuses_what_one_address_cannot_and_its_command_mends_it(
     assert "more address" not in check()
 
 
-@contextlib.contextmanager
-def _counting(network: Network) -> Iterator[Counter[str]]:
-    """A server on the server's host that answers a connection's first HEAD alone, and counts connections by where they come from."""
-    seen: Counter[str] = Counter()
-    with network.inside("server"):
-        listener = socket.create_server(("10.77.0.8", 8080), backlog=512)
-    open_: list[socket.socket] = []
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, peer = listener.accept()
-                seen[peer[0]] += 1
-                open_.append(connection)
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(5)
-        for one in open_:
-            one.close()
-
-
-def _parities(network: Network, crowded: bool) -> set[int]:
+def _connected(network: Network, count: int, sources: tuple[str, ...] = (), crowded: bool = False) -> list[tuple[str, int]]:
+    """The local ends of so many connections."""
     with network.inside("server"):
         listener = socket.create_server(("10.77.0.8", 8080), backlog=64)
     with listener, network.inside("client"):
-        net = RealNet((Destination(socket.AF_INET, "10.77.0.8", 8080),), (), crowded)
-        handles = [net.connect(0, 0) for _ in range(32)]
+        net = RealNet((Destination(socket.AF_INET, "10.77.0.8", 8080),), sources, crowded)
+        handles = [net.connect(0, number) for number in range(count)]
         try:
-            ports = []
+            ends = []
             for handle in handles:
                 with socket.socket(fileno=os.dup(handle)) as one:
-                    ports.append(one.getsockname()[1])
+                    ends.append(one.getsockname())
         finally:
             for handle in handles:
                 net.close(handle, abort=True)
-    return {port % 2 for port in ports}
+    return ends
 
 
 @pytest.mark.skipif(tuple(map(int, os.uname().release.split(".")[:2])) < (6, 8), reason="before Linux 6.8 it helps nothing")
 def test_where_most_ports_will_be_used_every_one_is_looked_at_from_the_start(network: Network) -> None:
     # Else every second one first, and once those are used up each connect passes all of them.
-    assert len(_parities(network, crowded=False)) == 1
-    assert _parities(network, crowded=True) == {0, 1}
+    assert len({port % 2 for _, port in _connected(network, 32)}) == 1
+    assert {port % 2 for _, port in _connected(network, 32, crowded=True)} == {0, 1}
 
 
 @pytest.mark.parametrize(("connections", "crowded"), [(400, False), (401, True)])

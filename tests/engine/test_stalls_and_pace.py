@@ -107,17 +107,6 @@ def test_what_a_stall_missed_is_spread_and_counted_as_late() -> None:
     assert during.longest_turn_s == 0.0  # the driver of the real worker says how long it stood still
 
 
-def test_a_stall_upon_a_stall_is_spread_as_well() -> None:
-    net = Net(SimServer(connect_s=0.0))
-    table = started(net, connections=5_000, keepalive=10, batch=50)
-    drive(table, net, 41.0, stall=(38.5, 40.5))
-    during = drive(table, net, 60.0, stall=(41.0, 42.5))
-    assert max(Counter(int(at * 100) for at in net.beats if at >= 38.5).values()) < 6 * (5_000 / 3) / 100
-    # Some were put off twice, and count from the instant that they were due at first.
-    assert during.lateness_us.greatest == pytest.approx(3.5e6, rel=0.01)
-    assert (during.lost, during.held) == (0, 5_000)
-
-
 def test_a_worker_that_is_always_late_sends_all_the_same() -> None:
     net = Net(SimServer(connect_s=0.0))
     table = started(net, connections=200, keepalive=10, batch=50)
@@ -162,31 +151,6 @@ def test_all_that_is_lost_at_once_is_opened_again_no_faster_than_the_ramp_opened
     assert sum(again[:9]) == 4_000
 
 
-def test_each_worker_keeps_its_share_of_the_pace() -> None:
-    net = Net(SimServer(resets_all_at_s=30.0))
-    table = started(net, workers=4, worker=1, connections=4_000, keepalive=60, batch=5)
-    drive(table, net, 60.0)
-    assert max(per_second([at for at in net.connects if at >= 30.0], 30.0)) <= 135
-
-
-def test_a_server_that_accepts_nobody_is_asked_at_that_pace_as_well() -> None:
-    net = Net(SimServer(connect_s=100.0))
-    table = started(net, connections=3_000, keepalive=60, batch=5, connect_timeout=1)
-    total = drive(table, net, 120.0)
-    # 256 that wait at once, each for a second: of the 500 a second that would be allowed, half.
-    assert max(per_second(net.connects, 0.0)) <= 520
-    assert total.opened == 0
-    assert total.connecting <= 256
-
-
-def test_a_few_that_are_lost_now_and_then_wait_for_their_backoff_alone() -> None:
-    net = Net(SimServer(most_requests=3))
-    table = started(net, connections=50, keepalive=20, batch=1, interval="100ms")
-    total = drive(table, net, 600.0)
-    assert total.lost > 1_000
-    assert total.held > 45
-
-
 def test_a_worker_in_the_place_of_a_lost_one_opens_its_connections_again() -> None:
     """Lost at 30 s, when all of its batches were open, or at 3 s, when half of them were."""
     for at, again in ((30.0, 1_000), (3.0, 600)):
@@ -201,15 +165,6 @@ def test_a_worker_in_the_place_of_a_lost_one_opens_its_connections_again() -> No
         # A batch that was due before its time is none that was late.
         assert total.ramp_lateness_us.count == (1_000 - total.reopened) / 5
         assert total.ramped
-
-
-def test_without_reopen_a_worker_in_the_place_of_a_lost_one_opens_what_is_due_from_then_on() -> None:
-    net = Net(SimServer(connect_s=0.0), 3.0)
-    table = started(net, workers=2, worker=1, replaces=True, connections=2_000, keepalive=10, batch=5, interval="12.5ms", reopen=False)
-    total = drive(table, net, 20.0)
-    assert total.opened == total.held == pytest.approx(400, abs=10)
-    assert total.reopened == 0
-    assert total.ramped
 
 
 def test_a_run_that_is_resumed_opens_all_again() -> None:

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncli.core.heartbeat import sleep_s
+from asyncli.engine.connections import MOST_PENDING
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
-from asyncli.engine.table import MOST_PENDING, Table
+from asyncli.engine.table import Table
 from asyncli.plan import Layer, build_plan
 from asyncli.records import Tick
 
@@ -190,7 +191,7 @@ def test_the_schedule_does_not_depend_on_the_number_of_workers() -> None:
 
             def noted(handle: int, data: bytes, table: Table = table, net: SimNet = net, send: Any = send) -> int:
                 sent: int = send(handle, data)
-                seen.append((table._connection(table._row_of[handle]), round(net.now, 6)))
+                seen.append((table._connections._number(table._connections._row_of[handle]), round(net.now, 6)))
                 return sent
 
             net.send = noted  # type: ignore[method-assign]

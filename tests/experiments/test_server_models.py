@@ -134,7 +134,7 @@ def test_no_address_serves_so_many_connections_that_its_ports_run_out() -> None:
 def test_the_client_is_a_light_process() -> None:
     code = "import asyncli.experiments.bytes_client, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(HOME)}).stdout
-    assert set(loaded.split()) & {"asyncio", "numpy", "scipy", "click", "rich", "asyncli.bench", "asyncli.experiments.context"} == set()
+    assert set(loaded.split()) & {"asyncio", "numpy", "scipy", "click", "rich", "asyncli.app.bench", "asyncli.experiments.context"} == set()
 
 
 # ---- the clock -------------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from asyncli.experiments.usage import Usage, parse_fields, parse_segments, usage
 # of a sleep never.
 PROGRAM = """
 import os, time
+
+pytestmark = pytest.mark.measures
 out = os.open("/dev/null", os.O_WRONLY)
 os.write(1, b".")
 while os.read(0, 1):

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import h11
 from chance import ODD_BYTES, maybe, mutated, several
 
-from asyncli.core.http1 import MOST_HEAD_BYTES, ProtocolError, Response, Scanner
-from asyncli.core.replies import Garbled, Replies, State
+from asyncli.protocols.http1 import MOST_HEAD_BYTES, Scanner
+from asyncli.protocols.interface import Event, ProtocolError
+from asyncli.protocols.replies import Garbled, Replies, State
 
 
 class Case(NamedTuple):
@@ -97,7 +98,7 @@ def check(case: Case) -> str:
         counted = replied(case.method, pieces(data, case.cuts))
         assert counted == one_by_one, f"a train is counted {counted}, one by one {one_by_one}"
     found = whole[0]
-    if isinstance(found, Response):
+    if isinstance(found, Event):
         return "accepted" if whole[1] is not None else "accepted at the stream's end"
     return found
 
@@ -108,7 +109,7 @@ def pieces(data: bytes, cuts: tuple[int, ...]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(edges) if a < b]
 
 
-def scanned(method: str, parts: list[bytes]) -> tuple[Response | str, int | None]:
+def scanned(method: str, parts: list[bytes]) -> tuple[Event | str, int | None]:
     """What the scanner makes of it, and how many bytes it used (None: the stream's end was the end)."""
     scanner, fed = Scanner(method), 0
     try:
@@ -124,7 +125,7 @@ def scanned(method: str, parts: list[bytes]) -> tuple[Response | str, int | None
     return scanner.end() or "cut", None
 
 
-def oracle(method: str, data: bytes) -> Response | str | None:
+def oracle(method: str, data: bytes) -> Event | str | None:
     """What h11 makes of it, in our terms; None where it says nothing.
 
     It holds a trailer to what a head may say of the body's length. In a trailer that means nothing: a recipient may ignore the
@@ -155,7 +156,7 @@ def oracle(method: str, data: bytes) -> Response | str | None:
             elif isinstance(event, h11.Data):
                 size += len(event.data)
             elif isinstance(event, h11.EndOfMessage):
-                return Response(status, alive and not ended, size)
+                return Event(status, alive and not ended, size)
     except h11.RemoteProtocolError as error:
         if status and ("Transfer-Encoding" in str(error) or "Content-Length" in str(error)):
             return None
@@ -163,12 +164,12 @@ def oracle(method: str, data: bytes) -> Response | str | None:
         return "cut" if ended else "refused"
 
 
-_Told = tuple[list[Response], str]
+_Told = tuple[list[Event], str]
 
 
 def train(method: str, data: bytes) -> _Told:
     """Answers in a row, by one scanner each; and how it ended."""
-    found: list[Response] = []
+    found: list[Event] = []
     while data:
         scanner = Scanner(method)
         try:
@@ -186,8 +187,8 @@ def train(method: str, data: bytes) -> _Told:
 
 
 def replied(method: str, parts: list[bytes]) -> _Told:
-    """The same, by runs of copies (core/replies.py)."""
-    replies, found = Replies(method, 65_536), []
+    """The same, by runs of copies (protocols/replies.py)."""
+    replies, found = Replies(lambda: Scanner(method), 65_536), []
     state: State = None
     for part in parts:
         runs, state, over = replies.take(state, part)

@@ -24,8 +24,9 @@ from asyncli.core.histogram import Histogram
 from asyncli.errors import StoreError
 from asyncli.plan import Plan, plan_document
 from asyncli.records import HISTOGRAMS, Asked, Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.run import Run
 from asyncli.store.follow import Follower
-from asyncli.store.reader import Run, read_run
+from asyncli.store.reader import read_run
 from asyncli.store.resume import read_interrupted
 from asyncli.store.run_index import read_index_entry
 from asyncli.store.writer import RunWriter

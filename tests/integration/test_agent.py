@@ -20,8 +20,9 @@ from programs import SHORT, Program, codes, report, run, told
 from programs import held as connections
 from provoked import Nginx, an_nginx
 
-from asyncli.analysis.series import series
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.samples import series
+from asyncli.store.reader import read_run
 from asyncli.units import format_clock
 
 pytestmark = [pytest.mark.nginx, pytest.mark.namespaces]

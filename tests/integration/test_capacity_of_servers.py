@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from programs import DEADLINE_S, Program, report
 
-from asyncli import capacity
+from asyncli.analysis.bottleneck import RELOADED, TIMERS
 from asyncli.analysis.capacity import Bracket, Search
-from asyncli.analysis.gaveway import RELOADED, TIMERS
-from asyncli.capacity import CapacitySearch
+from asyncli.app import rest
+from asyncli.app.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
 from asyncli.errors import HostError, PreflightError
 from asyncli.experiments.confined import MemoryGroup
@@ -88,7 +88,7 @@ def test_the_slots_of_an_nginx_are_found_to_the_resolution(tmp_path: Path, start
 
 
 async def test_a_server_that_is_killed_for_memory_and_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "REST_S", 0.5)
+    monkeypatch.setattr(rest, "REST_S", 0.5)
     async with contextlib.AsyncExitStack() as stack:
         try:
             group = await stack.enter_async_context(MemoryGroup(40 << 20))

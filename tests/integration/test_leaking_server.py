@@ -129,7 +129,7 @@ def _judge(path: Path, said: str) -> tuple[Drift, list[Finding], int]:
     # What the server grew by in the hold is between two levels too.
     assert (summary.cost.server_user is None) == (path.stem != "0"), answer(summary)
     assert ("grows by" in answer(summary)) == (path.stem != "0")
-    found, findings = drifts(run.plan, run.phases, run.ticks, run.samples, run.environment)
+    found, findings = drifts(run)
     answered = sum(tick.answered for t_s, tick in run.ticks if run.phases[2].start_s < t_s <= run.phases[3].start_s)
     return found["server_user"], [one for one in findings if "the server's" in one.evidence], answered
 

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from programs import DEADLINE_S
 
-from asyncli import bench, session
-from asyncli.bench import Bench
+from asyncli.app import bench, incoming
+from asyncli.app.bench import Bench
+from asyncli.app.recorder import NoObserver
+from asyncli.app.soak import Soak
 from asyncli.benchplan import build_bench_plan
 from asyncli.collect.collector import Collector
 from asyncli.engine import generator
 from asyncli.plan import Layer, build_plan
+from asyncli.records import Tick
 from asyncli.report.summary import summarise
-from asyncli.session import Soak
 from asyncli.store.reader import read_run
 
 
@@ -35,10 +37,10 @@ async def test_a_task_that_fails_ends_the_run_as_invalid(broken: str, tmp_path: 
     async def run(self: Collector) -> None:
         raise RuntimeError("broken on purpose")
 
-    def hear(self: Soak, message: Any) -> None:
+    def hear(self: Any, message: Any) -> None:
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr(*((Collector, "run", run) if broken == "collector" else (Soak, "_hear", hear)))
+    monkeypatch.setattr(*((Collector, "run", run) if broken == "collector" else (incoming.Incoming, "hear", hear)))
     server = await asyncio.start_server(_answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     values = {"urls": [url], "connections": 50, "keepalive": 2, "hold": "1h", "baseline": 0, "residue": 0}
@@ -53,17 +55,22 @@ async def test_a_task_that_fails_ends_the_run_as_invalid(broken: str, tmp_path: 
 
 
 async def test_a_host_that_stands_still_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_SILENT_TURNS", 6)
+    monkeypatch.setattr(incoming, "_SILENT_TURNS", 6)
     monkeypatch.setattr(generator, "_CLOSE_S", 0.5)
     server = await asyncio.start_server(_answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     values = {"urls": [url], "connections": 50, "keepalive": 2, "hold": "1h", "baseline": 0, "residue": 0}
-    soak = Soak(build_plan([Layer("--{key}", values)]), tmp_path / "run.db")
+    all_held = asyncio.Event()
+
+    class Looks(NoObserver):
+        def tick(self, t_s: float, tick: Tick) -> None:
+            if tick.held == 50:
+                all_held.set()
+
+    soak = Soak(build_plan([Layer("--{key}", values)]), tmp_path / "run.db", observer=Looks())
     running = asyncio.create_task(soak.run())
     async with asyncio.timeout(DEADLINE_S):
-        while soak._opened < 50:
-            await asyncio.sleep(0.05)
-        assert soak._generator is not None
+        await all_held.wait()
         pids = list(soak._generator.pids)
         os.kill(pids[0], signal.SIGSTOP)
         summary = summarise(read_run(await running))

@@ -17,7 +17,8 @@ import pytest
 from programs import Program, codes, recorded, report, run, until
 
 from asyncli.lab.nginx import LabNginx
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.store.reader import read_run
 
 pytestmark = pytest.mark.nginx
 MANY = 300

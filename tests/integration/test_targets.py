@@ -19,11 +19,14 @@ from fault_table import require_said
 from programs import SHORT, Program, codes, report, run, serving
 
 import asyncli
+from asyncli.app.incoming import Incoming
+from asyncli.app.progress import Progress
+from asyncli.app.recorder import NoObserver, Recorder
 from asyncli.engine import resolve
+from asyncli.engine.shard import Ticked
 from asyncli.engine.spread import Destination
 from asyncli.lab.builtin import LabBuiltin
 from asyncli.records import Tick
-from asyncli.session import Soak
 from asyncli.store.reader import read_run
 
 
@@ -85,15 +88,18 @@ def test_a_slow_ramp_to_a_target_that_refuses_is_given_up_at_its_first_refusals(
     assert summary["connections"]["failed"] < 50
 
 
-async def test_nobody_is_home_only_where_each_address_was_tried(tmp_path: Path) -> None:
+def test_nothing_connected_is_told_only_where_each_address_was_tried(tmp_path: Path) -> None:
     plan = asyncli.Plan(urls=("http://127.0.0.1:1/", "http://127.0.0.1:2/"), connections=1000, batch=1, interval_s=2.0)
-    soak = Soak(plan, tmp_path / "run.db")
-    soak._destinations = tuple(Destination(socket.AF_INET, "127.0.0.1", 1 + place, place) for place in (0, 1))
-    soak._refused = soak._failures = 4
+    progress = Progress(plan, tmp_path / "run.db")
+    two = tuple(Destination(socket.AF_INET, "127.0.0.1", 1 + place, place) for place in (0, 1))
+    incoming = Incoming(
+        progress, Recorder(NoObserver(), progress), two, resume="", on_told=lambda: None, on_sample=lambda _: None
+    )
+    incoming.hear(Ticked(Tick(failures={"refused": 4})))
     # The first gave all of them: the second is tried after 2 s, and may take its time.
     for second, connecting, nobody in ((1, 0, False), (2, 1, False), (2, 0, True)):
-        soak._last = Tick(second=second, connecting=connecting)
-        assert soak._nobody_home() is nobody
+        incoming.hear(Ticked(Tick(second=second, connecting=connecting)))
+        assert incoming.nothing_connected is nobody
 
 
 def test_nothing_listens_is_said_at_once_and_nothing_is_sent(tmp_path: Path) -> None:

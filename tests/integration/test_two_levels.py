@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from programs import codes, report, run
+
+pytestmark = pytest.mark.measures
 
 SERVER = textwrap.dedent(
     """

@@ -9,7 +9,7 @@ from synthetic_run import a_run
 
 from asyncli.core.histogram import Histogram
 from asyncli.records import Check, Deaths, Finding, Phase, Sample, Tick
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 HOSTILE = "</svg><script>alert('x')</script> \"$\\frac{1}{0}$\" & <!-- --> http://evil.example/ var(--ink) #0068a5 0.123456"
 

@@ -27,7 +27,7 @@ from asyncli.report.charts import NARROW, PALETTE, WIDE, NothingToDraw, Style, s
 from asyncli.report.pictures import Picture, pictures
 from asyncli.report.summary import summarise
 from asyncli.report.svg import file_png, file_svg, inline_svg
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 
 def pictures_of(run: Run) -> list[Picture]:

@@ -21,7 +21,7 @@ from asyncli.records import Deaths
 from asyncli.report.charts import NARROW, WIDE, NothingToDraw
 from asyncli.report.comparison import amounts, headline, print_comparison, sentence, to_json, words
 from asyncli.report.comparison_page import forest, page
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 
 def compared(*runs: Run, paths: tuple[str, ...] = ("a.db", "b.db", "c.db")) -> Comparison:

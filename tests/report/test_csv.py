@@ -14,7 +14,7 @@ from asyncli.records import Finding
 from asyncli.report.analyses import analyse
 from asyncli.report.csvout import COLUMNS, meaning, tables, to_csv
 from asyncli.report.summary import summarise
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 NAMES = ["ticks", "samples", "deaths", "phases", "findings", "cost", "columns"]
 

@@ -18,7 +18,7 @@ from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.report.live import JsonView, LiveFold, LiveState, LiveView, NullView, PlainView, plain_line, screen
 from asyncli.report.livehtml import Look
 from asyncli.report.livestate import Told
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 
 def events(run: Run) -> Iterator[tuple[float, str, Any]]:

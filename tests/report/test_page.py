@@ -18,7 +18,7 @@ from asyncli.report.analyses import analyse
 from asyncli.report.page import render
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.text import answer, room, why
-from asyncli.store.reader import Run
+from asyncli.run import Run
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 # In SVG any element may close itself.

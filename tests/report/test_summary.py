@@ -19,7 +19,8 @@ from asyncli.records import Deaths, Finding
 from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
 from asyncli.report.summary import exit_status, summarise
-from asyncli.store.reader import Run, read_run
+from asyncli.run import Run
+from asyncli.store.reader import read_run
 
 
 def document(run: Run) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from asyncli.records import Check, Deaths, Finding, Gap
 from asyncli.report.again import command_for_the_server
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.text import answer, one_line, print_report, room
-from asyncli.store.reader import Run
+from asyncli.run import Run
 from asyncli.units import format_bytes
 
 

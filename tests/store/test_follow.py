@@ -15,9 +15,10 @@ from asyncli.cli.watch import _take
 from asyncli.errors import StoreError
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.report.livestate import LiveFold, LiveState
+from asyncli.run import Run
 from asyncli.store import follow
 from asyncli.store.follow import Follower, News
-from asyncli.store.reader import Run, read_run
+from asyncli.store.reader import read_run
 from asyncli.store.writer import RunWriter
 
 

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.analysis.series import Series, instants, series, within
 from asyncli.analysis.totals import sum_of_counts
 from asyncli.core import histogram as histogram_module
 from asyncli.core.histogram import Histogram, summed
 from asyncli.errors import StoreError
 from asyncli.records import Deaths, Sample, Tick
-from asyncli.samples import Samples
+from asyncli.samples import Samples, Series, instants, series, within
 from asyncli.store.stored import StoredHistogram, open_tick
 
 

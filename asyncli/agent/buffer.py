@@ -1,0 +1,77 @@
+"""What the agent keeps for a session that comes back: the samples and findings of the last minutes. Pure; time is seconds."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from asyncli.agent.wire import KEEPS_S, MOST_ROWS, FindingRow, SampleRow
+from asyncli.findings import rewritten
+from asyncli.metrics import PROBE
+from asyncli.records import Finding, Sample
+
+# Beside the ten minutes, whatever the clock does: one a second, and the borders of phases.
+_MOST_SAMPLES, _MOST_SAID = 2000, 200
+# A value that was not read again for so long is not the present (Prometheus itself forgets after as long).
+STALE_S = 300.0
+
+
+class SampleBuffer:
+    """The samples of the last ten minutes and the findings beside them, numbered from 1; and the last value of each metric."""
+
+    def __init__(self) -> None:
+        self._rows: deque[SampleRow] = deque(maxlen=_MOST_SAMPLES)
+        self._said: deque[FindingRow] = deque(maxlen=_MOST_SAID)
+        self._standing: dict[str, Finding] = {}
+        self._latest: dict[str, tuple[float, float]] = {}
+        self.newest = 0
+
+    @property
+    def first(self) -> int:
+        """The oldest sample that is kept; the next one where none is."""
+        return self._rows[0].n if self._rows else self.newest + 1
+
+    def sample(self, sample: Sample) -> None:
+        """Keep one. What names a soak's session is the agent's own process here, and there is no generator."""
+        values = {}
+        for name, value in sample.values.items():
+            # JSON has finite numbers alone.
+            if math.isfinite(value) and not name.startswith(("generator.", f"{PROBE}generator")):
+                values[name.replace("session", "agent", 1) if name.startswith(("session.", f"{PROBE}session")) else name] = value
+        self.newest += 1
+        self._rows.append(SampleRow(self.newest, sample.t_s, values))
+        self._latest.update((name, (sample.t_s, value)) for name, value in values.items())
+        while self._rows[0].t_s < sample.t_s - KEEPS_S:
+            self._rows.popleft()
+
+    def finding(self, t_s: float, finding: Finding) -> None:
+        """Keep one; what holds on is told to whoever comes, until it is over."""
+        finding = rewritten(finding, _of_the_agent)
+        self._said.append(FindingRow(self.newest, t_s, finding))
+        what, _, end = finding.code.rpartition("_")
+        if end == "back":
+            for over in ("lost", "ended"):
+                self._standing.pop(f"{what}_{over}", None)
+        elif finding.code != "server_restarted":
+            self._standing[finding.code] = finding
+
+    def after(self, n: int) -> tuple[list[SampleRow], list[FindingRow]]:
+        """What came after sample ``n``, as much as one answer holds; a finding comes with the sample that follows it."""
+        rows = [row for row in self._rows if row.n > n][:MOST_ROWS]
+        last = rows[-1].n if rows else n
+        return rows, [said for said in self._said if n <= said.n < last]
+
+    @property
+    def standing(self) -> list[Finding]:
+        return list(self._standing.values())
+
+    def latest(self, now_s: float, within_s: float = STALE_S) -> dict[str, float]:
+        """The last value of each metric that is not older than that, and whose page or processes are not known to be gone."""
+        gone = tuple(f"{code.rpartition('_')[0]}." for code in self._standing if code.endswith(("_lost", "_ended")))
+        there = ((name, value) for name, (t_s, value) in self._latest.items() if t_s >= now_s - within_s)
+        return {name: value for name, value in there if not name.startswith(gone)}
+
+
+def _of_the_agent(_: str, value: object) -> object:
+    """What is a session's elsewhere is the agent's own here."""
+    return f"agent{value[7:]}" if isinstance(value, str) and (value == "session" or value.startswith("session_")) else value

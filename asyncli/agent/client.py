@@ -1,0 +1,198 @@
+"""The client of an agent: one question at a time, held to the types of wire.py, in bounded time and size."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from asyncli import __version__
+from asyncli.agent.wire import (
+    LEASE_HEADER,
+    LEASE_S,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    Batch,
+    Granted,
+    Hello,
+    Instants,
+    Refusal,
+    Version,
+    Wish,
+    read_token,
+)  # fmt: skip
+from asyncli.certificates import trusting
+from asyncli.collect.clock_offset import ClockOffset, Exchange
+from asyncli.collect.http import KeptConnection, reason
+from asyncli.errors import HeldError, PeerError
+from asyncli.plan import Plan
+from asyncli.secret_variables import TOKEN_VARIABLE
+from asyncli.text import plain
+
+if TYPE_CHECKING:
+    import aiohttp
+
+# An ordinary answer comes in milliseconds; a configuration is parsed and a program asked for the first hello.
+_ANSWER_S, _HELLO_S = 2.5, 10.0
+#: A sample of everything: twice the collector's wait at a border of phases, and the way.
+BORDER_S = 7.0
+# Round trips that the clock is first measured by: the least counts.
+_ROUND_TRIPS = 8
+_NO_AGENT = "see that --agent names an asyncli agent"
+T = TypeVar("T")
+
+
+class AgentError(PeerError):
+    """The agent cannot be had. ``lost``: it may come back; else it refused."""
+
+    lost = False
+
+
+class LostError(AgentError):
+    """It did not answer."""
+
+    lost = True
+
+
+class AgentHeldError(AgentError, HeldError):
+    """Another session holds it, or we hold it no more."""
+
+
+class AgentClient:
+    """The agent that ``plan`` names. For one event loop; close it.
+
+    Every method raises :class:`AgentError`, in one line, and the constructor :class:`~asyncli.errors.HostError` for a token or an
+    authority that cannot be read.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        assert plan.agent is not None
+        self.url = plan.agent
+        self.clock = ClockOffset()
+        self._token = read_token(plan.agent_token_file, "--agent-token-file")
+        self._named = plan.agent_token_file or TOKEN_VARIABLE
+        self._tls = trusting("--agent-ca", plan.agent_ca) if self.url.startswith("https:") else None
+        self._lease = ""
+        headers = {"User-Agent": f"asyncli/{__version__}", "Accept": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        self._connection = KeptConnection(headers, self._tls)
+
+    @property
+    def in_the_clear(self) -> bool:
+        """A token crosses a network unencrypted."""
+        host = urlsplit(self.url).hostname or ""
+        return self._token is not None and self._tls is None and host not in ("localhost", "::1") and not host.startswith("127.")
+
+    async def hello(self, *, measure: bool = True) -> Hello:
+        """Who it is; ``measure``: and the clock by several round trips."""
+        body = await self._ask("GET", "/v1/hello", within_s=_HELLO_S)
+        hello = self._read(body, Hello)
+        for _ in range(_ROUND_TRIPS if measure else 0):
+            asked_s = time.monotonic()
+            again = self._read(await self._ask("GET", "/v1/hello"), Hello)
+            self._heard(asked_s, again.clock)
+        return hello
+
+    async def take(self, holder: str) -> Granted:
+        """Hold it; raises where another session does, and says who."""
+        granted = self._read(await self._ask("POST", "/v1/lease", body=msgspec.json.encode(Wish(holder[:200]))), Granted)
+        self._lease = granted.lease
+        return granted
+
+    async def leave(self) -> None:
+        """Let others have it."""
+        await self._ask("DELETE", "/v1/lease")
+
+    async def samples(self, after: int, now_within_s: float | None = None) -> Batch:
+        """What came after that sample; with ``now_within_s``, after one more of everything, which is waited for so long."""
+        asked_s = time.monotonic()
+        if now_within_s is None:
+            body = await self._ask("GET", f"/v1/samples?after={after}")
+        else:
+            body = await self._ask("POST", f"/v1/sample?after={after}", within_s=now_within_s)
+        batch = self._read(body, Batch)
+        self._heard(asked_s, batch.clock)
+        return batch
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def _heard(self, asked_s: float, clock: Instants) -> None:
+        self.clock.heard(Exchange(asked_s, clock.heard_s, clock.said_s, time.monotonic()))
+
+    async def _ask(self, method: str, path: str, *, body: bytes | None = None, within_s: float = _ANSWER_S) -> bytes:
+        import aiohttp
+
+        headers = {PROTOCOL_HEADER: str(PROTOCOL)} | ({LEASE_HEADER: self._lease} if self._lease else {})
+        try:
+            answer = await self._connection.ask(method, self.url + path, within_s=within_s, headers=headers, body=body)
+        except TimeoutError:
+            raise self._lost(f"no answer in {within_s:g} s") from None
+        except aiohttp.ClientSSLError as error:
+            raise self._untrusted(error) from None
+        except aiohttp.ServerDisconnectedError:
+            hint = "" if self._tls else "; does it speak TLS? then write https://"
+            raise self._lost(f"it closed the connection{hint}") from None
+        except aiohttp.ClientOSError as error:
+            raise self._lost(reason(error) if error.errno else "it closed the connection") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._error(f"answers no HTTP ({type(error).__name__})", _NO_AGENT) from None
+        if not answer.whole:
+            raise self._error("answers more than an agent does", _NO_AGENT)
+        if answer.status not in (200, 204):
+            raise self._refused(answer.status, answer.body)
+        return answer.body
+
+    def _read(self, body: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.convert(plain(msgspec.json.decode(body)), kind)
+        except (msgspec.DecodeError, RecursionError) as error:
+            try:
+                said = msgspec.json.decode(body, type=Version)
+            except (msgspec.DecodeError, RecursionError):
+                said = None
+            if said is not None and said.protocol != PROTOCOL:
+                raise self._version(said) from None
+            raise self._error(f"answers no {kind.__name__} ({str(error)[:120]})", _NO_AGENT) from None
+
+    def _refused(self, status: int, body: bytes) -> AgentError:
+        try:
+            why = msgspec.convert(plain(msgspec.json.decode(body)), Refusal).error[:300]
+        except (msgspec.DecodeError, RecursionError):
+            return self._error(f"answers {status}", _NO_AGENT)
+        if status == 401 and self._token is None:
+            return self._error(
+                "asks for a token", f"name the file that holds it with --agent-token-file, or set {TOKEN_VARIABLE}"
+            )
+        if status == 401:
+            return self._error(f"refuses the token of {self._named}", "give the one that the agent was started with")
+        if status == 409:
+            return AgentHeldError(f"agent {self.url}: {why}; end that session, or wait {LEASE_S:.0f} s after it is gone")
+        if status == 426:
+            return self._error(f"refuses asyncli {__version__}: {why}", "install the same asyncli on both hosts")
+        if status in (408, 429):
+            return LostError(f"agent {self.url}: {why}; it answers again in a moment")
+        return self._error(f"refuses: {why}", "see its log")
+
+    def _version(self, said: Version) -> AgentError:
+        what = f"is asyncli {said.asyncli[:40]!r} and speaks protocol {said.protocol}, and this is {__version__} with {PROTOCOL}"
+        return self._error(what, "install the same asyncli on both hosts")
+
+    def _untrusted(self, error: aiohttp.ClientSSLError) -> AgentError:
+        cause = getattr(error, "certificate_error", None) or error.__cause__ or error
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            why = cause.verify_message or str(cause)
+            mend = "renew it" if "expired" in why else "name its authority with --agent-ca, and the host as the certificate does"
+            return self._error(f"its certificate is not to be trusted ({why})", mend)
+        why = str(getattr(cause, "reason", None) or "no TLS").lower().replace("_", " ")
+        return self._error(f"TLS fails ({why})", "write http:// if it was started without --tls-cert")
+
+    def _error(self, what: str, mend: str) -> AgentError:
+        return AgentError(f"agent {self.url}: {what}; {mend}")
+
+    def _lost(self, why: str) -> LostError:
+        return LostError(f"agent {self.url}: {why}; see that 'asyncli agent' runs there, and that the way to it is open")

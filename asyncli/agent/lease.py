@@ -1,0 +1,50 @@
+"""Who holds the agent: one session at a time, by a token that expires when it is not renewed. Pure; time is seconds."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+
+from asyncli.agent.wire import LEASE_S
+
+
+class Lease:
+    """``draw`` makes tokens that nobody guesses."""
+
+    def __init__(self, draw: Callable[[], str]) -> None:
+        self._draw = draw
+        self._token, self._until_s = "", float("-inf")
+        #: Who holds it, in words.
+        self.holder = ""
+
+    def take(self, holder: str, now_s: float) -> str | None:
+        """The token by which ``holder`` has it from now on; None while another has."""
+        if self._token and now_s < self._until_s:
+            return None
+        self._token, self.holder, self._until_s = self._draw(), holder, now_s + LEASE_S
+        return self._token
+
+    def renew(self, token: str, now_s: float) -> bool:
+        """Whether ``token`` is the holder's, who then has it for as long again; also late, while nobody else has asked."""
+        if not self.known(token):
+            return False
+        self._until_s = now_s + LEASE_S
+        return True
+
+    def known(self, token: str) -> bool:
+        """Whether ``token`` is the holder's, or was the last one's."""
+        return bool(self._token) and same(token, self._token)
+
+    def leave(self, token: str) -> bool:
+        if not self.known(token):
+            return False
+        self._token = self.holder = ""
+        return True
+
+    def held(self, now_s: float) -> bool:
+        return bool(self._token) and now_s < self._until_s
+
+
+def same(given: str, expected: str) -> bool:
+    """Whether two secrets are equal, in a time that does not tell how much of them is."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))

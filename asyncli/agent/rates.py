@@ -1,0 +1,41 @@
+"""How often who may ask, and how often a log says who was refused. Pure; time is seconds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+_ADDRESSES = 256
+# Lines about refusals: so many at once, then one in so many seconds.
+_LINES, _LINE_EVERY_S = 10.0, 5.0
+
+
+class Rates:
+    """A bucket of ``burst`` requests for each address, filled with ``per_s``; for the last addresses seen."""
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allow(self, address: str, now_s: float) -> bool:
+        left, then_s = self._buckets.pop(address, (self._burst, now_s))
+        left = min(self._burst, left + self._per_s * max(0.0, now_s - then_s))
+        allowed = left >= 1.0
+        self._buckets[address] = (left - allowed, now_s)
+        if len(self._buckets) > _ADDRESSES:
+            self._buckets.popitem(last=False)
+        return allowed
+
+
+class Refusals:
+    """Lines about who was refused: not more than a log can bear, and none forgotten in number."""
+
+    def __init__(self) -> None:
+        self._rate, self._unsaid = Rates(1.0 / _LINE_EVERY_S, _LINES), 0
+
+    def line(self, address: str, why: str, now_s: float) -> str | None:
+        """The line to log, or None for now."""
+        if not self._rate.allow("", now_s):
+            self._unsaid += 1
+            return None
+        unsaid, self._unsaid = self._unsaid, 0
+        return f"refused {address}: {why}" + (f" (and {unsaid:,} more since the last line)" if unsaid else "")

@@ -1,0 +1,384 @@
+"""What gave way when a count was not held: the server, this host, or the network between. Pure.
+
+Each mechanism is asked in turn and says what it has evidence of; the first that has is the answer, the others stand beside it.
+What this host had none left of comes first, then the server's own limits where they are seen to be reached: they are reached
+whether asyncli was late or not. Then asyncli's lateness, since slowness and silence say nothing of a server beside it; then the
+way between, then by what connections were lost (:mod:`asyncli.analysis.losses`), and what was merely slow last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence, Set
+from functools import partial
+from typing import Literal
+
+import msgspec
+
+from asyncli.analysis.forecast import RESERVE
+from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.losses.likelihood import FEWEST
+from asyncli.analysis.saturation import is_saturated
+from asyncli.analysis.totals import Totals, errors
+from asyncli.findings import Words, bottleneck
+from asyncli.findings.forecast import gave_way
+from asyncli.metrics import (
+    GENERATOR_CPU_S,
+    GENERATOR_USS_BYTES,
+    HOST_AVAILABLE_BYTES,
+    HOST_CPU_BUSY_S,
+    KERNEL_SOCKET_BYTES,
+    SERVER_CPU_S,
+    SERVER_DESCRIPTORS,
+    SERVER_DESCRIPTORS_LIMIT,
+    SERVER_GROUP_BYTES,
+    SERVER_GROUP_KILLED,
+    SERVER_GROUP_LIMIT_BYTES,
+    SERVER_PSS_BYTES,
+    SERVER_THREADS,
+    STATUS_ACCEPTS,
+    STATUS_ACTIVE,
+    STATUS_BUSY,
+    STATUS_CONNECTS,
+    STATUS_HANDLED,
+    STATUS_IDLE,
+    STATUS_LIMIT,
+    TCP,
+)
+from asyncli.records import Finding
+from asyncli.run import Run, Ticks
+
+Side = Literal["server", "host", "network", "unknown"]
+
+# Above this a CPU has no slack, and what is due waits for its turn (as saturation.py has it).
+_BUSY = 0.90
+# CPU shares are of the last seconds before it gave way, or of as many as there are.
+_STRETCH_S, _SHORTEST_STRETCH_S = 10.0, 2.0
+# A group or a process is full from this share of its limit on: a reading comes once a second, and is too low by then.
+_FULL_GROUP, _FULL_DESCRIPTORS = 0.97, 0.95
+# The connections of those who read the page may be among a server's sessions.
+_POLLERS = 4.0
+# What is longer is no name that one would know the server by.
+_LONGEST_NAME = 32
+
+#: Diagnoses that speak of a time and not of a number: they may come however few connections there are.
+TIMERS = frozenset({
+    "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_off", "client_header_timeout", "idle_timeout",
+    "lifetime", "box_idle_timeout", "silent_drop", "not_http", "http_error",
+})  # fmt: skip
+#: What of this host passes: another program's load makes asyncli late.
+LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
+#: What somebody does to a server, however many it holds.
+RELOADED = frozenset({"reload", "server_restarted"})
+_OF_THE_WAY = frozenset({"path_cut", "silent_drop", "box_reset", "box_idle_timeout", "packets_lost"})
+_ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_ended", "reload"})
+_SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})
+_UNKNOWN = "unknown"
+# Limits of the server that were read, and reached.
+_LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
+# Findings that the server counts fewer than are open at our end (analysis/reconcile.py).
+_COUNTS_APART = frozenset({"parted_held", "parted_accepts", "reconcile_held", "reconcile_accepts"})
+_SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
+# How asyncli itself failed, by the findings of the run.
+_FAILED = ("worker_lost", "generator_failed", "generator_silent", "asyncli_failed", "drain_unfinished")
+
+
+class GaveWay(msgspec.Struct, frozen=True):
+    """One thing that gave way. ``certain``: limits, counts or processes bear it out; else it is a likelihood."""
+
+    side: Side
+    code: str
+    evidence: str
+    remedy: str
+    certain: bool = True
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A step's run and what was found in it. ``slow``: a limit on latency that was crossed, in words; "" for none.
+
+    ``saturation``: the findings of saturation.py.
+    """
+
+    run: Run
+    totals: Totals
+    diagnoses: Sequence[Diagnosis]
+    saturation: Sequence[Finding]
+    slow: str = ""
+
+    @property
+    def server(self) -> str:
+        """The server's name in sentences."""
+        name = self.run.place.server_label.partition("/")[0]
+        # asyncli's own server, of the lab.
+        return "the built-in server" if name == "asyncli" else name if 0 < len(name) <= _LONGEST_NAME else "the server"
+
+    def most(self, name: str) -> float:
+        return max(self.run.series(name).values, default=0.0)
+
+    def rise(self, name: str, *, to_end: bool = False) -> float:
+        """By how much a counter rose from the first connect to the hold's end, or to the end of all; 0 where it was not read."""
+        counter, start_s = self.run.series(name), self.run.first_connect_s
+        before, after = counter.last(until_s=start_s), counter.last(until_s=math.inf if to_end else self.run.stop_s + 1.0)
+        before = counter.first() if before is None else before
+        return max(0.0, after - before) if before is not None and after is not None else 0.0
+
+    def cores(self, name: str) -> float | None:
+        """Cores in use in the last seconds before the drain, by a counter of CPU seconds; None where too little was read."""
+        part = self.run.series(name).between(max(self.run.first_connect_s, self.run.stop_s - _STRETCH_S), self.run.stop_s + 0.5)
+        if len(part) < 2 or part.t_s[-1] - part.t_s[0] < _SHORTEST_STRETCH_S:
+            return None
+        return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
+
+    def failures(self, cause: str) -> int:
+        return self.totals.whole.failures.get(cause, 0)
+
+    def silent(self) -> int:
+        """Connections that were not answered, or not in time."""
+        deaths = self.totals.whole.deaths
+        return sum(deaths[cause].count for cause in _SILENT if cause in deaths) + self.failures("connect_timeout")
+
+    def overflowed(self) -> float:
+        """How often a listen queue of the server's host was full."""
+        return self.rise(f"{TCP}ListenOverflows") if self.run.sides.server else 0.0
+
+
+def memory_floor(total: float, available: float) -> float:
+    """Bytes that must stay available on this host for a step to go on: the forecast's reserve, and no more than half of what was
+    there before."""
+    return min(RESERVE * total, available / 2)
+
+
+def what_gave_way(seen: Seen) -> list[GaveWay]:
+    """What there is evidence of, the answer first; one of side "unknown" where there is of nothing."""
+    found: dict[str, GaveWay] = {}
+    for mechanism in _MECHANISMS:
+        for one in mechanism(seen):
+            found.setdefault(one.code, one)
+    if found:
+        return list(found.values())
+    whole, said = seen.totals.whole, [one.evidence for one in seen.diagnoses]
+    return [
+        _way(
+            "unknown", _UNKNOWN, bottleneck.unknown(said, seen.totals.held, seen.run.plan.connections, whole.lost), certain=False
+        )
+    ]
+
+
+def instead_of_forecast(seen: Seen) -> Finding | None:
+    """What gave way, and where, in a run that lost connections or could not hold all; None for one that gives a forecast.
+
+    What asyncli lost with processes of its own says nothing of the server. An error where a limit of the server was read and
+    reached: :func:`laid_to_limit`.
+    """
+    whole, asked = seen.totals.whole, seen.run.plan.connections
+    ours = whole.deaths.get("generator_lost")
+    lost, failed = whole.lost - (ours.count if ours is not None else 0), sum(whole.failures.values())
+    # What failed to connect and did so at a later attempt gave way to nothing.
+    if not lost and (not failed or seen.totals.held >= asked):
+        return None
+    served, first = served_most(seen.run.ticks), what_gave_way(seen)[0]
+    remedy = "see the findings on what was lost, or failed to open" if first.code == _UNKNOWN else first.remedy
+    limit = first.certain and first.side == "server" and first.code in _LIMITS
+    return gave_way(
+        lost, failed, seen.server, served if 0 < served < asked else None, asked,
+        first.side, first.code, first.certain, limit, first.evidence, remedy,
+    )  # fmt: skip
+
+
+def laid_to_limit(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -> list[Finding]:
+    """The ``findings``: where a limit was reached, those that only guess at a cause have its remedy."""
+    reached = next((one for one in findings if one.code == gave_way.code and one.severity == "error"), None)
+    if reached is None:
+        return list(findings)
+    known = {f"lost_{one.cause}" for one in diagnoses if one.certain}
+    guess = {f"lost_{one.cause}" for one in diagnoses} - known | _COUNTS_APART
+    return [msgspec.structs.replace(one, remedy=reached.remedy) if one.code in guess else one for one in findings]
+
+
+def _way(side: Side, code: str, words: Words, *, certain: bool = True) -> GaveWay:
+    return GaveWay(side, code, words.evidence, words.remedy, certain)
+
+
+def _diagnosed(side: Side, codes: Set[str], seen: Seen) -> Iterator[GaveWay]:
+    """What the diagnoses of these codes say."""
+    for one in seen.diagnoses:
+        if one.code in codes:
+            yield GaveWay(side, one.code, one.evidence, one.remedy, one.certain)
+
+
+# This host.
+
+
+def _both_busy(seen: Seen) -> Iterator[GaveWay]:
+    """All CPUs of a host that server and asyncli share, where that made either late."""
+    cpus, busy = seen.run.place.cpus, seen.cores(HOST_CPU_BUSY_S)
+    server, ours = seen.cores(SERVER_CPU_S), seen.cores(GENERATOR_CPU_S)
+    if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < _BUSY * cpus:
+        return
+    # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it.
+    beside = ours if server is None else busy - server
+    if is_saturated(seen.saturation) or ((seen.slow or seen.silent()) and beside >= (1.0 - _BUSY) * cpus):
+        yield _way("host", "both_busy", bottleneck.both_busy(seen.server, cpus, busy, ours, server))
+
+
+def _late(seen: Seen) -> Iterator[GaveWay]:
+    for one in seen.saturation:
+        if is_saturated([one]):
+            yield GaveWay("host", one.code.removeprefix("generator_saturated_"), one.evidence, one.remedy)
+    # Latency counts from the instant that a heartbeat was due: with half of it ours, it speaks of us.
+    late, whole = (one.quantile(0.99) or 0.0 for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us))
+    if seen.slow and 2 * late >= whole > 0:
+        yield _way("host", "beats", bottleneck.late_beats(seen.slow, late, whole))
+
+
+def _starved(seen: Seen) -> Iterator[GaveWay]:
+    for cause, what in (("no_descriptors", "descriptors"), ("no_ports", "local ports")):
+        if count := seen.failures(cause):
+            yield _way("host", what.replace(" ", "_"), bottleneck.starved(what, count))
+    for one in seen.run.findings:
+        if one.code in _FAILED:
+            yield GaveWay("host", one.code, one.evidence, one.remedy)
+
+
+def _host_memory(seen: Seen) -> Iterator[GaveWay]:
+    """A host that had less memory left than must stay: the server's elsewhere, or asyncli's own."""
+    # Of what took how much, what was sampled is of the server's host, where that is another one.
+    run, far = seen.run, seen.run.sides.far
+    took = {seen.server: seen.rise(SERVER_PSS_BYTES), "the kernel's sockets": seen.rise(KERNEL_SOCKET_BYTES)}
+    if far is not None:
+        yield from _short_of_memory(seen, "the server's host", far.memory_bytes, HOST_AVAILABLE_BYTES, took)
+    took = {**took, "asyncli": seen.rise(GENERATOR_USS_BYTES)} if far is None else {}
+    yield from _short_of_memory(seen, "this host", run.place.memory_bytes, run.of_ours(HOST_AVAILABLE_BYTES), took)
+
+
+def _short_of_memory(seen: Seen, who: str, total: float | None, available: str, took: dict[str, float]) -> Iterator[GaveWay]:
+    free, start_s = seen.run.series(available), seen.run.first_connect_s
+    before, least = free.last(until_s=start_s), min(free.between(start_s, math.inf).values, default=None)
+    if total is None or before is None or least is None or least >= memory_floor(total, before):
+        return
+    ours = who == "this host"
+    side: Side = "host" if ours else "server"
+    yield _way(side, "memory" if ours else "host_memory", bottleneck.host_memory(who, least, before, took, ours))
+
+
+# The server, by its own limits, counts and processes.
+
+
+def _server_memory(seen: Seen) -> Iterator[GaveWay]:
+    killed = seen.rise(SERVER_GROUP_KILLED, to_end=True)
+    limit, most = seen.run.series(SERVER_GROUP_LIMIT_BYTES).last(), seen.most(SERVER_GROUP_BYTES)
+    if limit is not None and (killed or most >= _FULL_GROUP * limit):
+        yield _way("server", "memory_limit", bottleneck.memory_limit(seen.server, limit, most, killed))
+
+
+def _slots(seen: Seen, *, certain: bool = True) -> Iterator[GaveWay]:
+    """What closes connections for want of room; and by its status page HAProxy's sessions, Apache's processes or threads."""
+    for one in seen.diagnoses:
+        if one.code == "idle_reuse" and one.certain is certain:
+            yield GaveWay("server", "slots", one.evidence, one.remedy, certain)
+    if not certain:
+        return
+    refused = seen.rise(STATUS_ACCEPTS) - seen.rise(STATUS_HANDLED)
+    if seen.run.series(STATUS_HANDLED).values and refused >= 1:
+        yield _way("server", "slots", bottleneck.not_handled(seen.server, refused))
+    limit, most = seen.run.series(STATUS_LIMIT).last(), seen.most(STATUS_ACTIVE)
+    if limit is not None and most >= _FULL_GROUP * limit - _POLLERS:
+        yield _way("server", "slots", bottleneck.sessions(seen.server, most, limit))
+    busy, idle = (seen.run.series(name).last(until_s=seen.run.stop_s) for name in (STATUS_BUSY, STATUS_IDLE))
+    if busy and idle == 0:
+        yield _way("server", "slots", bottleneck.busy_workers(seen.server, busy))
+
+
+def _server_descriptors(seen: Seen) -> Iterator[GaveWay]:
+    """A process that has none left: its accept() fails, and who connects waits in the listen queue."""
+    used, limit = seen.run.series(SERVER_DESCRIPTORS), seen.run.series(SERVER_DESCRIPTORS_LIMIT)
+    shares = [(a / b, a, b) for a, b in zip(used.values, limit.values, strict=False) if b]
+    share, most, of = max(shares, default=(0.0, 0.0, 0.0))
+    if share >= _FULL_DESCRIPTORS:
+        yield _way("server", "descriptors", bottleneck.descriptors(seen.server, most, of))
+
+
+def _server_ended(seen: Seen) -> Iterator[GaveWay]:
+    yield from _diagnosed("server", _ENDED, seen)
+    for one in seen.run.findings:
+        if one.code == "server_ended":
+            yield GaveWay("server", "server_ended", one.evidence, one.remedy)
+
+
+def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
+    """As many cores as the server has threads to use, where it was slow or silent."""
+    cpus, used = (seen.run.sides.far or seen.run.place).cpus, seen.cores(SERVER_CPU_S)
+    threads = seen.run.series(SERVER_THREADS).last()
+    if used is None or cpus is None or threads is None or not (seen.slow or seen.silent() or seen.overflowed()):
+        return
+    may_use = min(threads, cpus)
+    if used >= _BUSY * may_use:
+        yield _way("server", "cpu", bottleneck.server_cpu(seen.server, used, may_use, threads, seen.slow))
+
+
+def _listen_queue(seen: Seen) -> Iterator[GaveWay]:
+    if count := seen.overflowed():
+        yield _way("server", "listen_queue", bottleneck.listen_queue(seen.run.sides.host, count), certain=False)
+
+
+# By what connections were lost, refused or late for, without more.
+
+
+def _never_arrived(seen: Seen) -> Iterator[GaveWay]:
+    """Connects without an answer that the server never accepted, by its own count."""
+    timeouts, started = seen.failures("connect_timeout"), seen.totals.whole.started
+    accepted = seen.rise(STATUS_ACCEPTS) - seen.rise(STATUS_CONNECTS)
+    # A SYN that a full listen queue drops is sent again, and dropped again: then nothing was lost on the way.
+    dropped = 2 * seen.overflowed() >= max(1, seen.silent())
+    if seen.run.series(STATUS_ACCEPTS).values and not dropped and started - accepted >= max(FEWEST, timeouts / 2) and timeouts:
+        words = bottleneck.never_arrived(seen.server, timeouts, accepted, started, seen.run.place.local is True)
+        yield _way("network", "never_arrived", words, certain=seen.run.place.local is True)
+
+
+def _not_connected(seen: Seen) -> Iterator[GaveWay]:
+    sides_of: tuple[tuple[str, Side], ...] = (("refused", "server"), ("unreachable", "network"))
+    for cause, side in sides_of:
+        if count := seen.failures(cause):
+            yield _way(side, cause, bottleneck.not_connected(cause, count))
+
+
+def _errors(seen: Seen) -> Iterator[GaveWay]:
+    if bad := errors(seen.totals.whole, 500):
+        yield _way("server", "errors", bottleneck.errors(seen.server, bad))
+
+
+def _lost(seen: Seen) -> Iterator[GaveWay]:
+    known = _OF_THE_WAY | _ENDED | _SAY_NOTHING | {"idle_reuse", "generator_lost"}
+    yield from _diagnosed("host", {"generator_lost"}, seen)
+    yield from _diagnosed("server", {one.code for one in seen.diagnoses} - known, seen)
+    if count := seen.failures("connect_timeout"):
+        yield _way("unknown", "connect_timeout", bottleneck.not_connected("connect_timeout", count), certain=False)
+
+
+def _slow(seen: Seen) -> Iterator[GaveWay]:
+    if seen.slow:
+        words = bottleneck.slow(seen.server, seen.slow, seen.cores(SERVER_CPU_S))
+        yield _way("server" if seen.run.place.local is True else "unknown", "slow", words, certain=False)
+
+
+_MECHANISMS = (
+    _host_memory, _starved, _server_memory, _slots, _server_descriptors, _both_busy, _late, partial(_slots, certain=False),
+    _server_ended, _server_cpu, partial(_diagnosed, "network", _OF_THE_WAY), _never_arrived, _listen_queue, _not_connected,
+    _errors, _lost, _slow,
+)  # fmt: skip
+
+
+def served_most(ticks: Ticks) -> int:
+    """The most connections that were held at the end of any second; where some were not answered, that did not wait then.
+
+    One that waits in a listen queue is open at our end. How many waited when the drain began no tick says.
+    """
+    if any(cause in tick.deaths for _, tick in ticks for cause in _SILENT):
+        return max((max(0, tick.held - tick.awaiting) for _, tick in ticks), default=0)
+    return max((max(tick.held, tick.held_at_drain) for _, tick in ticks), default=0)
+
+
+def least_available(run: Run) -> float | None:
+    """The least memory (bytes) that was available on this host from the first connect on; None where it was not read."""
+    available = run.series(run.of_ours(HOST_AVAILABLE_BYTES))
+    return min(available.between(run.first_connect_s, run.stop_s).values, default=None)

@@ -1,0 +1,200 @@
+"""What ends many connections at one moment, or for want of room: told by when they died and by what the server's status page and
+processes say of that moment; the ages and idle times of the dead are then any.
+
+Sources: ngx_drain_connections (idle reuse), ngx_close_idle_connections (a worker that shuts down) and the shared counters of
+ngx_event_core_module (a worker that is killed never counts its connections down) of nginx 1.22.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+
+import msgspec
+
+from asyncli.analysis.losses.likelihood import DEVIATIONS, FEWEST, NEARLY_ALL, one_of
+from asyncli.analysis.losses.server_evidence import Evidence
+from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, pooled
+from asyncli.analysis.losses.timeouts import idle_mode
+from asyncli.findings import causes
+
+# A moment may lie on a second's border (ticks come once a second); and so many closes take time: an nginx that reloaded took 5 s
+# for 100,000.
+_BORDER_S, _CLOSES_PER_S = 1.5, 10_000
+# What dies so many seconds before and after is no part of it, and less than it.
+_AROUND_S = 10.0
+# With a sixteenth or less of its slots free an nginx worker closes idle connections to make room for a new one.
+_REUSE_ABOVE = 15 / 16
+# A worker needs some itself: listeners for clients and for the status page, the channel to its master, our status connection
+# (ngx_event_process_init, ngx_add_channel_event).
+_OWN_SLOTS = 4
+
+
+# -- room
+
+
+def idle_reuse(table: LossTable) -> None:
+    """nginx closes idle connections for new ones when the slots of a worker run out: more were asked for than nginx.conf has room
+    for, or than has the worker to which the kernel dealt most.
+    """
+    slots, asked_for = table.configured("worker_connections"), table.plan.connections
+    cells = _closed_as_others_opened(table)
+    if not slots or not cells:
+        return
+    first, last = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
+    workers = table.server.workers(math.inf)
+    share = max(*(cell.tick.held for cell in cells), table.server.most_active(first, last)) / workers
+    if share + DEVIATIONS * math.sqrt(share) < _REUSE_ABOVE * slots / workers:
+        return
+    certain = asked_for >= _REUSE_ABOVE * slots - _OWN_SLOTS * workers and left(cells) >= FEWEST
+    reason = Reason("idle_reuse", causes.idle_reuse(slots, asked_for, certain), certain)
+    # A heartbeat may cross with the close.
+    instants, dead = {cell.to_s for cell in cells}, left(cells)
+    table.claim(cells, reason)
+    table.claim([cell for cell in table.of("closed_awaiting", "reset") if cell.to_s in instants and cell.left <= dead], reason)
+
+
+def likely_reuse(table: LossTable) -> None:
+    """The same where the number of slots is not known: it never holds what was asked for, and closes as it accepts."""
+    cells = _closed_as_others_opened(table)
+    if left(cells) < max(FEWEST, NEARLY_ALL * left(table.of("closed_idle"))):
+        return
+    most, asked_for = max(tick.held for _, tick in table.ticks), table.plan.connections
+    meanwhile = table.between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
+    if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= left(cells):
+        table.claim(cells, Reason("idle_reuse", causes.likely_reuse(most, asked_for)))
+
+
+def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
+    """What was closed while idle in seconds with openings, where that is most of it. A close for room never takes half of what
+    was there at one moment.
+    """
+    cells = [
+        cell for cell in table.of("closed_idle") if cell.tick.opened and not 0 < table.server.held(cell.from_s) < 2 * cell.left
+    ]
+    return cells if 2 * left(cells) >= left(table.of("closed_idle")) else []
+
+
+# -- moments
+
+
+class Burst(msgspec.Struct):
+    """Many that died within seconds; ``held``: before, less those that something else ended meanwhile."""
+
+    cells: list[LossCell]
+    from_s: float
+    to_s: float
+    count: int
+    held: float
+
+    @property
+    def all_of_them(self) -> bool:
+        return self.count >= NEARLY_ALL * self.held
+
+    def of(self, cause: str) -> list[LossCell]:
+        return [cell for cell in self.cells if cell.cause == cause]
+
+
+def evident_bursts(table: LossTable) -> None:
+    """Moments of which the server's own counts or processes say what happened."""
+    _claim_bursts(table, only_certain=True)
+
+
+def likely_bursts(table: LossTable) -> None:
+    """Moments of which only the share of the dead says what may have happened."""
+    _claim_bursts(table, only_certain=False)
+
+
+def _claim_bursts(table: LossTable, *, only_certain: bool) -> None:
+    """Explain the bursts; those of one kind, a daily reload, with one reason: that of the largest."""
+    alike: dict[tuple[str, bool], list[tuple[Burst, Reason]]] = {}
+    for burst in _find(table):
+        reason = _what_happened(table, burst, table.server.about(burst.from_s, burst.to_s, burst.count))
+        # One idle time for nearly all says more than the moment: they were opened at one moment, too.
+        timed = reason.code == "box_reset" and idle_mode(table, pooled(burst.of("reset")).idle_s) is not None
+        if not timed and (reason.certain or not only_certain):
+            alike.setdefault((reason.code, reason.certain), []).append((burst, reason))
+    for moments in alike.values():
+        largest, reason = max(moments, key=lambda moment: moment[0].count)
+        instants = [burst.from_s for burst, _ in moments]
+        words = causes.at_moments(reason.words, instants, largest.to_s - largest.from_s, largest.count, largest.held)
+        for burst, _ in moments:
+            table.claim(burst.cells, msgspec.structs.replace(reason, words=words))
+
+
+def _find(table: LossTable) -> list[Burst]:
+    """The bursts among what is left, the first first: the seconds around one in which many died, with more dead than all those
+    near them.
+    """
+    by_second: dict[float, list[LossCell]] = {}
+    for cell in table.of(*ENDED):
+        by_second.setdefault(cell.to_s, []).append(cell)
+    instants, taken = sorted(by_second), set[float]()
+    dead = {t_s: left(cells) for t_s, cells in by_second.items()}
+
+    def near(peak: float, reach_s: float) -> list[float]:
+        return instants[bisect.bisect_left(instants, peak - reach_s) : bisect.bisect_right(instants, peak + reach_s)]
+
+    bursts = []
+    for peak in sorted((t_s for t_s in instants if dead[t_s] >= FEWEST), key=lambda t_s: -dead[t_s]):
+        if peak in taken:
+            continue
+        # As wide as what it holds takes to close.
+        reach_s, count = 0.0, 0
+        while reach_s < _BORDER_S + count / _CLOSES_PER_S:
+            reach_s = _BORDER_S + count / _CLOSES_PER_S
+            seconds = [t_s for t_s in near(peak, reach_s) if t_s not in taken]
+            count = sum(dead[t_s] for t_s in seconds)
+        if 2 * count <= sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S)):
+            continue
+        taken.update(seconds)
+        from_s, to_s = seconds[0] - 1.0, seconds[-1]
+        others = sum(tick.lost for _, tick in table.between(from_s, to_s)) - count
+        held = max(table.server.held(from_s), table.server.held(from_s - 1.0)) - others
+        bursts.append(Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held))
+    return sorted(bursts, key=lambda burst: burst.from_s)
+
+
+def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
+    """By what the server's side says of that moment, and then by the share of the dead."""
+    server, name, direct = table.server, table.server.called, table.server.direct
+    workers, all_of_them = server.workers(burst.from_s), burst.all_of_them
+    resets, idle, announced = (left(burst.of(cause)) for cause in ("reset", "closed_idle", "closed_announced"))
+    if found.gone:
+        return Reason("server_ended", causes.server_ended(name), certain=True)
+    if found.restarted:
+        return Reason("server_restarted", causes.server_restarted(name), certain=True)
+    # Still on its count, though gone from ours.
+    kept = min(found.excess or 0, burst.count)
+    if 2 * kept >= burst.count and not announced:
+        # The kernel ends what a killed process held by FIN, and by RST only where a request was not read yet.
+        if 2 * resets >= burst.count and asked(burst.of("reset")) < 0.5 and not found.ended:
+            return Reason("box_reset", causes.box_reset_all(name, kept), certain=True)
+        if found.ended != 0 and (not all_of_them or workers == 1):
+            return Reason("worker_crash", causes.worker_crash(name, kept, workers, direct), direct)
+    if all_of_them:
+        # The one worker of a server ends by a crash as well.
+        if found.ended and 1 < workers <= found.ended:
+            return Reason("reload", causes.reload_by_processes(name, found.ended), certain=True)
+        refused = _refused_after(table, burst)
+        if refused or found.silent_since:
+            return Reason("server_ended", causes.server_seems_ended(name, refused))
+        if 2 * idle >= burst.count or announced:
+            if found.reconnected and found.excess is not None:
+                return Reason("reload", causes.reload_by_counts(name, direct), direct)
+            opened = any(tick.opened for _, tick in table.between(burst.to_s, burst.to_s + _AROUND_S))
+            return Reason("reload", causes.likely_reload(name, server.is_nginx or opened))
+    # A child that ends may be a helper, or a worker that held little: it must have held about as many as died.
+    ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
+    if workers > 1 and (ended or (found.ended is None and one_of(workers, burst.count, burst.held))):
+        return Reason("worker_ended", causes.worker_ended(name, found.ended or 1, workers, ended), ended)
+    if 2 * resets >= burst.count and all_of_them:
+        return Reason("box_reset", causes.box_seems_reset())
+    return Reason("burst", causes.unknown_moment())
+
+
+def _refused_after(table: LossTable, burst: Burst) -> bool:
+    """Whether connects were refused in the seconds after it, and none succeeded."""
+    after = [tick for _, tick in table.between(burst.to_s - 1.0, burst.to_s + 3.0)]
+    refused = sum(tick.failures.get("refused", 0) for tick in after)
+    return refused >= FEWEST and sum(tick.opened for tick in after[1:]) == 0

@@ -1,0 +1,146 @@
+"""What stands out among the ages, idle times and request numbers of the dead, and what random moments would show too."""
+
+from __future__ import annotations
+
+import math
+
+from asyncli.core.histogram import Histogram, bounds
+
+# Five that agree do so by chance one time in 32: fewer are no evidence at the usual 5 % (sign test).
+FEWEST = 5
+#: Nearly all of some.
+NEARLY_ALL = 0.9
+# A worker's share by the kernel's hash is binomial: it lies this many deviations off the mean one time in 370.
+DEVIATIONS = 3.0
+# A timer is exact to itself and to whole seconds (s); a histogram, whose buckets are 1/64 of their value wide, and a busy server
+# spread it by a share of its value.
+_TIMER_S, _TIMER_SHARE = 1.0, 0.04
+# A mode has a fifth of all, or it is none; it has well more than lies beside it, or nearly all.
+_LEAST_SHARE, _TIMES_BESIDE, _MOST = 0.2, 2.0, 0.8
+# An idle time says something where it is this much more frequent than at random moments, and by no accident: tests/analysis looks
+# at random moments with sixty seeds.
+_LEAST_SURPRISE, _NO_ACCIDENT = 0.3, 1e-4
+# So many may have died of something else.
+_STRAYS = 0.02
+
+
+def within(histogram: Histogram, low: float, high: float) -> int:
+    """How many records lie in ``[low, high]``; a bucket that touches it counts whole (it is 1/64 of its value wide)."""
+    if not histogram.counts or histogram.greatest < low or histogram.least > high:
+        return 0
+    if low <= histogram.least and histogram.greatest <= high:
+        return histogram.count
+    return sum(count for key, count in histogram.counts.items() if _touches(histogram, key, low, high))
+
+
+def without(histogram: Histogram, low: float, high: float) -> Histogram:
+    """The histogram less what :func:`within` counts."""
+    kept = {key: count for key, count in histogram.counts.items() if not _touches(histogram, key, low, high)}
+    if not kept:
+        return Histogram()
+    least, greatest = bounds(min(kept))[0], bounds(max(kept))[1]
+    return Histogram(kept, max(least, histogram.least), min(greatest, histogram.greatest))
+
+
+def _touches(histogram: Histogram, key: int, low: float, high: float) -> bool:
+    first, last = bounds(key)
+    return max(first, histogram.least) <= high and min(last, histogram.greatest) >= low
+
+
+def mode(histogram: Histogram, width: float | None = None, least: float = _LEAST_SHARE) -> tuple[float, float] | None:
+    """The heaviest stretch as narrow as a timer leaves it (or ``width``); None where it does not stand out, or has less than the
+    share ``least``.
+    """
+    rows = [(*bounds(key), count) for key, count in histogram.items()]
+    best: tuple[float, float] | None = None
+    most = start = inside = 0
+    for low, high, count in rows:
+        inside += count
+        while low - rows[start][0] > (max(_TIMER_S, _TIMER_SHARE * rows[start][0]) if width is None else width):
+            inside -= rows[start][2]
+            start += 1
+        if inside > most:
+            most = inside
+            best = (float(max(rows[start][0], histogram.least)), float(min(high, histogram.greatest)))
+    if best is None or most < max(FEWEST, least * histogram.count):
+        return None
+    return best if stands_out(histogram, *best) else None
+
+
+def stands_out(histogram: Histogram, low: float, high: float) -> bool:
+    """Whether well more lie in this stretch than beside it, or nearly all."""
+    inside, width = within(histogram, low, high), high - low + 1
+    beside = within(histogram, low - width, low - 1) + within(histogram, high + 1, high + width)
+    return inside > 0 and (inside >= _MOST * histogram.count or inside >= _TIMES_BESIDE * beside + FEWEST)
+
+
+def timer_window(low_s: float, high_s: float) -> tuple[float, float]:
+    """The whole seconds in which the end by a timer of ``low_s`` to ``high_s`` is recorded.
+
+    The server counts from the start of its turn, so by our clock its timers end a little early; and late when it is busy.
+    """
+    return math.floor(low_s) - 1.0, math.ceil(high_s) + max(_TIMER_S, _TIMER_SHARE * high_s)
+
+
+def chance_idle(gap_s: float, low: float, high: float) -> float:
+    """The chance that a connection, looked at in a random moment, has been idle for ``[low, high]`` whole seconds.
+
+    Gaps are uniform in [1, gap], and a long one is met the more often: the density of x is P(gap > x) / mean gap.
+    """
+
+    def below(x: float) -> float:
+        x = min(max(x, 0.0), gap_s)
+        if x <= 1.0 or gap_s <= 1.0:
+            return x
+        return 1.0 + ((gap_s - 1.0) ** 2 - (gap_s - x) ** 2) / (2.0 * (gap_s - 1.0))
+
+    return (below(high + 1.0) - below(low)) / max(below(gap_s), 1e-9)
+
+
+def surprises(gap_s: float, idle_s: Histogram, low: float, high: float, *, configured: bool = False) -> bool:
+    """Whether idle times in ``[low, high]`` are more than random moments would show: by a clear margin, and by no accident,
+    unless the time was ``configured`` beforehand. 0 s never is: that is what a heartbeat leaves.
+    """
+    if high < 1 or not idle_s:
+        return False
+    low, high = max(0.0, low, float(idle_s.least)), min(high, float(idle_s.greatest))
+    share, chance = within(idle_s, low, high) / idle_s.count, chance_idle(gap_s, low, high)
+    return share - chance >= _LEAST_SURPRISE and (configured or accident(share, chance, idle_s.count) < _NO_ACCIDENT)
+
+
+def accident(share: float, chance: float, count: int) -> float:
+    """At most the probability that ``share`` or more of ``count`` fall where each falls by ``chance`` (Chernoff's bound)."""
+    if share <= chance:
+        return 1.0
+    if chance <= 0.0:
+        return 0.0
+    rest = (1 - share) * math.log((1 - share) / (1 - chance)) if share < 1 else 0.0
+    return math.exp(-count * (share * math.log(share / chance) + rest))
+
+
+def idle_edge(gap_s: float, idle_s: Histogram, waited_s: float = 0.0) -> float | None:
+    """The idle time (s) from which on connections die at their heartbeat, where shorter gaps would have killed some too.
+
+    Gaps are uniform in [1, gap]. Whoever is met in one moment is met in a long gap the more often, so that by mere chance one
+    is at least x with (gap^2 - x^2)/(gap^2 - 1), more than that of all gaps. ``waited_s`` of the recorded idle time went by
+    after the heartbeat. None where there is no such edge.
+    """
+    if gap_s <= 1.0 or idle_s.count < FEWEST:
+        return None
+    for strays in (0.0, _STRAYS * idle_s.count):
+        low, before, upto = 0.0, 0, 0
+        for key, many in idle_s.items():
+            low, before, upto = float(max(bounds(key)[0], idle_s.least)), upto, upto + many
+            if upto > strays:
+                break
+        edge = low - waited_s
+        chance = (gap_s**2 - edge**2) / (gap_s**2 - 1.0)
+        if edge >= 1.0 and accident(1.0 - before / idle_s.count, chance, idle_s.count) < _NO_ACCIDENT:
+            return edge
+    return None
+
+
+def one_of(workers: int, count: int, held: float) -> bool:
+    """Whether ``count`` may be all that one of so many workers held of ``held``."""
+    mean = held / workers
+    return abs(count - mean) <= DEVIATIONS * math.sqrt(max(mean, 1.0))

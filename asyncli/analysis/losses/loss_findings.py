@@ -1,0 +1,86 @@
+"""Findings of connections that ended, or never began: with what the diagnoses say about each cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.losses.server_evidence import cuts
+from asyncli.analysis.losses.table import began_s
+from asyncli.analysis.totals import Totals, errors
+from asyncli.findings import losses
+from asyncli.findings.losses import Incident, Told
+from asyncli.metrics import TCP
+from asyncli.records import Finding, Tick
+from asyncli.run import Run
+
+# Failures that a client host meets whose own way is cut.
+_OF_A_CUT = ("connect_timeout", "unreachable")
+
+
+def failures(run: Run, totals: Totals) -> list[Finding]:
+    """A finding for each cause of attempts that never established: how many, when, and which a silent client host told of."""
+    found = []
+    timeout_s = run.plan.connect_timeout_s
+    cut = cuts(run, timeout_s)
+    in_hold = totals.during("hold").failures
+    for cause, count in counted(totals.whole.failures).items():
+        instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
+        from_s = began_s(instants[0], timeout_s if cause == "connect_timeout" else 0.0) if instants else None
+        told: list[Told] = []
+        for one in cut if cause in _OF_A_CUT else ():
+            theirs = sum(tick.failures.get(cause, 0) for t_s, tick in run.ticks if one.holds(t_s, timeout_s))
+            if theirs:
+                told.append({"count": theirs, "hosts": one.hosts, "until_s": one.last_s})
+        replacing = totals.whole.lost > 0 and in_hold.get(cause) == count
+        found.append(losses.failed(cause, count, from_s, instants[-1] if instants else None, replacing, told))
+    return found
+
+
+def lost(diagnoses: Sequence[Diagnosis]) -> list[Finding]:
+    """What ended established connections before the drain: a finding for each cause, with what its ``diagnoses`` say, together.
+
+    What one incident did by several causes is told once, with the most frequent of them.
+    """
+    told: dict[int, list[Diagnosis]] = {}
+    for place, one in enumerate(diagnoses):
+        told.setdefault(one.incident or -1 - place, []).append(one)
+    by_cause: dict[str, list[list[Diagnosis]]] = {}
+    for ones in told.values():
+        by_cause.setdefault(ones[0].cause, []).append(ones)
+    found = []
+    for cause, incidents in by_cause.items():
+        remedies = dict.fromkeys(one.remedy for ones in incidents for one in ones)
+        count = sum(ones[0].count for ones in incidents)
+        found.append(losses.lost(cause, count, [_incident(*ones) for ones in incidents], list(remedies)))
+    return found
+
+
+def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
+    """Of what ended most, and with it how many ended by the other causes."""
+    return {
+        "code": first.code, "count": first.count, "certain": first.certain, "from_s": first.from_s, "to_s": first.to_s,
+        "why": first.evidence, "others": [(one.cause, one.count) for one in others],
+    }  # fmt: skip
+
+
+def statuses(whole: Tick) -> list[Finding]:
+    """A finding where heartbeats were answered with errors: the connections held, at work that was not meant."""
+    bad = errors(whole)
+    return [losses.status_errors(bad)] if bad else []
+
+
+def listen_queue(run: Run) -> list[Finding]:
+    """Findings where the listen queues of the server's host overflowed; none where that was not sampled."""
+    found = []
+    for what in ("Overflows", "Drops") if run.sides.server else ():
+        counter = run.series(f"{TCP}Listen{what}")
+        first, last = counter.first(), counter.last(until_s=run.stop_s)
+        if first is not None and last is not None and last > first:
+            found.append(losses.listen(what.lower(), last - first, run.sides.host))
+    return found
+
+
+def counted(counts: dict[str, int]) -> dict[str, int]:
+    """The causes that occurred, most frequent first."""
+    return dict(sorted(((cause, n) for cause, n in counts.items() if n), key=lambda pair: (-pair[1], pair[0])))

@@ -1,0 +1,185 @@
+"""Troubles that ended no connection: heartbeats that nobody answered for a while, answers that came late, TCP segments that were
+sent again, connections that nobody has heard of.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from asyncli.analysis.losses.likelihood import FEWEST
+from asyncli.analysis.losses.server_evidence import ServerEvidence
+from asyncli.analysis.losses.table import began_s
+from asyncli.analysis.losses.unanswered import answered_within_us, unacknowledged
+from asyncli.analysis.totals import Totals
+from asyncli.core.histogram import bounds, summed
+from asyncli.findings import latency
+from asyncli.findings.latency import NoAnswers
+from asyncli.metrics import TCP
+from asyncli.plan import Plan
+from asyncli.records import Finding, Tick
+from asyncli.run import Run, Ticks
+from asyncli.samples import Series
+
+# Two ticks may fall between the answers of a quiet fleet; and a generator that stands still itself is no witness.
+_STALL_S, _OURS_S, _MOST_STALLS = 2, 0.5, 3
+# Answers came late in a second in which half of them took so many times as long as at the best of times, and so much longer (us);
+# for so many seconds, and parted by no more than so many (s).
+_TIMES_USUAL, _BEYOND_USUAL_US = 10.0, 100_000.0
+_SLOW_S, _PARTED_S = 3, 3.0
+# The best of times is the tenth part of the seconds with the quickest answers; of a long run so many of them tell.
+_BEST, _ENOUGH = 0.1, 2_000
+# Over so long (s) a share is told; and from this share and number on it is worth a word: a clean way of today loses fewer than
+# one in a thousand, and one or two are sent again for want of patience (RFC 6298, 2.4).
+_SPAN_S, _SHARE, _FEWEST = 10.0, 0.01, 10
+
+
+def stalls(run: Run) -> list[Finding]:
+    """A finding for each stretch of two seconds or more in which nobody was answered, though some waited, and nobody died of it.
+
+    Not where connections died meanwhile or soon after: their diagnosis says it. Not where the generator itself stood still.
+    """
+    rows = run.ticks_between(run.first_connect_s, run.stop_s)
+    found: list[tuple[float, float, int]] = []
+    for begun, end in _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < _OURS_S):
+        waited = max(tick.awaiting for _, tick in rows[begun:end])
+        around = rows[max(0, begun - 1) : end + 1]
+        # What waited when the drain began dies in it.
+        if end == len(rows):
+            around = [*around, *run.ticks_between(run.stop_s, math.inf)]
+        if end - begun >= _STALL_S and waited >= FEWEST and not any(tick.lost for _, tick in around):
+            found.append((rows[begun][0] - 1.0, rows[end - 1][0], waited))
+    server = ServerEvidence(run) if found else None
+    told = [_stall(server, *one) for one in found[:_MOST_STALLS] if server is not None]
+    return told if len(found) <= _MOST_STALLS else [*told, latency.no_answers_more(len(found) - _MOST_STALLS)]
+
+
+def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, int]]:
+    """The stretches of ticks that are wanted: the place of the first, and of the first one after."""
+    groups = itertools.groupby(range(len(rows)), key=lambda place: wanted(rows[place][1]))
+    places = [list(group) for is_wanted, group in groups if is_wanted]
+    return [(group[0], group[-1] + 1) for group in places]
+
+
+def _stall(server: ServerEvidence, from_s: float, to_s: float, waited: int) -> Finding:
+    found = server.about(from_s, to_s, waited)
+    why: NoAnswers = "unknown"
+    if unacknowledged(server, found, waited):
+        why = "unacknowledged"
+    elif found.stopped:
+        why = "stopped"
+    elif found.silent is False:
+        why = "slow" if found.requests is not None and 2 * found.requests >= waited else "page_answered"
+    return latency.no_answers(from_s, to_s, waited, server.called, why, found.requests)
+
+
+def slow_answers(run: Run) -> list[Finding]:
+    """A finding that says when answers came late for three seconds or more, if they did: half of all in each of these seconds.
+
+    Over a night the percentiles of the whole hide some minutes, and never say when. Not where heartbeats were given up or nobody
+    was answered: their own findings say it. Nor where asyncli itself sent them late.
+    """
+    rows = [row for row in run.ticks_between(run.first_connect_s, run.stop_s) if row[1].answered]
+    medians = sorted(answered_within_us(tick, 0.5) for _, tick in rows[:: max(1, len(rows) // _ENOUGH)])
+    if not medians:
+        return []
+    usual_us = medians[int(_BEST * len(medians))]
+    late_us = max(_TIMES_USUAL * usual_us, usual_us + _BEYOND_USUAL_US)
+    spells: list[list[tuple[float, Tick]]] = []
+    for t_s, tick in rows:
+        if tick.latency_us.greatest <= late_us or (median := answered_within_us(tick, 0.5)) <= late_us:
+            continue
+        if 2 * (tick.lateness_us.quantile(0.5) or 0.0) < median:
+            if not spells or t_s - spells[-1][-1][0] > _PARTED_S:
+                spells.append([])
+            spells[-1].append((t_s, tick))
+    silent = [
+        t_s for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths or (not tick.answered and tick.awaiting >= FEWEST)
+    ]
+    told = []
+    for spell in spells:
+        near = bisect.bisect_left(silent, spell[0][0] - _PARTED_S)
+        apart = near == len(silent) or silent[near] > spell[-1][0] + _PARTED_S
+        if apart and len(spell) >= _SLOW_S and sum(tick.answered for _, tick in spell) >= FEWEST:
+            told.append(spell)
+    if not told:
+        return []
+    longest = max(told, key=len)
+    from_s, to_s = longest[0][0] - 1.0, longest[-1][0]
+    took_us = summed([tick.latency_us for _, tick in longest]).quantile(0.5) or 0.0
+    server = ServerEvidence(run)
+    cores, all_s = server.about(from_s, to_s, 0).cores, sum(map(len, told))
+    return [latency.answers_slow(from_s, to_s, took_us / 1e6, usual_us / 1e6, server.called, cores, len(told), all_s)]
+
+
+def sent_again(run: Run) -> list[Finding]:
+    """Where a host had to send 1 % or more of its TCP segments again within ten seconds of ramp and hold: asyncli's own, and
+    where an agent counted it the server's.
+
+    Of all programs in its network namespace (RetransSegs and OutSegs of /proc/net/snmp; OutSegs leaves out what is sent again,
+    RFC 4022). Of what was lost on the way here only the other side's counters tell.
+    """
+    start, stop, ours = run.first_connect_s, run.stop_s, run.of_ours(TCP)
+    found = []
+    for family in dict.fromkeys((ours, TCP)):
+        again, out = run.series(f"{family}RetransSegs"), run.series(f"{family}OutSegs")
+        if not math.isfinite(start) or not len(again) or not len(out):
+            continue
+        worst, count, rises = 0.0, 0.0, list[float]()
+        for number in range(math.ceil((stop - start) / _SPAN_S)):
+            low, high = start + number * _SPAN_S, min(stop, start + (number + 1) * _SPAN_S)
+            more, sent = ((counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in (again, out))
+            if more >= _FEWEST and sent >= 0 and more >= _SHARE * (more + sent):
+                worst, count = max(worst, more / (more + sent)), count + more
+                rises += _rises(again, low, high)
+        if count:
+            found.append(latency.packets_sent_again(family == ours, count, rises[0] - 1.0, rises[-1], worst, _SPAN_S))
+    return found
+
+
+def _rises(counter: Series, low: float, high: float) -> list[float]:
+    """The instants between these at which it had risen, one at least."""
+    rows = itertools.pairwise(counter.between(low - 1.0, high + 1.0).rows())
+    return [t_s for (_, before), (t_s, after) in rows if after > before and low <= t_s <= high] or [high]
+
+
+class Unheard(msgspec.Struct, frozen=True):
+    """``count`` connections are held that were last answered before ``since_s`` (s on the run's clock), ``ago_s`` before the end.
+
+    ``fault``: whether the first heartbeat that stayed unanswered was sent then; else the hold began then.
+    """
+
+    count: int
+    since_s: float
+    ago_s: float
+    fault: bool
+
+
+def unheard(run: Run, totals: Totals) -> Unheard | None:
+    """What of the held nobody has heard of since a fault, or since the hold began; None where each was heard, or the run never
+    came to its drain. What owes an answer at the drain gives it there, or is lost.
+    """
+    hold, drain = run.phase("hold"), run.phase("drain")
+    if hold is None or drain is None:
+        return None
+    faults = [began_s(t_s, run.plan.timeout_s) for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths]
+    # Of a silence of all to the end, however long after the first fault, its beginning counts.
+    answered_s = max((t_s for t_s, tick in run.ticks if tick.answered), default=hold.start_s)
+    silent = any(one >= answered_s - 1.0 for one in faults) and answered_s < drain.start_s
+    since_s = max(hold.start_s, min(faults, default=hold.start_s), answered_s if silent else hold.start_s)
+    ago_s = drain.start_s - since_s
+    # A bucket is 1/64 of its value wide: one that reaches into the time before counts, as doubt does.
+    count = sum(n for key, n in totals.whole.heard_ms.counts.items() if bounds(key)[1] >= ago_s * 1e3)
+    return Unheard(count, since_s, ago_s, since_s > hold.start_s) if count else None
+
+
+def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]:
+    """The finding, with the hold that would have heard every one."""
+    if seen is None:
+        return []
+    enough_s = plan.keepalive_s / 2 + plan.timeout_s
+    return [latency.not_heard(seen.count, totals.held, seen.since_s, seen.ago_s, seen.fault, enough_s)]

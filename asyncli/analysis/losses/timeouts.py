@@ -1,0 +1,186 @@
+"""Timers and limits that end connections one by one: each leaves a narrow mode in one of age, idle time and request number.
+
+What nginx.conf says comes first, where that was read; then what looks like a limit. Sources: ngx_http_update_location_config of
+nginx 1.22 (keepalive_timeout 0, then keepalive_requests, then keepalive_time decide on ``Connection: close``).
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+
+from asyncli.analysis.losses.likelihood import FEWEST, NEARLY_ALL, idle_edge, mode, stands_out, surprises, timer_window, within
+from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, asked, left, pooled
+from asyncli.core.histogram import Histogram, bounds, bucket
+from asyncli.findings import causes
+
+# Opened over less than this (s), a fleet has one age at any moment.
+_SPREAD_S = 4.0
+# A limit of age leaves the middle of the ages as narrow as its window.
+_MIDDLE = 0.8
+
+
+def keepalive_off(table: LossTable) -> None:
+    """Every connection ends with its first answer: keep-alive is off, by nginx.conf or as it looks."""
+    timeout, requests = table.configured("keepalive_timeout"), table.configured("keepalive_requests")
+    said = "keepalive_timeout 0" if timeout == 0 else ""
+    if not said and requests is not None and requests <= 1:
+        said = f"keepalive_requests {requests:.0f}"
+    answered = table.left_of("closed_announced").requests
+    first = within(answered, 0, 1)
+    if said or first >= max(FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened):
+        reason = Reason("keepalive_off", causes.keepalive_off(said), bool(said))
+        table.claim(table.of("closed_announced"), reason, where=("requests", 0, 1))
+
+
+# -- limits that nginx.conf names
+
+
+def configured(table: LossTable) -> None:
+    """What ended at a limit of nginx.conf; of a timer of idle time with the heartbeats that crossed with the close."""
+    header_s, idle_s = table.configured("client_header_timeout"), table.configured("keepalive_timeout")
+    requests, age_s = table.configured("keepalive_requests"), table.configured("keepalive_time")
+    if header_s:
+        _configured(table, _without_request(table), "client_header_timeout", header_s, "idle_s", timer_window(header_s, header_s))
+    if idle_s:
+        window = timer_window(idle_s, idle_s)
+        if surprises(table.gap_s, table.left_of("closed_idle").idle_s, *window, configured=True):
+            reason = _configured(table, table.of("closed_idle"), "keepalive_timeout", idle_s, "idle_s", window)
+            if reason is not None:
+                table.claim(table.of("closed_awaiting", "reset"), reason, where=("idle_s", *window))
+    if requests is not None and requests > 1:
+        _configured(table, table.of("closed_announced"), "keepalive_requests", requests, "requests", (requests, requests))
+    if age_s is not None:
+        # They end at the first heartbeat past it.
+        window = max(0.0, age_s - 1), age_s + table.gap_s + 1 + table.timeout_s
+        _configured(table, table.of("closed_announced"), "keepalive_time", age_s, "age_s", window)
+
+
+def _configured(
+    table: LossTable, cells: list[LossCell], directive: str, value: float, field: Field, window: tuple[float, float]
+) -> Reason | None:
+    """Claim what lies in the window of a limit, where it stands out, or is all; certain where it is not too few."""
+    histogram: Histogram = getattr(pooled(cells), field)
+    there = within(histogram, *window)
+    if there != left(cells) and (there < FEWEST or (field == "idle_s" and not stands_out(histogram, *window))):
+        return None
+    reason = Reason(directive, causes.nginx_limit(directive, value, there >= FEWEST), there >= FEWEST)
+    table.claim(cells, reason, where=(field, *window))
+    return reason
+
+
+def _without_request(table: LossTable) -> list[LossCell]:
+    """The cells in which some were closed while idle before any request; none where that was the fate of few of them."""
+    cells = [cell for cell in table.of("closed_idle") if cell.without_request()]
+    return cells if 2 * sum(cell.without_request() for cell in cells) >= left(cells) else []
+
+
+# -- what looks like a limit
+
+
+def likely_idle_timeout(table: LossTable) -> None:
+    """Ended when idle for a time that no configuration names: a timeout of the server's, or of a box on the way."""
+    cells = _without_request(table)
+    span = mode(pooled(cells).idle_s, least=_MIDDLE)
+    if span is not None and span[1] >= 1:
+        reason = _likely(table, "client_header_timeout", *span)
+        table.claim(cells, reason, where=("idle_s", *timer_window(*span)))
+    for cause in ("closed_idle", "reset", "closed_announced"):
+        # By the answer to a heartbeat, not by a timer.
+        if cause == "reset" and asked(table.of(cause)) >= 0.5:
+            continue
+        while (span := idle_mode(table, table.left_of(cause).idle_s)) is not None:
+            table.claim(table.of(cause), _whose_timeout(table, cause, *span), where=("idle_s", *span))
+
+
+def idle_mode(table: LossTable, idle_s: Histogram) -> tuple[float, float] | None:
+    """The idle time at which a timer seems to have ended these. Up to 1 s is also what whatever befalls a new fleet shows."""
+    span = mode(idle_s)
+    return span if span is not None and span[1] >= 2 and surprises(table.gap_s, idle_s, *span) else None
+
+
+def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Reason:
+    event = round(low)
+    if cause == "reset":
+        cells = table.of(cause)
+        count = left(cells)
+        excess = table.server.about(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells), count).excess or 0
+        kept = min(excess, count) if excess >= max(FEWEST, count / 2) else 0
+        return Reason("box_reset", causes.box_reset_idle(low, high, kept), kept > 0, event)
+    if cause == "closed_announced":
+        return Reason("idle_timeout", causes.idle_timeout(low, high, farewell=True), event=event)
+    have, default = table.configured("keepalive_timeout"), causes.default_of("keepalive_timeout", low, high)
+    if have is not None and not (default and table.server.direct):
+        return Reason("box_idle_timeout", causes.box_idle_timeout(low, high, have), event=event)
+    if table.server.is_nginx or (default and not table.server.name):
+        return _likely(table, "keepalive_timeout", low, high, event)
+    return Reason("idle_timeout", causes.idle_timeout(low, high, farewell=False), event=event)
+
+
+def likely_keepalive_requests(table: LossTable) -> None:
+    """Ended at one request number, whatever the age. A limit of requests is exact."""
+    found = table.left_of("closed_announced")
+    span = mode(found.requests)
+    if span is not None and span[1] >= 2 and (span[0] == span[1] or mode(found.age_s, table.gap_s + 1, _MIDDLE) is None):
+        table.claim(table.of("closed_announced"), _likely(table, "keepalive_requests", *span), where=("requests", *span))
+
+
+def _likely(table: LossTable, directive: str, low: float, high: float, event: int = 0) -> Reason:
+    name = table.server.name
+    server = name if table.server.is_nginx or name != "nginx" else "the server or of a box on the way"
+    return Reason(directive, causes.likely_limit(directive, low, high, server, table.configured(directive)), event=event)
+
+
+def likely_age_limit(table: LossTable) -> None:
+    """Ended at a certain age, though not all at one moment: by nginx's keepalive_time, or by a limit of somebody's."""
+    for cause in ("closed_announced", "closed_idle", "reset", "closed_awaiting"):
+        cells, age_s = table.of(cause), table.left_of(cause).age_s
+        announced = cause == "closed_announced"
+        width = table.gap_s + 1 if announced else 0.0
+        span = mode(age_s, max(width, 1.0, 0.04 * (age_s.quantile(0.5) or 0.0)), _MIDDLE)
+        if span is None or span[1] < 1:
+            continue
+        default = announced and causes.default_of("keepalive_time", span[0] - width, span[1])
+        if not default and not _is_no_moment(cells, age_s, span):
+            continue
+        reason = (
+            _likely(table, "keepalive_time", span[0] - width, span[1]) if announced else Reason("lifetime", causes.lifetime())
+        )
+        low, high = timer_window(*span)
+        table.claim(cells, reason, where=("age_s", max(0.0, low - width), high + width))
+
+
+def _is_no_moment(cells: list[LossCell], age_s: Histogram, ages: tuple[float, float]) -> bool:
+    """Whether the middle 80 % of the deaths are spread well wider than those of their ``ages``, of ``age_s``, can be.
+
+    A limit of age leaves instants as spread as the openings were, and ages that agree; a moment does the reverse.
+    """
+    ordered = sorted(cells, key=lambda cell: cell.to_s)
+    upto = list(itertools.accumulate(cell.left for cell in ordered))
+    first, last = (ordered[bisect.bisect_left(upto, share * upto[-1])].to_s for share in (0.1, 0.9))
+    # At 8 h a bucket is minutes wide.
+    low = max(bounds(bucket(int(ages[0])))[0], age_s.least)
+    high = min(bounds(bucket(int(ages[1])))[1], age_s.greatest)
+    return last - first >= max(_SPREAD_S, 2 * (high - low))
+
+
+# -- what a box forgot, and what was never served
+
+
+def forgotten(table: LossTable) -> None:
+    """Ended by the answer to a heartbeat that came after a long pause, and only then: a box had forgotten the connection."""
+    for cause in ("reset", "closed_awaiting"):
+        cells = table.of(cause)
+        edge = idle_edge(table.gap_s, pooled(cells).idle_s) if left(cells) >= FEWEST else None
+        if edge is not None and (cause != "reset" or asked(cells) >= 0.5):
+            table.claim(cells, Reason("box_reset", causes.box_forgot(edge, table.gap_s)), where=("idle_s", edge, math.inf))
+
+
+def closed_at_once(table: LossTable) -> None:
+    """Ended before the first answer, at age 0: whoever accepts does not serve."""
+    for cause in ("closed_awaiting", "reset", "closed_idle"):
+        cells = [cell for cell in table.of(cause) if cell.without_request()]
+        young = within(pooled(cells).age_s, 0, 0)
+        if young >= max(FEWEST, NEARLY_ALL * left(table.of(cause))):
+            table.claim(cells, Reason("closed_at_once", causes.closed_at_once()), where=("age_s", 0, 0))

@@ -1,0 +1,143 @@
+"""Heartbeats that were not answered, or not in whole: does the server stand still, is it slow, or is it the way to it?
+
+Three kinds of evidence tell them apart. A process that stands still has a kernel that acknowledges what comes all the same, so
+that nothing is sent again (RFC 9293, 3.8.4); what is lost on the way is sent again after 0.2 s, 0.4 s and so on (RFC 6298, and
+TCP_RTO_MIN of Linux). The server's count of requests says what arrived. And bytes that are no whole answer say that it answered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from asyncli.analysis.losses.likelihood import FEWEST, NEARLY_ALL, idle_edge, one_of, within
+from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
+from asyncli.analysis.losses.table import LossCell, LossTable, Reason, left, pooled
+from asyncli.findings import causes
+from asyncli.records import Tick
+
+# As good as nobody.
+_NOBODY = 0.05
+# Where so many are expected at random moments, none comes by accident one time in twenty (e^-3).
+_EXPECTED = 3.0
+# So much of an answer, on the average, is a part of one; bytes and ticks are otherwise exact.
+_PART = 0.1
+# Linux's TCP_RTO_MIN.
+_FIRST_RESEND_S = 0.2
+
+
+def unanswered(table: LossTable) -> None:
+    """Heartbeats without an answer: the server stands still, or is slow, or the way to it drops them."""
+    for event, cells in enumerate(_stretches(table)):
+        found = _why(table, cells)
+        if found is not None:
+            table.claim(cells, Reason(found.code, causes.unanswered(found.words, table.timeout_s), found.certain, event))
+
+
+def _stretches(table: LossTable) -> list[list[LossCell]]:
+    """The silent deaths, parted where none died for longer than a heartbeat and its patience take."""
+    parted: list[list[LossCell]] = []
+    pause = table.timeout_s + table.gap_s + 3.0
+    for cell in table.of("heartbeat_timeout"):
+        if not parted or cell.to_s - parted[-1][-1].to_s > pause:
+            parted.append([])
+        parted[-1].append(cell)
+    return parted
+
+
+def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
+    """None where nothing fits."""
+    server, count = table.server, left(cells)
+    from_s, to_s = cells[0].from_s, cells[-1].to_s
+    # When the first of those heartbeats went out, and the last: what is answered later says nothing of them.
+    asked_s = from_s - table.timeout_s + 1.0
+    until_s = max(cells[-1].from_s - table.timeout_s, asked_s + 2.0)
+    if table.totals.whole.answered / max(1, len(table.ticks)) * (until_s - asked_s) < _EXPECTED:
+        # So few beat that a second or two without an answer is nothing; then all up to the last death must tell.
+        until_s = max(until_s, to_s - 1.0)
+    meanwhile, asked = ([tick for _, tick in table.between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
+    never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
+    if sum(tick.answered for tick in asked) < _NOBODY * count:
+        return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
+    found = server.about(max(asked_s, 0.0), to_s, count)
+    if never:
+        return Reason("never_accepted", causes.never_accepted(server.called, others=True))
+    edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
+    if edge is not None:
+        kept = min(found.excess or 0, count) if 2 * (found.excess or 0) >= count else 0
+        return Reason("silent_drop", causes.silent_drop(edge, server.called, kept), kept > 0)
+    if count < FEWEST:
+        return None
+    # What falls silent is sent again by itself; so much more of it is of those that went on.
+    of_the_dead = count * (1.0 + math.log2(max(1.0, table.timeout_s / _FIRST_RESEND_S)))
+    resent = 0 if server.local else found.resent or 0
+    if found.segments and resent >= 2 * of_the_dead:
+        return Reason("packets_lost", causes.packets_lost(resent / (resent + found.segments)))
+    slow = max((answered_within_us(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
+    if 2 * slow >= table.timeout_s:
+        return Reason("server_slow", causes.server_slow(server.called, slow))
+    workers = server.workers(from_s)
+    if workers > 1 and one_of(workers, count, server.held(asked_s)) and to_s - from_s <= table.gap_s + 3.0:
+        return Reason("worker_stalled", causes.worker_stalled(server.called, workers))
+    return None
+
+
+def _nobody_answered(
+    table: LossTable, cells: list[LossCell], meanwhile: Sequence[Tick], asked: Sequence[Tick], found: Evidence, never: bool
+) -> Reason | None:
+    name, count, sent = table.server.called, left(cells), sum(tick.sent for tick in asked)
+    if no_route := sum(tick.failures.get("unreachable", 0) for tick in meanwhile):
+        return Reason("path_cut", causes.no_route(no_route), certain=True)
+    if unacknowledged(table.server, found, sent):
+        return Reason("path_cut", causes.unacknowledged(found.resent or 0))
+    if found.stopped:
+        return Reason("server_stalled", causes.server_stalled(name), certain=count >= FEWEST)
+    if part := _part_of_an_answer(table, cells):
+        return Reason("answers_in_part", causes.answers_in_part(part))
+    if found.silent is False:
+        if found.requests is not None and found.requests >= max(FEWEST, sent / 2):
+            return Reason("answers_late", causes.answers_late(name, found.requests))
+        none = found.requests is not None and found.requests <= _NOBODY * sent and sent >= FEWEST
+        return Reason("path_cut", causes.page_answered(none))
+    if table.server.local and never:
+        return Reason("never_accepted", causes.never_accepted(name, others=False))
+    return Reason("server_stalled", causes.nobody_answered(name)) if count >= FEWEST else None
+
+
+def unacknowledged(server: ServerEvidence, found: Evidence, sent: int) -> bool:
+    """Whether what was sent had to be sent again, and nearly all of it: nobody's kernel acknowledged it.
+
+    The kernel counts for the whole host; on this host alone a server that is seen to stand still says more.
+    """
+    if server.local and found.stopped:
+        return False
+    return found.resent is not None and found.resent >= max(FEWEST, sent / 2)
+
+
+def cut_short(table: LossTable) -> None:
+    """Closed in the midst of an answer: more bytes came than the whole answers of those seconds have."""
+    cells = table.of("closed_awaiting")
+    if left(cells) >= FEWEST and (part := _part_of_an_answer(table, cells)) is not None:
+        table.claim(cells, Reason("cut_short", causes.cut_short(part)))
+
+
+def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | None:
+    """The share of an answer that each of the dead got on the average; None where it was none, or is not known."""
+    quiet = [tick for _, tick in table.ticks if tick.answered and not tick.deaths]
+    answered = sum(tick.answered for tick in quiet)
+    size = sum(tick.bytes_received for tick in quiet) / answered if answered else 0.0
+    # A farewell and what is no HTTP are bytes of another kind.
+    alone = [cell for cell in cells if not {"closed_announced", "protocol_error"} & cell.tick.deaths.keys()]
+    ticks = {id(cell.tick): cell.tick for cell in alone}.values()
+    if not size or not alone:
+        return None
+    part = sum(tick.bytes_received - tick.answered * size for tick in ticks) / (left(alone) * size)
+    return part if _PART <= part <= 1.0 else None
+
+
+def answered_within_us(tick: Tick, q: float) -> float:
+    """The quantile (us) of the latencies of what was answered: what was given up waited longest, and is in the histogram too
+    unless an older asyncli made it, or it went with a process of ours.
+    """
+    every = tick.latency_us.count
+    return (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0) if every else 0.0

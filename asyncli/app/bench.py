@@ -1,0 +1,289 @@
+"""One bench, from plan to what came of it: look around, start, ask until the number or the time is over, count.
+
+The counterpart of soak.py, on the same generator, collector and limits. It writes no file, installs no signal handler and
+touches no terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import itertools
+import os
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from asyncli import preflight
+from asyncli.analysis.benched import Benched, benched
+from asyncli.benchplan import BenchPlan, BenchRun
+from asyncli.collect import cpus
+from asyncli.collect.collector import Collector
+from asyncli.collect.listening import nothing_listens, wait_for_listener
+from asyncli.engine.generator import Generator
+from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
+from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, show
+from asyncli.environment import probe_host, read_environment
+from asyncli.findings.bench_run import requests_unaccounted
+from asyncli.findings.generator import asyncli_failed, generator_failed, generator_silent, worker_lost, worker_silent
+from asyncli.findings.server import address_dropped
+from asyncli.preflight.checks import host_checks
+from asyncli.preflight.limits import Limits
+from asyncli.records import Asked, Ended, Finding, Sample, Tick
+from asyncli.report.summary import limit_findings, not_kept
+from asyncli.report.thresholds import judge, parse, require
+
+_LEAD_S = 0.1
+# A second process halves what each connection gets to do; below this many for each it brings nothing.
+_CONNECTIONS_WORTH_A_PROCESS = 4
+# What is said after the end of a given time: the last tick, and the workers that came late to it.
+_PATIENCE_S = 10.0
+# Half seconds without a tick, of which one comes every second: counted in turns of our own loop, so that a loop that stood still
+# does not blame the generator.
+_SILENT_TURNS = 20
+
+
+class Bench:
+    """One run of ``plan``. ``stop()`` ends it and reports; ``on_tick`` hears (seconds since the start, tick) once a second.
+
+    ``label`` names the server where the lab started it. ``wait_for_server_s``: so long at most it waits for a server on this host
+    to listen; ``says`` hears of it.
+    """
+
+    def __init__(
+        self,
+        plan: BenchPlan,
+        *,
+        on_tick: Callable[[float, Tick], None] | None = None,
+        label: str | None = None,
+        wait_for_server_s: float = 0.0,
+        says: Callable[[str], None] | None = None,
+    ) -> None:
+        self.plan = plan
+        self._wait_for_server_s, self._says = wait_for_server_s, says or (lambda _: None)
+        self._on_tick = on_tick or (lambda _t_s, _tick: None)
+        self._label = label
+        self._stopped = asyncio.Event()
+        self._over = asyncio.Event()
+        self._zero = time.monotonic()
+        self._t0 = 0.0
+        self._ticks: list[tuple[float, Tick]] = []
+        self._samples: list[Sample] = []
+        self._findings: list[Finding] = []
+        # At the start, before the first connect and after the last answer.
+        self._looks: list[cpus.CpuTimes] = []
+        self._failed = False
+        #: Nothing listens, or every address has refused: nobody will answer.
+        self._refused = False
+        self._connects = self._refusals = 0
+        self._silent_turns = 0
+        self._shard: LoadShard | None = None
+        self._given_up: set[int] = set()
+        self._generator: Generator | None = None
+
+    def stop(self) -> None:
+        """Ask no more, and report; safe to repeat."""
+        self._stopped.set()
+
+    async def run(self) -> BenchRun:
+        """Do all of it. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
+        await self._look_at_cpus()
+        limits, spread = await _lay_plan(self.plan)
+        collector = Collector(
+            self.plan.held,
+            clock=lambda: time.monotonic() - self._zero,
+            generator_pids=lambda: self._generator.pids if self._generator else [],
+            on_sample=self._samples.append,
+            on_finding=self._findings.append,
+            local=spread.local,
+        )
+        places = {(one.address, one.port) for one in spread.destinations}
+        try:
+            waited_s = await wait_for_listener(places, spread.local, self._wait_for_server_s, self._says, self._stopped)
+            await collector.open()
+            if not self.plan.force:
+                preflight.refuse(host_checks(self.plan.held, spread, limits))
+            started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            shard = build_load_shard(self.plan, spread)
+            asks = spread.local and not self.plan.force
+            if asks and (nobody := nothing_listens(places, waited_s, "nothing was asked")):
+                self._refused = True
+                self._findings.append(nobody)
+            else:
+                await self._measure(shard, collector)
+            # On the clock of the ticks: seconds since the first connect.
+            lead_s = self._t0 - self._zero
+            self._samples = [Sample(one.t_s - lead_s, one.values) for one in self._samples]
+            environment = read_environment(limits, spread)
+            environment["server"] = collector.server.document(self._label)
+            run = self._result(started, environment, shard)
+            if len(self._looks) == 3:
+                shares = [cpus.shares(*pair, os.getpid(), collector.server.pids) for pair in itertools.pairwise(self._looks)]
+                run.cpus_before, run.cpus = shares
+            return run
+        finally:
+            await collector.close()
+
+    async def _measure(self, shard: LoadShard, collector: Collector) -> None:
+        generator = self._generator = Generator(shard)
+        tasks: list[asyncio.Task[None]] = []
+        self._shard = shard
+        try:
+            await generator.start()
+            await collector.sample_now()
+            if self._stopped.is_set():
+                return
+            await self._look_at_cpus()
+            self._t0 = time.monotonic() + _LEAD_S
+            generator.begin(self._t0)
+            listening = asyncio.create_task(self._listen(generator), name="the reader of ticks")
+            tasks = [listening, asyncio.create_task(collector.run(), name="the collector")]
+            await self._until_over(generator)
+            await self._look_at_cpus()
+            tasks[1].cancel()
+            await asyncio.wait({tasks[1]})
+            await collector.sample_now()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await generator.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_at_cpus(self) -> None:
+        # Where /proc is hidden nothing is said of it.
+        with contextlib.suppress(OSError, ValueError):
+            self._looks.append(await asyncio.to_thread(cpus.read_times))
+
+    async def _until_over(self, generator: Generator) -> None:
+        stopped, over = (asyncio.create_task(event.wait()) for event in (self._stopped, self._over))
+        latest = float("inf") if self.plan.duration_s is None else self._t0 + self.plan.duration_s + _PATIENCE_S
+        done: set[asyncio.Task[bool]] = set()
+        try:
+            while not done and time.monotonic() < latest:
+                self._silent_turns += 1
+                if self._silent_turns > _SILENT_TURNS:
+                    self._fail(generator_silent(_SILENT_TURNS / 2, False, None))
+                done, _ = await asyncio.wait({stopped, over}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+            if over in done:
+                return
+            if stopped in done:
+                generator.drain()
+                done, _ = await asyncio.wait({over}, timeout=_PATIENCE_S)
+            if over not in done:
+                self._fail(generator_silent(_PATIENCE_S, True, None))
+        finally:
+            stopped.cancel()
+            over.cancel()
+
+    async def _listen(self, generator: Generator) -> None:
+        try:
+            async for message in generator.messages():
+                self._hear(message)
+        except Exception as error:  # a bug of ours, which must not look like a server that answers nothing
+            self._fail(asyncli_failed("the reader of ticks", f"{type(error).__name__}: {error}", None))
+            raise
+
+    def _hear(self, message: Up) -> None:
+        match message:
+            case Ticked(tick=tick):
+                assert self._shard is not None
+                self._silent_turns = 0
+                t_s = float(tick.second)
+                self._ticks.append((t_s, tick))
+                self._on_tick(t_s, tick)
+                self._connects += tick.opened
+                self._refusals += tick.failures.get("refused", 0)
+                if not self._connects and self._refusals >= 2 * len(self._shard.destinations) and not tick.connecting:
+                    # As many as two from each address: a refusal is an answer, where a timeout may be a packet lost. While one
+                    # takes its time, the others may have given them all.
+                    self._refused = True
+                    self._stopped.set()
+                for number in tick.dropped.keys() - self._given_up:
+                    self._given_up.add(number)
+                    self._findings.append(address_dropped(show(self._shard.destinations[number])))
+                if tick.drained >= self._shard.workers:
+                    self._over.set()
+            case WorkerLost():
+                self._fail(worker_lost(message.worker, message.pid, None, None, message.how), over=False)
+            case WorkerSilent():
+                # Its share of a number of requests would be waited for without end.
+                self._fail(worker_silent(message.worker, message.pid, None, None, message.silent_s))
+            case Failed():
+                self._fail(generator_failed(message.why, None))
+
+    def _fail(self, found: Finding, over: bool = True) -> None:
+        self._failed = True
+        self._findings.append(found)
+        if over:
+            self._over.set()
+
+    def _result(self, started: str, environment: dict[str, object], shard: LoadShard) -> BenchRun:
+        total, last = Tick(asked=Asked()), Tick()
+        for _, tick in self._ticks:
+            total.merge_counts(tick)
+            last = tick
+        assert total.asked is not None
+        asked, plan = total.asked, self.plan
+        if not self._ticks:
+            asked.left = plan.requests or 0
+        ended: Ended = "asked"
+        for reason in ("time", "stopped", "gave up"):
+            if reason in asked.ended or (reason == "stopped" and self._stopped.is_set()):
+                ended = reason
+        ended = "gave up" if self._refused else ended
+        elapsed_s = asked.last_s
+        if ended == "time" and plan.duration_s is not None:
+            elapsed_s = max(elapsed_s, plan.duration_s)
+        elif ended == "stopped":
+            elapsed_s = max(elapsed_s, asked.ended_s)
+        elif plan.rate is not None and plan.requests is not None and ended == "asked":
+            # Of so many instants the last is one step before the end.
+            elapsed_s = max(elapsed_s, plan.requests / plan.rate)
+        accounted = total.answered + sum(asked.failed.values()) + asked.in_flight + asked.left
+        if plan.requests is not None and asked.ended and not self._failed and accounted != plan.requests:
+            self._fail(requests_unaccounted(accounted, plan.requests))
+        return BenchRun(
+            plan=plan,
+            started=started,
+            elapsed_s=elapsed_s,
+            workers=shard.workers,
+            cpu_s=(last.cpu_user_s, last.cpu_system_s),
+            ended=ended,
+            complete=not self._failed and ended in ("asked", "time") and bool(asked.ended),
+            total=total,
+            ticks=self._ticks,
+            samples=self._samples,
+            findings=self._findings,
+            environment=environment,
+        )
+
+
+def require_limits(plan: BenchPlan) -> None:
+    """Raise :class:`~asyncli.errors.PlanError` for a limit of ``plan`` that is on no number of a bench."""
+    require(plan.fail_if, Benched)
+
+
+def bench_results(run: BenchRun) -> Benched:
+    """What ``run`` says; where a limit of its plan is not kept it has failed."""
+    found = benched(run)
+    document = msgspec.to_builtins(found, str_keys=True)
+    outcomes = judge([parse(text, Benched) for text in run.plan.fail_if], document)
+    found.findings += limit_findings(outcomes)
+    if (broken := [one.words for one in not_kept(outcomes)]) and found.verdict in ("passed", "failed"):
+        reasons = broken if found.verdict == "passed" else [found.why, *broken]
+        found.verdict, found.why = "failed", "; ".join(reasons)
+    return found
+
+
+async def _lay_plan(plan: BenchPlan) -> tuple[Limits, Spread]:
+    limits, spread = await probe_host(plan.held)
+    if plan.workers is None:
+        nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
+        # A server on this host needs CPUs as well.
+        wanted = min(max(1, cpus // 2 if spread.local else cpus), -(-plan.connections // _CONNECTIONS_WORTH_A_PROCESS))
+        forced = -(-plan.connections // max(1, nofile - OWN_DESCRIPTORS))
+        spread = msgspec.structs.replace(spread, workers=max(wanted, forced))
+    # One without a connection would have a share of the requests all the same.
+    return limits, msgspec.structs.replace(spread, workers=min(spread.workers, plan.connections))

@@ -1,0 +1,240 @@
+"""How many connections can this server hold? A search by soaks, from plan to bracket.
+
+Each step is an ordinary soak with a run file of its own: it begins with the server at rest, so that its memory is that of its own
+connections, a step that goes wrong spoils no other, and 'asyncli report' reads each a month later. Read
+:meth:`CapacitySearch.run` and you know the program. It installs no signal handler and touches no terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from asyncli.analysis.bottleneck import GaveWay, memory_floor
+from asyncli.analysis.capacity import RULE, Bracket, Foretold, Search, bracket, foretold, next_count, verdict
+from asyncli.analysis.forecast import Forecast
+from asyncli.app.check import check
+from asyncli.app.headroom import sized
+from asyncli.app.rest import Rest
+from asyncli.app.soak import Soak
+from asyncli.collect.listening import nothing_listens
+from asyncli.environment import probe_host
+from asyncli.errors import AsyncliError, EngineError, StoreError
+from asyncli.findings.capacity import not_at_rest, server_gone
+from asyncli.metrics import HOST_AVAILABLE_BYTES
+from asyncli.plan import Plan, shown_plan
+from asyncli.preflight import refuse
+from asyncli.records import Environment, Finding, Phase, Sample, Tick
+from asyncli.report.analyses import analyse
+from asyncli.report.capacity import SCHEMA, Capacity, Step, step_line, step_of
+from asyncli.report.livestate import Onlooker
+from asyncli.report.summary import summarise
+from asyncli.store.reader import read_run
+from asyncli.topology import of_ours
+from asyncli.units import format_bytes, format_count, format_duration
+
+#: What ends connections however few there are; the rest of what the preflight finds of a server is what is searched for.
+_TIMER_CHECKS = frozenset({
+    "nginx_keepalive_timeout", "nginx_client_header_timeout", "nginx_keepalive_requests", "nginx_keepalive_time",
+})  # fmt: skip
+
+
+class CapacitySearch:
+    """A search of ``search`` by soaks of ``plan``, their run files in ``folder``, which must be there.
+
+    ``stop()`` drains the step that runs and ends the search; cancelling the task ends it at once. ``onlooker`` makes who looks on
+    at a step, and ``say`` hears a line at each step's beginning and end.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        search: Search,
+        folder: Path,
+        *,
+        onlooker: Callable[[Plan], Onlooker] = Onlooker,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.plan, self.search, self.folder = plan, search, folder
+        self.steps: list[Step] = []
+        self._onlooker, self._say = onlooker, say
+        self._soak: Soak | None = None
+        self._stopping = False
+        self._findings: list[Finding] = []
+        self._forecasts: list[tuple[int, bool, Forecast]] = []
+        self._environment: Environment = {}
+        self._server = "the server"
+        self._gone = ""
+        self._broken = ""
+        #: Where nothing listens, before the first step.
+        self.unheard: Finding | None = None
+        self._memory: int | None = None
+        self._own = HOST_AVAILABLE_BYTES
+        self._began = datetime.datetime.now(datetime.UTC)
+        self._zero = time.monotonic()
+
+    def stop(self) -> None:
+        """Drain what runs and come to an end; safe to repeat, callable from a signal handler of the loop."""
+        self._stopping = True
+        if self._soak is not None:
+            self._soak.stop()
+
+    async def run(self) -> None:
+        """Step by step until no more can be known. Raises :class:`AsyncliError` where not even the first step can begin."""
+        local = await self._examine()
+        if self.unheard is not None:
+            return
+        rest = await Rest.now(self.plan, local=local)
+        while (count := next_count(self.search, [one.tried for one in self.steps])) is not None:
+            if self.steps and (why := await rest.wait(self.steps[-1].asked, lambda: self._stopping)):
+                if not rest.listens():
+                    self._gone = why
+                    return
+                self._findings.append(not_at_rest(why))
+            if self._stopping:
+                return
+            try:
+                await self._step(count)
+            except AsyncliError as error:
+                if not self.steps:
+                    raise
+                if isinstance(error, StoreError | EngineError):
+                    self._broken = str(error)
+                else:
+                    # It could be asked before: its process or its status page is gone.
+                    self._gone = str(error)
+                return
+
+    @property
+    def found(self) -> Capacity:
+        """What is known by now."""
+        tried = [one.tried for one in self.steps]
+        known = bracket(tried)
+        word, why = verdict(self.search, tried, gone=bool(self._gone), broken=self._broken, stopped=self._stopping)
+        # Of few that a timer ends, too few have ended to say which.
+        timed = [one for one in self.steps if one.tried.timed] if word == "failed" else []
+        decisive = timed or [one for one in self.steps if one.outcome == "failed" and one.asked == known.failed]
+        why = why if self.unheard is None else self.unheard.evidence
+        ours = [one for one in self.steps[-1:] if one.outcome == "ours"]
+        ways = (ours or decisive)[-1].gave_way if ours or decisive else []
+        if word == "invalid" and not ways:
+            ways = [GaveWay("host", "preflight", self.search.bound, self.search.mend)]
+        return Capacity(
+            schema=SCHEMA,
+            verdict=word,
+            why=why,
+            started=self._began.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            duration_s=time.monotonic() - self._zero,
+            folder=str(self.folder),
+            urls=self.plan.urls,
+            server=self._server,
+            bracket=known,
+            rule=RULE,
+            limits=list(self.plan.fail_if),
+            gave_way=ways,
+            forecast=self._foretold(known),
+            steps=self.steps,
+            findings=[*self._findings, *([server_gone(self._gone)] if self._gone else [])],
+            search=self.search,
+            plan=shown_plan(self.plan),
+            environment=self._environment,
+        )
+
+    def _foretold(self, known: Bracket) -> Foretold | None:
+        """By the cost of the greatest step that held; what limits alone say needs none."""
+        if not any(one.answered for one in self.steps):
+            return None
+        best = sorted(self._forecasts, key=lambda one: (one[1], one[0]), reverse=True)
+        return next((said for _, _, one in best if (said := foretold(one, known, self.search.within)) is not None), None)
+
+    async def _examine(self) -> bool:
+        """Refuse what no count would mend: limits of this host, and timers of the server. Whether that is on this host."""
+        plan = sized(self.plan, min(self.search.start, self.search.most))
+        limits, _ = await probe_host(plan)
+        self._memory = limits.memory_total
+        spread, checks, _ = await check(plan)
+        watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
+        self._own = of_ours(HOST_AVAILABLE_BYTES, watched)
+        if not self.plan.force:
+            refuse([one for one in checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
+            if spread.local:
+                places = {(one.address, one.port) for one in spread.destinations}
+                self.unheard = nothing_listens(places, None, "no step was begun")
+                self._findings += [] if self.unheard is None else [self.unheard]
+        return spread.local
+
+    async def _step(self, count: int) -> None:
+        # Of the server the preflight would refuse the very counts that are searched for.
+        plan = msgspec.structs.replace(sized(self.plan, count), force=True)
+        number = len(self.steps) + 1
+        path = self.folder / f"{number:02}-{count}.db"
+        self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")
+        with self._onlooker(plan) as onlooker:
+            guard = _Guard(onlooker, self._memory, self._own)
+            self._soak = soak = Soak(plan, path, observer=guard)
+            onlooker.stop = guard.stop = soak.stop
+            onlooker.failed = soak.observer_failed
+            if self._stopping:
+                soak.stop()
+            await soak.run()
+        run = await asyncio.to_thread(read_run, path)
+        analyses = await asyncio.to_thread(analyse, run)
+        summary = summarise(run, analyses)
+        step = step_of(run, analyses, summary, path.name)
+        if not step.answered and self.steps and step.outcome == "failed":
+            # A server that is not there says nothing of this count.
+            step.outcome, self._gone = "stopped", f"nothing answered any more in the step of {format_count(count)}"
+        self.steps.append(step)
+        self._environment, self._server = run.environment, step.server
+        self._forecasts.append((count, step.outcome == "held", analyses.foretold))
+        self._say(step_line(step))
+
+
+def _lasts(plan: Plan) -> str:
+    hold_s = plan.hold_s or 0.0
+    return f"{format_duration(round(plan.baseline_s + plan.schedule.end_s + hold_s + plan.residue_s))} if all are held"
+
+
+class _Guard:
+    """Passes on what happens, and ends the step where this host's own memory runs out: the kernel would end somebody.
+
+    ``total``: bytes of memory that this host has; None where that is not known, and then nothing is guarded. ``own``: the metric
+    of what is available on it.
+    """
+
+    def __init__(self, onlooker: Onlooker, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
+        self.stop: Callable[[str], None] = lambda _: None
+        self._to, self._total, self._own = onlooker, total, own
+        self._before: float | None = None
+        self._driven = False
+
+    def phase(self, phase: Phase) -> None:
+        self._driven |= phase.name == "ramp"
+        self._to.phase(phase)
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        self._to.tick(t_s, tick)
+
+    def finding(self, finding: Finding) -> None:
+        self._to.finding(finding)
+
+    def planned(self, plan: Plan) -> None:
+        self._to.planned(plan)
+
+    def resumed(self, so_far: Tick) -> None:
+        self._to.resumed(so_far)
+
+    def sample(self, sample: Sample) -> None:
+        self._to.sample(sample)
+        free = sample.values.get(self._own)
+        if free is None or self._total is None:
+            return
+        if not self._driven:
+            self._before = free
+        elif self._before is not None and free < memory_floor(self._total, self._before):
+            self.stop(f"this host has {format_bytes(free)} of memory left")

@@ -1,0 +1,90 @@
+"""Can this plan succeed? The hosts that open connections, the server and what samples it, against every limit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from asyncli import preflight
+from asyncli.collect.collector import Collector
+from asyncli.engine.spread import Spread
+from asyncli.environment import probe_host
+from asyncli.plan import Plan
+from asyncli.preflight.limits import Limits
+from asyncli.records import Check, Finding, Sample
+
+if TYPE_CHECKING:
+    from asyncli.agent.collector import AgentCollector
+    from asyncli.cluster.link import Cluster
+
+    Sampler = Collector | AgentCollector
+
+
+def make_sampler(
+    plan: Plan,
+    *,
+    local: bool,
+    clock: Callable[[], float] = time.monotonic,
+    generator_pids: Callable[[], Sequence[int]] = list,
+    on_sample: Callable[[Sample], None] = lambda _: None,
+    on_finding: Callable[[Finding], None],
+) -> Sampler:
+    """What samples: a collector, or with an agent on the server's host that and one for what is here."""
+    if plan.agent is None:
+        return Collector(
+            plan, clock=clock, generator_pids=generator_pids, on_sample=on_sample, on_finding=on_finding, local=local
+        )
+    from asyncli.agent.collector import AgentCollector
+
+    return AgentCollector(plan, clock=clock, generator_pids=generator_pids, on_sample=on_sample, on_finding=on_finding)
+
+
+async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
+    """The limits of the host or hosts that open the connections, and the plan laid over them."""
+    return await (probe_host(plan) if cluster is None else cluster.muster(plan, waits))
+
+
+async def examine(
+    plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None
+) -> tuple[Spread, list[Check], list[Finding]]:
+    """The spread as the opened ``sampler`` knows it, every limit against the plan, and what was odd about the cluster."""
+    spread = msgspec.structs.replace(spread, local=sampler.local)
+    if cluster is not None and not isinstance(sampler, Collector):
+        cluster.watched_by_agent(sampler.boot)
+    hosts = None if cluster is None else cluster.checks
+    if isinstance(sampler, Collector):
+        server = sampler.server
+        checks = await asyncio.to_thread(
+            preflight.examine, plan, spread, server_pid=server.pid, server_exe=server.exe, server_config=server.config_path,
+            hosts=hosts,
+        )  # fmt: skip
+    else:
+        checks = await asyncio.to_thread(sampler.examine, plan, spread, hosts=hosts)
+    return spread, checks, [] if cluster is None else cluster.findings
+
+
+async def check(
+    plan: Plan, cluster: Cluster | None = None, waits: Callable[[str], None] = lambda _: None
+) -> tuple[Spread, list[Check], list[Finding]]:
+    """What ``asyncli check`` shows: how the plan would be spread, every limit against it, and what was odd on the way.
+
+    ``waits`` hears what it waits for. Sends nothing to the target.
+    """
+    findings: list[Finding] = []
+    try:
+        _, spread = await lay_plan(plan, cluster, waits)
+    finally:
+        if cluster is not None:
+            await cluster.close()
+    sampler = make_sampler(plan, local=spread.local, on_finding=findings.append)
+    try:
+        # Another session may hold an agent meanwhile: looking takes nothing from it.
+        await sampler.open(hold=False)
+        spread, checks, of_cluster = await examine(plan, spread, sampler, cluster)
+        return spread, checks, [*findings, *of_cluster]
+    finally:
+        await sampler.close()

@@ -1,0 +1,139 @@
+"""What the generator says while a soak runs, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from asyncli.app.progress import STOPPABLE, Progress
+from asyncli.app.recorder import Recorder
+from asyncli.engine.shard import (
+    Failed,
+    Measured,
+    SilentWorkers,
+    Ticked,
+    Told,
+    Up,
+    WorkerBack,
+    WorkerLost,
+    WorkerReplaced,
+    WorkerSilent,
+)  # fmt: skip
+from asyncli.engine.spread import Destination, show
+from asyncli.findings.generator import (
+    generator_failed,
+    generator_silent,
+    worker_back,
+    worker_lost,
+    worker_replaced,
+    worker_silent,
+)
+from asyncli.findings.server import address_dropped
+from asyncli.records import Deaths, Finding, Sample, Tick
+
+# When this many attempts have failed and none has succeeded, nothing listens, and the ramp need not go on.
+_FAILURES_THAT_SETTLE_IT = 100
+# Half seconds without a tick. Ticks come once a second, and up to 0.7 s late when a worker is slow.
+_SILENT_TURNS = 20
+
+
+def lost_with_us(held: int, awaiting: int, second: int = 0) -> Tick:
+    """What was held by the last tick of processes of ours that ended: their loss, not the server's."""
+    return Tick(second=second, beats_failed=awaiting, deaths={"generator_lost": Deaths(count=held)})
+
+
+class Incoming:
+    """Takes the generator's messages. ``resume``: the command that resumes the run; ``on_told`` is called at its findings."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        recorder: Recorder,
+        destinations: tuple[Destination, ...],
+        *,
+        resume: str,
+        on_told: Callable[[], None],
+        on_sample: Callable[[Sample], None],
+    ) -> None:
+        self.last = Tick()
+        self.opened = self.failures = self._refused = 0
+        self.silent = SilentWorkers()
+        self._progress, self._recorder = progress, recorder
+        self._destinations = destinations
+        self._resume, self._on_told, self._on_sample = resume, on_told, on_sample
+        self._dropped: set[int] = set()
+        self._silent_turns = 0
+
+    def hear(self, message: Up) -> None:
+        found = self._recorder.finding
+        match message:
+            case Ticked():
+                self._tick(message.tick)
+            case WorkerSilent():
+                self.silent.heard(message)
+                found(worker_silent(message.worker, message.pid, message.host, message.held, message.silent_s))
+            case WorkerBack():
+                self.silent.heard(message)
+                found(worker_back(message.worker, message.pid, message.host, message.silent_s))
+            case WorkerLost():
+                self.silent.heard(message)
+                found(worker_lost(message.worker, message.pid, message.host, message.held, message.how))
+            case WorkerReplaced():
+                reopens = self._progress.plan.reopen if self._progress.t0_s else None
+                found(worker_replaced(message.worker, message.pid, message.host, reopens))
+            case Measured(values=values):
+                self._on_sample(Sample(self._progress.now_s(), values))
+            case Told(finding=finding):
+                found(finding)
+                self._on_told()
+            case Failed():
+                held, awaiting = self.last.held + self.silent.held, self.last.awaiting + self.silent.awaiting
+                if held:
+                    # No worker is left to count them.
+                    self._tick(lost_with_us(held, awaiting, self.last.second + 1))
+                self.fail(generator_failed(message.why, self.resume))
+
+    def _tick(self, tick: Tick) -> None:
+        self.last = tick
+        self.silent.ticked()
+        self._silent_turns = 0
+        self.opened += tick.opened
+        self.failures += sum(tick.failures.values())
+        self._refused += tick.failures.get("refused", 0)
+        self._recorder.tick(self._progress.t0_s + tick.second - self._progress.zero_s, tick)
+        for number in tick.dropped.keys() - self._dropped:
+            self._dropped.add(number)
+            self._recorder.finding(address_dropped(show(self._destinations[number])))
+        self._progress.ticked.set()
+
+    @property
+    def resume(self) -> str:
+        """The command that goes on with the run; "" from its drain on."""
+        return self._resume if self._progress.phase is None or self._progress.is_in(*STOPPABLE) else ""
+
+    def fail(self, found: Finding) -> None:
+        """The run comes to an end; told once."""
+        if not self._progress.failed:
+            self._progress.failed = True
+            self._recorder.finding(found)
+            self._progress.ticked.set()
+
+    def check_silence(self) -> None:
+        """Every half second of a wait: a generator that says nothing must not pass for one that holds everything.
+
+        Counted in turns of our own loop, so that a loop that stood still does not blame the generator.
+        """
+        self._silent_turns += 1
+        if self._progress.t0_s and self._silent_turns > _SILENT_TURNS:
+            self.fail(generator_silent(_SILENT_TURNS / 2, False, self.resume))
+
+    @property
+    def nothing_connected(self) -> bool:
+        """Nothing has connected, and enough attempts have failed to say that nothing will."""
+        if self.opened:
+            return False
+        # As many refusals as two from each address: a refusal is an answer, where a timeout may be a packet lost. But one
+        # address may have given them all, while another has not been tried yet or takes its time.
+        ramp, addresses = self._progress.plan.schedule, len(self._destinations)
+        each_s = ramp.due_s((min(addresses, ramp.connections) - 1) // ramp.batch)
+        refused = self._refused >= 2 * addresses > 0 and self.last.second >= each_s and not self.last.connecting
+        return refused or self.failures >= min(_FAILURES_THAT_SETTLE_IT, ramp.connections)

@@ -1,0 +1,177 @@
+"""The phases of a soak, from baseline to residue. Read :meth:`Phases.run` and you know them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from asyncli.app.incoming import Incoming
+from asyncli.app.progress import Progress, wait_for
+from asyncli.app.recorder import Recorder
+from asyncli.app.resume import Resumption
+from asyncli.engine.shard import Shard
+from asyncli.findings.generator import drain_unfinished
+from asyncli.findings.run import gave_up, hold_until, nobody_home
+from asyncli.plan import plan_document
+from asyncli.records import Phase, PhaseName
+from asyncli.store.resume import HOLD_ENDS
+from asyncli.units import format_instant, instant_of
+
+if TYPE_CHECKING:
+    from asyncli.app.check import Sampler
+    from asyncli.cluster.generator import ClusterGenerator
+    from asyncli.engine.generator import Generator
+
+# A ramp may end late by its connects' deadlines and their retries; past this the hold begins with what there is.
+_RAMP_SLACK_S = 10.0
+# Closing 100,000 connections takes a few seconds; a drain that takes longer than this per connection is stuck.
+_DRAIN_S_PER_CONNECTION = 1 / 2000
+_DRAIN_SLACK_S = 10.0
+
+
+class Phases:
+    """Takes a soak through its phases, by what comes in. ``begun_wall_s``: when the run began (s since 1970)."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        recorder: Recorder,
+        incoming: Incoming,
+        *,
+        shard: Shard,
+        generator: Generator | ClusterGenerator,
+        sampler: Sampler,
+        resumption: Resumption | None,
+        begun_wall_s: float,
+    ) -> None:
+        self._progress, self._recorder, self._incoming = progress, recorder, incoming
+        self._shard, self._generator, self._sampler = shard, generator, sampler
+        self._resumption, self._begun_wall_s = resumption, begun_wall_s
+
+    async def run(self) -> None:
+        """Baseline (entered already), ramp, hold, drain, residue; of a run that is resumed in its hold, from there on."""
+        progress, incoming, sample = self._progress, self._incoming, self._sampler.sample_now
+        await sample()
+        if progress.reopening and self._resumption is not None:
+            await self._reopen(self._resumption)
+            if progress.reopening:
+                # Nothing was measured: the run is as it was, and can be resumed once more.
+                return
+        else:
+            await self._wait(progress.plan.baseline_s)
+            await sample()
+            await self._ramp()
+            if incoming.nothing_connected:
+                self._recorder.finding(gave_up(*progress.where(), incoming.failures))
+            elif not progress.failed:
+                self._fix_hold()
+                self.enter("hold")
+        if not incoming.nothing_connected:
+            await self._wait(progress.plan.hold_s if self._resumption is None else self._resumption.left_s)
+        await sample()
+        if progress.failed:
+            # There is nothing to drain, and a run that has no drain can be resumed.
+            return
+        self.enter("drain")
+        self._generator.drain()
+        await self._wait_for_drain()
+        self.enter("residue")
+        await sample()
+        if not incoming.nothing_connected:
+            await self._wait(progress.plan.residue_s, even_if_stopped=True)
+        await sample()
+        self._leave(progress.now_s())
+
+    async def _ramp(self) -> None:
+        progress = self._progress
+        progress.t0_s = time.monotonic() + self._generator.lead_s
+        self.enter("ramp", at_s=progress.t0_s - progress.zero_s)
+        self._generator.begin(progress.t0_s)
+        if progress.stopped.is_set():
+            # Stopped in the baseline, it opens nothing, however long the next reading takes.
+            self._generator.drain()
+        await self._wait_for_ramp()
+
+    async def _reopen(self, resumption: Resumption) -> None:
+        """Hold again what the run held when it was interrupted; until then its gap lasts."""
+        progress = self._progress
+        resumption.tell_end(progress, self._recorder, early=True)
+        self._recorder.phase(Phase("hold", resumption.hold_start_s))
+        progress.t0_s = time.monotonic() + self._generator.lead_s
+        self._generator.begin(progress.t0_s)
+        await self._wait_for_ramp()
+        if self._incoming.nothing_connected:
+            self._incoming.fail(nobody_home(self._incoming.failures, self._incoming.resume))
+        if not progress.failed and not progress.stopped.is_set():
+            resumption.holds_again(progress, self._recorder, self._incoming.last.held)
+
+    def _fix_hold(self) -> None:
+        """A hold that ends by the wall clock: how long that is from now. Where that clock is stepped later, it stays so."""
+        progress, until = self._progress, self._progress.plan.hold_until
+        if until is None:
+            return
+        now_s = time.time()
+        # Of a time of day the one is meant that was next when this was asked for, not that of tomorrow after a long ramp.
+        hold_s = instant_of(until, min(self._begun_wall_s, now_s)) - now_s
+        progress.plan = plan = msgspec.structs.replace(progress.plan, hold_s=max(0.0, hold_s))
+        if self._recorder.writer is not None:
+            self._recorder.writer.plan(plan_document(plan))
+            self._recorder.writer.environment({HOLD_ENDS: now_s + max(0.0, hold_s)})
+        self._recorder.show(lambda observer: observer.planned(plan))
+        self._recorder.finding(hold_until(until, hold_s, format_instant(now_s + hold_s)))
+
+    # -- entering and leaving
+
+    def enter(self, name: PhaseName, at_s: float | None = None) -> None:
+        start_s = self._progress.now_s() if at_s is None else at_s
+        if self._progress.phase is not None:
+            # A ramp begins a moment in the future; stopped before it came, it has no length, and nothing begins before it.
+            start_s = max(start_s, self._progress.phase.start_s)
+        self._leave(start_s)
+        self._recorder.phase(Phase(name, start_s))
+
+    def _leave(self, at_s: float) -> None:
+        if self._progress.phase is not None:
+            self._recorder.phase(msgspec.structs.replace(self._progress.phase, end_s=at_s))
+
+    # -- waiting
+
+    async def _wait(self, seconds: float | None, even_if_stopped: bool = False) -> None:
+        """Until ``seconds`` have passed (None: for ever), or the user or the generator's end says stop."""
+        progress = self._progress
+        deadline_s = None if seconds is None else time.monotonic() + seconds
+        while not progress.failed and (even_if_stopped or not progress.stopped.is_set()):
+            left_s = 0.5 if deadline_s is None else min(0.5, deadline_s - time.monotonic())
+            if left_s <= 0:
+                return
+            await (asyncio.sleep(left_s) if even_if_stopped else wait_for(progress.stopped, left_s))
+            self._incoming.check_silence()
+
+    async def _next_tick(self) -> None:
+        self._progress.ticked.clear()
+        await wait_for(self._progress.ticked, 0.5)
+        self._incoming.check_silence()
+
+    async def _wait_for_ramp(self) -> None:
+        progress, incoming, shard = self._progress, self._incoming, self._shard
+        latest_s = progress.t0_s + shard.ramp.end_s * 2 + shard.attempt_s + _RAMP_SLACK_S
+        rest_over_s = progress.t0_s + shard.ramp.end_s
+        while not (progress.stopped.is_set() or progress.failed or incoming.nothing_connected):
+            now_s = time.monotonic()
+            if now_s >= latest_s or (incoming.last.ramped >= shard.workers and now_s >= rest_over_s):
+                return
+            await self._next_tick()
+
+    async def _wait_for_drain(self) -> None:
+        plan, incoming, workers = self._progress.plan, self._incoming, self._shard.workers
+        patience_s = max(plan.timeout_s, plan.connect_timeout_s, self._generator.drain_s)
+        patience_s += plan.connections * _DRAIN_S_PER_CONNECTION + _DRAIN_SLACK_S
+        latest_s = time.monotonic() + patience_s
+        while not self._progress.failed and incoming.last.drained < workers and time.monotonic() < latest_s:
+            await self._next_tick()
+        if incoming.last.drained < workers:
+            silent = [{"worker": one.worker, "pid": one.pid} for one in incoming.silent]
+            incoming.fail(drain_unfinished(patience_s, silent, incoming.resume))

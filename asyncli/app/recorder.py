@@ -1,0 +1,106 @@
+"""Where everything that a soak learns goes: into the run file, and to its observer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from asyncli.app.progress import Progress
+from asyncli.findings.run import sample_refused, watcher_failed
+from asyncli.plan import Plan
+from asyncli.records import MOST, Finding, Phase, Sample, Tick
+from asyncli.store.writer import RunWriter
+
+# An error may quote all that it could not show.
+_LONGEST_WHY = 200
+
+
+class Observer(Protocol):
+    """What looks on while a soak runs: a screen, a log, a notebook's progress bar."""
+
+    def phase(self, phase: Phase) -> None: ...
+    def tick(self, t_s: float, tick: Tick) -> None: ...
+    def sample(self, sample: Sample) -> None: ...
+    def finding(self, finding: Finding) -> None: ...
+    def planned(self, plan: Plan) -> None:
+        """The plan, in which the length of a hold by the wall clock is known by now."""
+
+    def resumed(self, so_far: Tick) -> None:
+        """An interrupted run goes on, with these counts. The end of its hold is not known until it is ``planned``."""
+
+
+class NoObserver:
+    """Looks at nothing."""
+
+    def phase(self, phase: Phase) -> None: ...
+    def tick(self, t_s: float, tick: Tick) -> None: ...
+    def sample(self, sample: Sample) -> None: ...
+    def finding(self, finding: Finding) -> None: ...
+    def planned(self, plan: Plan) -> None: ...
+    def resumed(self, so_far: Tick) -> None: ...
+
+
+class Recorder:
+    """Writes to ``writer`` once there is one, and shows to ``observer`` until that raises: the soak goes on without it."""
+
+    def __init__(self, observer: Observer, progress: Progress) -> None:
+        self.writer: RunWriter | None = None
+        self._observer, self._progress = observer, progress
+        self._early: list[Finding] = []
+        self._refused_sample = False
+
+    def open(self, writer: RunWriter) -> None:
+        """Begin to write; what was found before is written first."""
+        self.writer = writer
+        for finding in self._early:
+            self.finding(finding)
+
+    def phase(self, phase: Phase) -> None:
+        self._progress.phase = phase
+        if self.writer is not None:
+            self.writer.phase(phase)
+        self.show(lambda observer: observer.phase(phase))
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        if self.writer is not None:
+            self.writer.tick(t_s, tick)
+            self._tell_news(self.writer)
+        self.show(lambda observer: observer.tick(t_s, tick))
+
+    def sample(self, sample: Sample) -> None:
+        if odd := {name: value for name, value in sample.values.items() if not 0 <= value <= MOST}:
+            if not self._refused_sample:
+                self._refused_sample = True
+                self.finding(sample_refused(*next(iter(odd.items()))))
+            sample = Sample(sample.t_s, {name: value for name, value in sample.values.items() if name not in odd})
+        if self.writer is not None:
+            self.writer.sample(sample)
+            self._tell_news(self.writer)
+        self.show(lambda observer: observer.sample(sample))
+
+    def _tell_news(self, writer: RunWriter) -> None:
+        """What has become of the run file. One that was moved or deleted ends the run."""
+        for finding in writer.news():
+            self.show(lambda observer, told=finding: observer.finding(told))  # type: ignore[misc]
+        if writer.lost:
+            self._progress.stopped.set()
+
+    def finding(self, finding: Finding) -> None:
+        if self.writer is None:
+            self._early.append(finding)
+            return
+        self.writer.finding(self._progress.now_s(), finding)
+        self.show(lambda observer: observer.finding(finding))
+
+    def show(self, tell: Callable[[Observer], None]) -> None:
+        """Tell the observer alone."""
+        try:
+            tell(self._observer)
+        except Exception as error:  # whatever it is, it is the observer's
+            self._observer = NoObserver()
+            self.observer_failed(error)
+
+    def observer_failed(self, error: BaseException) -> None:
+        """The observer shows nothing any more."""
+        why = f"{type(error).__name__}: {str(error)[:_LONGEST_WHY]}"
+        self.finding(watcher_failed(*self._progress.where(), why, str(self._progress.path)))

@@ -1,0 +1,107 @@
+"""The server at rest between two steps of a capacity search: as it was before the first."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+
+from asyncli.agent.client import AgentClient
+from asyncli.collect.kernel import read_counters
+from asyncli.collect.procfs import read_listeners
+from asyncli.collect.status import StatusReader
+from asyncli.errors import PeerError
+from asyncli.metrics import KERNEL_TCP_ALLOC, STATUS_ACTIVE
+from asyncli.plan import Plan
+from asyncli.units import format_count
+
+#: A server that was killed is started again within this time, or not at all; and so long may it take to close what we left.
+REST_S = 30.0
+_LOOK_S = 0.2
+# Sockets that became no fewer for so long will not soon.
+_SETTLED_S = 3.0
+# Connections of others come and go: so many, and this share of ours, may be there beyond those of before.
+_OTHERS, _OTHERS_SHARE = 10, 0.01
+
+
+class Rest:
+    """The server as it was before the first step, and waiting until it is so again.
+
+    By its own count of connections, where it has a status page, which an agent may read; else by the TCP sockets of its host,
+    until they are as few as before or become no fewer: other programs have some too.
+    """
+
+    def __init__(self, plan: Plan, *, local: bool) -> None:
+        # Where an agent samples, the listener may be in another network namespace of this host.
+        self._ports = {target.port for target in plan.targets} if local and plan.agent is None else set()
+        self._local = local
+        self._link = None if plan.agent is None else AgentClient(plan)
+        self._counts = plan.status_url is not None
+        self._status = None if plan.status_url is None else StatusReader(plan.status_url)
+        self._before = 0.0
+
+    @classmethod
+    async def now(cls, plan: Plan, *, local: bool) -> Rest:
+        rest = cls(plan, local=local)
+        rest._before = await rest._open() or 0.0
+        await rest.close()
+        return rest
+
+    def listens(self) -> bool:
+        """Whether somebody listens on every port; where the server is elsewhere, that is not known, and assumed."""
+        return all(read_listeners(port) for port in self._ports)
+
+    async def wait(self, ours: int, stopped: Callable[[], bool]) -> str:
+        """What is still amiss after :data:`REST_S`; "" as soon as it is at rest again."""
+        try:
+            return await self._wait(ours, stopped)
+        finally:
+            # One connection of ours more would be counted in the step.
+            await self.close()
+
+    async def _wait(self, ours: int, stopped: Callable[[], bool]) -> str:
+        most = self._before + _OTHERS + _OTHERS_SHARE * ours
+        latest = time.monotonic() + REST_S
+        fewest, fell = math.inf, time.monotonic()
+        while not stopped():
+            listens, still = self.listens(), await self._open()
+            if still is not None and still < fewest:
+                fewest, fell = still, time.monotonic()
+            settled = not self._counts and time.monotonic() - fell >= _SETTLED_S
+            if listens and still is not None and (still <= most or settled):
+                return ""
+            if time.monotonic() >= latest:
+                waited = f"{REST_S:.0f} s after the drain"
+                if not listens:
+                    return f"nobody listens on port {', '.join(map(str, sorted(self._ports)))} any more, {waited}"
+                if still is None:
+                    return f"the server's status page does not answer, {waited}"
+                return f"the server counts {format_count(still - self._before)} connections more than at the start, {waited}"
+            # An agent samples once a second.
+            await asyncio.sleep(_LOOK_S if self._link is None else 1.0)
+        return ""
+
+    async def _open(self) -> float | None:
+        """Connections of the server by its own count, else the TCP sockets of this host; None while its page does not answer."""
+        if self._link is not None:
+            try:
+                latest = (await self._link.hello(measure=False)).latest
+            except PeerError:
+                return None
+            self._counts = STATUS_ACTIVE in latest
+            return latest.get(STATUS_ACTIVE, latest.get(KERNEL_TCP_ALLOC, 0.0))
+        if self._status is not None:
+            try:
+                return (await self._status.read()).get(STATUS_ACTIVE, 0.0)
+            except PeerError:
+                return None
+        if not self._local:
+            return 0.0
+        return (await asyncio.to_thread(read_counters)).values.get(KERNEL_TCP_ALLOC, 0.0)
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+        if self._status is not None:
+            await self._status.close()

@@ -1,0 +1,72 @@
+"""A run that was recorded, and everything that its report is made of."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asyncli.analysis.compare import Comparison, compare
+from asyncli.report.analyses import Analyses, analyse
+from asyncli.report.comparison import measure_files
+from asyncli.report.summary import Summary, summarise
+from asyncli.run import Run
+from asyncli.store.reader import read_run
+
+if TYPE_CHECKING:
+    from asyncli.report.pictures import Picture
+
+
+class Results:
+    """The run in the file ``path``. Each part is made when it is first asked for."""
+
+    def __init__(self, path: Path, records: Run) -> None:
+        self.path = path
+        #: All records as they were read: ticks, samples, phases, findings, checks.
+        self.records = records
+
+    @cached_property
+    def analyses(self) -> Analyses:
+        """What the report's tables and figures are made of: totals, costs with their fits, forecast, drifts, diagnoses."""
+        return analyse(self.records)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Everything that a report shows, as data (its JSON is the contract with other tools)."""
+        return summarise(self.records, self.analyses)
+
+    @cached_property
+    def pictures(self) -> list[Picture]:
+        """The report's figures."""
+        from asyncli.report.pictures import pictures
+
+        return pictures(self.records, self.summary, self.analyses)
+
+    def html(self) -> str:
+        """The report as one HTML page that needs no network, as ``asyncli report --html`` writes it."""
+        from asyncli.report.page import render
+
+        return render(self.records, self.summary, self.analyses, self.pictures)
+
+
+def read_results(path: str | os.PathLike[str]) -> Results:
+    """Raises :class:`~asyncli.errors.StoreError`, in one line, for a file that is missing, none of ours, or damaged."""
+    return Results(Path(path), read_run(path))
+
+
+def compare_results(runs: Iterable[tuple[Path, Run | None]]) -> Comparison:
+    """What differs between runs: files, with their records where they are read already."""
+    return compare(measure_files(runs))
+
+
+def free_name(what: str = "asyncli", suffix: str = ".db") -> Path:
+    """``asyncli-<time>.db`` in the current folder, numbered on where two runs begin in one second."""
+    stem = f"{what}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = Path(f"{stem}{suffix}"), 1
+    while path.exists():
+        number += 1
+        path = Path(f"{stem}-{number}{suffix}")
+    return path

@@ -1,0 +1,279 @@
+"""One soak, from plan to verdict: preflight, run file, baseline, ramp, hold, drain, residue, close.
+
+Read :meth:`Soak.run`, then :meth:`asyncli.app.phases.Phases.run`, and you know the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+
+from asyncli import preflight
+from asyncli.app.check import examine, lay_plan, make_sampler
+from asyncli.app.incoming import Incoming
+from asyncli.app.phases import Phases
+from asyncli.app.progress import STOPPABLE, Progress
+from asyncli.app.recorder import NoObserver, Observer, Recorder
+from asyncli.app.resume import Resumption, when_leases_expire
+from asyncli.collect.clocks import ClockWatch
+from asyncli.collect.listening import nothing_listens, wait_for_listener
+from asyncli.engine.generator import Generator
+from asyncli.engine.shard import build_shard
+from asyncli.engine.spread import Spread
+from asyncli.environment import clock_at, read_environment
+from asyncli.errors import StoreError
+from asyncli.findings.generator import asyncli_failed
+from asyncli.findings.run import aborted_by_limit, cut_off, stopped_by_user, waiting
+from asyncli.plan import Plan, plan_document
+from asyncli.preflight.limits import Limits
+from asyncli.records import Finding, Sample
+from asyncli.store.resume import Interrupted
+from asyncli.store.writer import RunWriter
+
+if TYPE_CHECKING:
+    from asyncli.app.check import Sampler
+    from asyncli.cluster.link import Cluster
+    from asyncli.report.livestate import Onlooker
+
+T = TypeVar("T")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What is known of the server beforehand, from the lab that started it: its name for the report and its root process."""
+
+    label: str
+    pid: int
+
+
+class Soak:
+    """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once.
+
+    ``resume``: go on with the run that ``out`` has the beginning of. ``cluster``: the hosts that open the connections; None:
+    this one. ``wait_for_server_s``: it waits so long at most for a server on this host to listen. ``findings``: what was found
+    of the plan beforehand.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        out: Path,
+        *,
+        observer: Observer | None = None,
+        target: Target | None = None,
+        resume: Interrupted | None = None,
+        cluster: Cluster | None = None,
+        wait_for_server_s: float = 0.0,
+        findings: Iterable[Finding] = (),
+    ) -> None:
+        self.out = out
+        #: It has begun to measure, or has found that nothing listens.
+        self.started = False
+        #: What the run file lacks, in one line, once the run is over.
+        self.trouble: str | None = None
+        self._target, self._cluster = target, cluster
+        self._wait_for_server_s = wait_for_server_s
+        self._findings = list(findings)
+        self._progress = Progress(plan, out)
+        self._recorder = Recorder(observer or NoObserver(), self._progress)
+        self._begun_wall_s = time.time() if resume is None else resume.started_wall_s
+        self._resumption = None if resume is None else Resumption(resume)
+        if self._resumption is not None:
+            self._resumption.set_clock(self._progress)
+        self._generator: Any = None
+
+    @classmethod
+    def shown_by(cls, onlooker: Onlooker, plan: Plan, out: Path, **more: Any) -> Self:
+        """A soak that ``onlooker`` shows, and ends where a limit of the plan is crossed that can only get worse."""
+        from asyncli.report.livelimits import too_short
+
+        soak = cls(plan, out, observer=onlooker, findings=() if more.get("resume") else too_short(plan), **more)
+        onlooker.stop, onlooker.failed = soak.stop, soak.observer_failed
+        return soak
+
+    def stop(self, because: str = "") -> None:
+        """Go to the drain from wherever the run is; safe to repeat, callable from a signal handler of the loop.
+
+        ``because``: what else than the user ends it, in words.
+        """
+        progress = self._progress
+        if not progress.stopped.is_set() and (progress.phase is None or progress.is_in(*STOPPABLE)):
+            # A hold without end is stopped by plan.
+            endless = progress.is_in("hold") and not progress.reopening and progress.plan.hold_s is None
+            if because:
+                self._recorder.finding(aborted_by_limit(*progress.where(), because))
+            elif not endless:
+                self._recorder.finding(stopped_by_user(*progress.where(), self._command if progress.reopening else ""))
+        progress.stopped.set()
+
+    def observer_failed(self, error: BaseException) -> None:
+        """What looks on has failed, and looks on no more: that is told once, and the soak goes on."""
+        self._recorder.observer_failed(error)
+
+    @property
+    def recording(self) -> bool:
+        """There is a run file to write to: before that there is nothing to drain or to report."""
+        return self._recorder.writer is not None
+
+    async def run(self) -> Path:
+        """Do all of it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
+        try:
+            limits, spread = await self._when_free(lambda: lay_plan(self._progress.plan, self._cluster, self._waits))
+            sampler = make_sampler(
+                self._progress.plan,
+                clock=self._progress.now_s,
+                generator_pids=lambda: self._generator.pids if self._generator else [],
+                on_sample=self._sampled,
+                on_finding=self._recorder.finding,
+                local=spread.local,
+            )
+            try:
+                await self._run(limits, spread, sampler)
+            finally:
+                await sampler.close()
+        finally:
+            if self._cluster is not None:
+                await self._cluster.close()
+        return self.out
+
+    async def _run(self, limits: Limits, spread: Spread, sampler: Sampler) -> None:
+        plan, progress, stopped = self._progress.plan, self._progress, self._progress.stopped
+        places = {(one.address, one.port) for one in spread.destinations}
+        here = spread.local and self._cluster is None
+        waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._waits, stopped)
+        await self._when_free(sampler.open)
+        judged = plan if self._resumption is None else self._resumption.plan_from_here(plan)
+        spread, checks, of_cluster = await examine(judged, spread, sampler, self._cluster)
+        if not plan.force:
+            preflight.refuse(checks)
+        if self._resumption is None:
+            self._recorder.open(self._create_run_file(limits, spread, sampler))
+        else:
+            self._resumption.open(self.out, sampler.server, progress, self._recorder)
+        writer = self._recorder.writer
+        assert writer is not None
+        writer.checks(checks)
+        for finding in [*self._findings, *of_cluster, *preflight.checks_to_findings(checks)]:
+            self._recorder.finding(finding)
+        completed = False
+        try:
+            asks = here and self._resumption is None and not plan.force
+            if asks and (nobody := nothing_listens(places, waited_s, "the run did not begin")):
+                self.started = True
+                self._recorder.finding(nobody)
+            else:
+                await self._measure(spread, sampler)
+            completed = not progress.failed and not progress.reopening
+        except asyncio.CancelledError:
+            self._recorder.finding(cut_off(*progress.where()))
+            raise
+        finally:
+            sampler.end()
+            if sampler.agent is not None:
+                writer.environment({"agent": sampler.agent})
+            await asyncio.to_thread(writer.close, completed)
+            self.trouble = writer.trouble
+        if writer.lost:
+            raise StoreError(f"{self.out}: was moved or deleted while the run wrote to it; leave it where it is until the end")
+
+    async def _measure(self, spread: Spread, sampler: Sampler) -> None:
+        """Start the generator and those who watch it, go through the phases, and end them all, whatever happens."""
+        progress, recorder = self._progress, self._recorder
+        shard = build_shard(progress.plan, spread)
+        if self._resumption is not None:
+            shard = self._resumption.shard_from_here(shard)
+        generator = self._generator = Generator(shard) if self._cluster is None else self._cluster.generator(shard)
+        incoming = Incoming(
+            progress, recorder, spread.destinations, resume=self._command, on_told=self._record_cluster, on_sample=self._sample
+        )
+        phases = Phases(
+            progress, recorder, incoming, shard=shard, generator=generator, sampler=sampler, resumption=self._resumption,
+            begun_wall_s=self._begun_wall_s,
+        )  # fmt: skip
+        tasks: list[asyncio.Task[None]] = []
+
+        async def listen() -> None:
+            async for message in generator.messages():
+                incoming.hear(message)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            # By itself, it is a bug that must neither hide nor let the run go on without numbers.
+            if not task.cancelled() and (error := task.exception()) is not None:
+                incoming.fail(asyncli_failed(task.get_name(), f"{type(error).__name__}: {error}", incoming.resume))
+
+        def begin(work: Coroutine[Any, Any, None], name: str) -> None:
+            tasks.append(asyncio.create_task(work, name=name))
+            tasks[-1].add_done_callback(ended)
+
+        try:
+            await generator.start()
+            self._record_cluster()
+            begin(listen(), "the reader of ticks")
+            if self._resumption is None:
+                progress.zero_s = time.monotonic()
+                if recorder.writer is not None:
+                    recorder.writer.environment({"clock": clock_at(progress.zero_s)})
+            self.started = True
+            if not progress.reopening:
+                if self._resumption is not None:
+                    self._resumption.close_gap(progress, recorder)
+                phases.enter("baseline")
+            begin(sampler.run(), "the collector")
+            clocks = ClockWatch(progress.now_s, on_sample=self._sampled, on_finding=recorder.finding)
+            begin(clocks.run(), "the watcher of clocks")
+            await phases.run()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await generator.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _when_free(self, ask: Callable[[], Awaitable[T]]) -> T:
+        return await (ask() if self._resumption is None else when_leases_expire(ask, self._waits, self._progress))
+
+    def _waits(self, what: str) -> None:
+        """Told before there is a run file."""
+        self._recorder.show(lambda observer: observer.finding(waiting(what)))
+
+    def _create_run_file(self, limits: Limits, spread: Spread, sampler: Sampler) -> RunWriter:
+        wall = datetime.datetime.now(datetime.UTC)
+        environment = read_environment(limits, spread)
+        environment["server"] = sampler.server.record(self._target.label if self._target else None)
+        if sampler.agent is not None:
+            environment["agent"] = sampler.agent
+        environment["wall_start"] = wall.isoformat()
+        return RunWriter.create(
+            self.out,
+            run_id=uuid.uuid4().hex[:12],
+            started_wall_s=wall.timestamp(),
+            plan_document=plan_document(self._progress.plan),
+            environment=environment,
+        )
+
+    def _record_cluster(self) -> None:
+        """Its hosts, their shares and clocks, which are known once it stands, and change as hosts come."""
+        if self._cluster is not None and self._recorder.writer is not None:
+            self._recorder.writer.environment(self._cluster.environment(self._generator.document()))
+
+    def _sampled(self, sample: Sample) -> None:
+        """A sample of this host, which may not be among those that open connections."""
+        if self._cluster is not None:
+            left_out = self._cluster.leave_out
+            sample = Sample(sample.t_s, {name: value for name, value in sample.values.items() if not name.startswith(left_out)})
+        self._sample(sample)
+
+    def _sample(self, sample: Sample) -> None:
+        if self._resumption is not None:
+            self._resumption.continue_counters(sample.values)
+        self._recorder.sample(sample)
+
+    @property
+    def _command(self) -> str:
+        """The command that goes on with the run."""
+        return f"asyncli soak --resume {self.out}{'' if self._cluster is None else f' {self._cluster.flags}'}"

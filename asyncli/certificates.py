@@ -1,0 +1,36 @@
+"""Certificates in files of PEM, as flags name them: loaded, or told in one line why not."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from asyncli.errors import HostError
+
+
+def trusting(flag: str, authority: str | None) -> ssl.SSLContext:
+    """A client's context that trusts the authority in this file, the system's without one. Raises :class:`HostError`."""
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        why = error.strerror if not isinstance(error, ssl.SSLError) and error.strerror else "no certificate in PEM"
+        raise HostError(f"{flag} {authority}: cannot be read ({why}); name a file with the authority's certificate") from None
+
+
+def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, key: str | None) -> ssl.SSLContext:
+    """``context`` with this certificate and its key, of the files that ``flags`` name. Raises :class:`HostError`."""
+    named = [(flag, path) for flag, path in zip(flags, (certificate, key), strict=True) if path is not None]
+    for flag, path in named:
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            raise HostError(f"{flag} {path}: cannot be read ({error.strerror}); name a file in PEM") from None
+    try:
+        # No passphrase is asked for: an agent has no terminal, and a soak is not to wait for one.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        why = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
+        files = " and ".join(f"{flag} {path}" for flag, path in named)
+        what = "hold no certificate with its key, in PEM and without a passphrase"
+        raise HostError(f"{files}: {what} ({why}); name both files") from None
+    return context

@@ -1,0 +1,60 @@
+"""What a terminal, or a log, shows while something runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Self
+
+from rich.console import Console
+
+from asyncli.cli.outputs import UNSEEN
+from asyncli.plan import Plan
+from asyncli.report.live import JsonView, LiveView, NullView, PlainView, plain_line
+from asyncli.report.livestate import Onlooker
+
+
+class Screen(Onlooker):
+    """Folds what happens into a state and shows it."""
+
+    def __init__(self, plan: Plan, console: Console, quiet: bool, log_json: bool = False) -> None:
+        super().__init__(plan)
+        self._console = console
+        if quiet:
+            self._view = NullView()
+        else:
+            self._view = (JsonView if log_json else LiveView if console.is_terminal else PlainView)(plan, console)
+
+    def __enter__(self) -> Self:
+        self._view.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(Exception, *UNSEEN):
+            self._view.__exit__(None, None, None)
+
+    def say_now(self) -> None:
+        """One line of how it stands, which SIGUSR1 asks for."""
+        with contextlib.suppress(*UNSEEN):
+            if isinstance(self._view, JsonView):
+                self._view.say_now(self.fold.state())
+                return
+            self._console.print(plain_line(self.fold.state()), soft_wrap=True, markup=False, highlight=False)
+
+    def look(self, at_once: bool) -> None:
+        """A screen that is gone (the reader of a pipe has left) ends the showing, never the soak."""
+        try:
+            self._view.update(self.fold.state())
+        except UNSEEN:
+            self._view = NullView()
+
+
+def speaker(console: Console, quiet: bool, style: str | None = None) -> Callable[[str], None]:
+    """What prints a line on the way; a terminal that is gone ends the talking, never what runs."""
+
+    def say(line: str) -> None:
+        if not quiet:
+            with contextlib.suppress(*UNSEEN):
+                console.print(line, style=style, soft_wrap=True, markup=False, emoji=False)
+
+    return say

@@ -1,0 +1,93 @@
+"""What a client host is and can take: read there, in its Dask worker, before anything is started. Sends nothing to the target."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import msgspec
+
+from asyncli import __version__
+from asyncli.engine.resolve import plan_spread
+from asyncli.engine.spread import Spread
+from asyncli.environment import boot_id, host_name, network
+from asyncli.errors import AsyncliError
+from asyncli.plan import load_plan
+from asyncli.preflight.limits import Limits, read_limits
+
+# What Linux grants by default (32768-60999): the guess where the range cannot be read.
+_PORTS = 28_232
+
+
+class HostProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """One host as its Dask worker sees it. ``place`` is the same for all workers that share its kernel and its network."""
+
+    asyncli: str
+    host: str
+    place: str
+    boot: str
+    limits: Limits
+    spread: Spread | None = None
+    #: Who has it already: one session at a time.
+    held_by: str = ""
+    #: Why it cannot take the plan, in one line.
+    why_not: str = ""
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """What of a probe every version has."""
+
+    asyncli: str = "?"
+
+
+def read_probe(said: bytes) -> HostProbe | str:
+    """What :func:`probe_client_host` gave; in words why it says nothing, where it was made by another asyncli than this."""
+    try:
+        version = msgspec.msgpack.decode(said, type=_Version).asyncli
+        if version == __version__:
+            return msgspec.msgpack.decode(said, type=HostProbe)
+    except msgspec.MsgspecError:
+        version = "?"
+    return f"has asyncli {version}, here it is {__version__}; install the same"
+
+
+async def probe_client_host(plan: dict[str, Any]) -> bytes:
+    """This host, as msgpack of :class:`HostProbe`. Names are resolved here, and ``--source`` keeps what is an address of here."""
+    limits = read_limits()
+    seen = HostProbe(asyncli=__version__, host=host_name(), place=_place(), boot=machine(), limits=limits, held_by=held_by)
+    try:
+        asked = load_plan(plan)
+        if asked.sources:
+            asked = msgspec.structs.replace(
+                asked, sources=tuple(one for one in asked.sources if _is_own(one)) or asked.sources[:1]
+            )
+        ports = limits.ports if limits.ports is not None else _PORTS
+        nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
+        spread = await asyncio.to_thread(plan_spread, asked, ports=ports, nofile=nofile, cpus=cpus)
+    except AsyncliError as error:
+        return msgspec.msgpack.encode(msgspec.structs.replace(seen, why_not=str(error)))
+    return msgspec.msgpack.encode(msgspec.structs.replace(seen, spread=spread))
+
+
+#: Whose actor this process has, in words; "" for nobody's.
+held_by = ""
+
+
+def machine() -> str:
+    """Which boot of which machine this is, or its name where that cannot be read."""
+    return boot_id() or host_name()
+
+
+def _place() -> str:
+    # Ports belong to a network namespace: containers of one machine are hosts of their own, workers side by side are not.
+    return f"{machine()} {network() or host_name()}"
+
+
+def _is_own(source: str) -> bool:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET, socket.SOCK_STREAM) as sock:
+            sock.bind((source, 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,231 @@
+"""Which hosts there are, what each can hold, and who opens what. Pure: what was seen of the hosts comes in."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from asyncli.cluster.host_probe import HostProbe
+from asyncli.engine.fleet import Room, assign, held_by, take_over
+from asyncli.engine.shard import Shard
+from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, share, workers_needed
+from asyncli.errors import ClusterError, HeldError, PlanError, PreflightError
+from asyncli.findings.generator import cluster, cluster_open
+from asyncli.plan import Plan
+from asyncli.preflight import checks_to_findings, refusals
+from asyncli.preflight.checks import host_checks
+from asyncli.records import Check, Finding
+from asyncli.units import format_many
+
+# What stands before a check's code where it is one host's of several: such a one is no limit of the host that reports.
+_OF_A_HOST = "host_"
+
+
+class HostHeldError(ClusterError, HeldError):
+    """A client host on which another session opens connections."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A host of the fleet: its ``address`` is that of its Dask worker, ``workers`` are the numbers of its processes."""
+
+    name: str
+    address: str
+    seen: HostProbe
+    room: Room
+    workers: tuple[int, ...] = ()
+
+    @property
+    def spread(self) -> Spread:
+        assert self.seen.spread is not None
+        return self.seen.spread
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """The hosts of a run, and the plan laid over them. ``workers``: how many there are in all. ``left_out``: hosts that are there
+    and have no room for the share of one.
+    """
+
+    plan: Plan
+    members: tuple[Member, ...]
+    workers: int
+    destinations: tuple[Destination, ...]
+    left_out: tuple[Member, ...] = ()
+
+    def share(self, numbers: Sequence[int]) -> int:
+        """How many connections the workers of these numbers open."""
+        return held_by(self.plan.connections, self.plan.batch, self.workers, numbers)
+
+    def take_over(self, numbers: Sequence[int], free: Mapping[str, Room]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
+        """Who of those with ``free`` room opens a lost host's share again, and what nobody has room for."""
+        return take_over(self.plan.connections, self.plan.batch, self.workers, numbers, free)
+
+    @property
+    def checks(self) -> list[Check]:
+        """Each host's limits against its share."""
+        found = []
+        for member in self.members:
+            part, spread = _part(self.plan, self.share(member.workers)), member.spread
+            spread = msgspec.structs.replace(spread, workers=max(1, len(member.workers)))
+            for check in host_checks(part, spread, member.seen.limits):
+                named = f"{member.name}: {check.what}"
+                found.append(msgspec.structs.replace(check, code=f"{_OF_A_HOST}{check.code}", what=named))
+        return found
+
+    @property
+    def spread(self) -> Spread:
+        """The fleet as one: every source and port of it."""
+        sources = tuple(source for member in self.members for source in member.spread.sources or ("",))
+        ports = min(member.spread.ports for member in self.members)
+        return Spread(self.destinations, sources, self.workers, local=False, ports=ports)
+
+    def shard_of(self, shard: Shard, member: Member) -> Shard:
+        """``shard`` for one host: what it opens, from where, and to where its own resolver says."""
+        spread = member.spread
+        # One that comes later has no workers yet: it takes over what it has room for.
+        most = self.share(member.workers) if member.workers else member.room.connections
+        return msgspec.structs.replace(
+            shard, destinations=spread.destinations, sources=spread.sources, local=spread.local, mine=member.workers,
+            crowded=spread.crowds(most),
+        )  # fmt: skip
+
+    def document(self, member: Member) -> dict[str, Any]:
+        """A host as the run file has it."""
+        return {
+            "name": member.name,
+            "address": member.address,
+            "connections": self.share(member.workers),
+            "workers": len(member.workers),
+            "room": member.room.connections,
+            "sources": max(1, len(member.spread.sources)),
+            "limits": msgspec.to_builtins(member.seen.limits),
+        }
+
+
+def choose(seen: Mapping[str, HostProbe | str], plan: Plan) -> list[Member]:
+    """One Dask worker a host, of ``seen`` by address (or why it could not be looked at). Raises :class:`ClusterError`."""
+    hosts: dict[str, list[tuple[str, HostProbe]]] = {}
+    for address, one in sorted(seen.items()):
+        if isinstance(one, str):
+            raise ClusterError(f"the worker at {address} {one}")
+        if one.why_not:
+            raise ClusterError(f"{one.host} ({address}): {one.why_not}")
+        hosts.setdefault(one.place, []).append((address, one))
+    names = Counter(workers[0][1].host for workers in hosts.values())
+    members = []
+    for workers in hosts.values():
+        address, one = workers[0]
+        name = one.host if names[one.host] == 1 else f"{one.host} at {urlsplit(address).hostname}"
+        if busy := next((other.held_by for _, other in workers if other.held_by), ""):
+            raise HostHeldError(f"{name} is held by {busy}; wait for its end, or leave that host's worker out")
+        members.append(Member(name, address, one, room_of(plan, one)))
+    twins = Counter(member.name for member in members)
+    return [
+        msgspec.structs.replace(member, name=f"{member.name}:{urlsplit(member.address).port}")
+        if twins[member.name] > 1
+        else member
+        for member in members
+    ]
+
+
+def place(plan: Plan, members: list[Member]) -> Placement:
+    """Deal the plan's connections to ``members``. Raises :class:`PreflightError` where they cannot hold them.
+
+    ``plan.force``: deal them all the same.
+    """
+    if plan.workers is not None and plan.workers < len(members):
+        hosts = format_many(len(members), "host")
+        raise PlanError(f"--workers: {plan.workers} for {hosts}; write {len(members)} or more, they are of all hosts together")
+    # One without room has no limit that would refuse the others.
+    roomy = [member for member in members if member.room.connections]
+    dealt = assign(plan.connections, plan.batch, [member.room for member in roomy], plan.workers) if roomy else None
+    if dealt is None:
+        if not plan.force:
+            raise PreflightError("\n".join([*_too_few(plan, members), "(--force goes on all the same)"]))
+        roomy, most = members, plan.connections
+        dealt = assign(most, plan.batch, [Room(most, most, member.room.cpus) for member in roomy], plan.workers)
+        assert dealt is not None
+    # Without a worker a host would have nothing to say in the run, and pass for a lost one.
+    crew = tuple(msgspec.structs.replace(member, workers=mine) for member, mine in zip(roomy, dealt, strict=True) if mine)
+    names = {member.name for member in crew}
+    left_out = tuple(member for member in members if member.name not in names)
+    destinations = tuple(dict.fromkeys(one for member in crew for one in member.spread.destinations))
+    return Placement(plan, crew, sum(map(len, dealt)), destinations, left_out)
+
+
+def room_of(plan: Plan, seen: HostProbe) -> Room:
+    """What a host can take of ``plan`` by its own preflight: the most that no check refuses, and in one process."""
+    limits, low, high = seen.limits, 0, plan.connections
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _refused(plan, seen, middle):
+            high = middle - 1
+        else:
+            low = middle
+    nofile = limits.nofile_hard or 1024
+    return Room(low, max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS), limits.cpus or 1)
+
+
+def _refused(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
+    assert seen.spread is not None
+    nofile = seen.limits.nofile_hard or 1024
+    workers = workers_needed(connections, nofile, seen.limits.cpus or 1)
+    while share(connections, plan.batch, workers, 0) + OWN_DESCRIPTORS > nofile and workers < connections:
+        workers += 1
+    spread = msgspec.structs.replace(seen.spread, workers=workers)
+    return refusals(host_checks(_part(plan, connections), spread, seen.limits))
+
+
+def _part(plan: Plan, connections: int) -> Plan:
+    """The plan as one host sees it: its connections, at its part of the pace."""
+    mine = max(1, connections)
+    return msgspec.structs.replace(plan, connections=mine, interval_s=plan.interval_s * plan.connections / mine)
+
+
+def _too_few(plan: Plan, members: list[Member]) -> list[str]:
+    there = sum(member.room.connections for member in members)
+    if there >= plan.connections:
+        if plan.workers is None:
+            return [
+                f"a batch is opened by one host, and those of {plan.batch:,} cannot be dealt so that each fits; lower --batch"
+            ]
+        return [f"the shares of {plan.workers} processes fit on no host; leave --workers out"]
+    hosts = format_many(len(members), "host")
+    lines = [f"the {hosts} of the cluster can hold {there:,} of the {plan.connections:,} connections; add hosts, or mend:"]
+    for member in members:
+        found = checks_to_findings(_refused(plan, member.seen, member.room.connections + 1))
+        lines += [f"{member.name}, {member.room.connections:,}: {one.evidence}; mend: {one.remedy}" for one in found]
+    return lines
+
+
+def ends_there(server: bool, opened: int, connections: int) -> int | None:
+    """How many ends of each connection one machine's kernel has, which has the ``server`` or not, and opens so many of them.
+
+    None where of some it has more than of others.
+    """
+    if opened not in (0, connections):
+        return None
+    return int(server) + int(opened == connections)
+
+
+def open_cluster(address: str) -> Finding | None:
+    """What is to be said of a scheduler that anybody can speak to; None where it is encrypted, or on this host alone."""
+    parts = urlsplit(address)
+    if parts.scheme != "tcp":
+        return None
+    try:
+        if ipaddress.ip_address(parts.hostname or "").is_loopback:
+            return None
+    except ValueError:
+        pass
+    return cluster_open(address)
+
+
+def said_of(fleet: Placement) -> Finding:
+    """The fleet in a sentence."""
+    shares = {member.name: fleet.share(member.workers) for member in fleet.members}
+    return cluster(shares, fleet.workers, {member.name: member.room.connections for member in fleet.left_out})

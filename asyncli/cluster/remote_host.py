@@ -1,0 +1,155 @@
+"""The session's end of one host: what it is told, what it says, and how its clock goes.
+
+A host is asked one thing at a time, and what it said is kept there until the next question says that it has come, so a cut of the
+network loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from asyncli.cluster.placement import Member
+from asyncli.collect.clock_offset import ClockOffset, Exchange, Offset
+from asyncli.engine.shard import Down, Shard, SilentWorkers, Up
+from asyncli.errors import ClusterError, EngineError
+from asyncli.findings.generator import cluster_clock
+from asyncli.records import Finding
+
+_encode = msgspec.msgpack.Encoder().encode
+_up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
+# An answer comes within a second even where nothing is to be said: so silence is seen, and the leash is kept.
+_POLL_S, _ANSWER_S = 1.0, 9.0
+#: A question that failed is asked again after so long.
+RETRY_S = 0.5
+_START_S = 60.0
+CLOSE_S = 10.0
+# How often a clock is asked at once, and again in the run: the least round trip of ten is near the network's own, and a
+# quartz that is off by 50 ppm is half a millisecond away after ten seconds.
+_FIRST_ROUNDS, _ROUNDS, _CLOCK_S = 10, 5, 10.0
+# A batch that is so much off its instant because of clocks is as late as one that the bound on lateness allows.
+_DRIFT_S = 0.010
+
+
+class Handle(Protocol):
+    """One actor, as Dask gives it."""
+
+    def lost(self) -> str:
+        """Why it is gone for good, in words; "" while it is not known to be."""
+
+    async def call(self, method: str, *arguments: object) -> Any: ...
+    def release(self) -> None: ...
+
+
+class RemoteHost:
+    """``on_messages`` hears what it says, if only that it answers; ``on_finding`` that its clock drifts."""
+
+    def __init__(
+        self,
+        member: Member,
+        actor: Handle,
+        *,
+        on_messages: Callable[[RemoteHost, list[Up]], None],
+        on_finding: Callable[[Finding], None],
+    ) -> None:
+        self.member, self.actor = member, actor
+        self.name, self.workers = member.name, member.workers
+        #: Its clock less ours when it was opened.
+        self.clock = Offset(0.0, math.inf)
+        self.heard_s = time.monotonic()
+        self.lost_s = -math.inf
+        self.silent = self.over = False
+        self.orders: asyncio.Queue[Down] = asyncio.Queue()
+        self.tasks: list[asyncio.Task[None]] = []
+        #: Numbers that it was told to take over, and has not said that it has.
+        self.adopting: set[int] = set()
+        self.silent_workers = SilentWorkers()
+        self._on_messages, self._on_finding = on_messages, on_finding
+        # A drift of its clock beyond this is told.
+        self._drift_bound_s = _DRIFT_S
+
+    async def open(self, shard: Shard) -> None:
+        """Measure its clock and start its processes. Raises :class:`ClusterError` or :class:`EngineError`."""
+        try:
+            self.clock = await self._measure_clock(_FIRST_ROUNDS)
+            async with asyncio.timeout(_START_S):
+                why_not = await self.actor.call("open", _encode(shard))
+        except TimeoutError:
+            why_not = f"nothing within {_START_S:.0f} s"
+        except (OSError, RuntimeError) as error:
+            words = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ClusterError(f"{self.name} was lost while it started: {words}") from None
+        if why_not:
+            raise EngineError(f"{self.name}: {why_not}")
+        self.heard_s = time.monotonic()
+
+    def begin(self, on_end: Callable[[asyncio.Task[None]], None]) -> None:
+        """Carry orders and messages from now on; ``on_end`` hears when one of the tasks ends."""
+        for what, name in ((self._follow, "reader"), (self._give_orders, "orders"), (self._keep_time, "clock")):
+            task = asyncio.create_task(what(), name=f"the {name} of {self.name}")
+            task.add_done_callback(on_end)
+            self.tasks.append(task)
+
+    async def close(self) -> None:
+        """End its processes, in case it hears; let go of its actor, which then ends by itself."""
+        with contextlib.suppress(Exception):
+            if not self.actor.lost():
+                async with asyncio.timeout(CLOSE_S):
+                    await self.actor.call("close")
+        self.actor.release()
+
+    async def _measure_clock(self, rounds: int) -> Offset:
+        clock = ClockOffset()
+        for _ in range(rounds):
+            asked_s = time.monotonic()
+            async with asyncio.timeout(_ANSWER_S):
+                theirs_s = await self.actor.call("clock")
+            clock.heard(Exchange(asked_s, theirs_s, theirs_s, time.monotonic()))
+        offset = clock.now(time.monotonic())
+        assert offset is not None
+        return offset
+
+    async def _keep_time(self) -> None:
+        """Measure its clock again: what it has drifted since its host was told when to begin."""
+        while True:
+            await asyncio.sleep(_CLOCK_S)
+            try:
+                now = await self._measure_clock(_ROUNDS)
+            except Exception:  # whatever a cut network, or an actor that has gone, raises: the reader minds it
+                continue
+            drift_s = now.offset_s - self.clock.offset_s
+            if abs(drift_s) - now.error_s - self.clock.error_s > self._drift_bound_s:
+                # What is milliseconds after minutes is seconds after days.
+                self._drift_bound_s = 10 * abs(drift_s)
+                self._on_finding(cluster_clock(self.name, drift_s))
+
+    async def _give_orders(self) -> None:
+        number = 0
+        while True:
+            order = _encode(await self.orders.get())
+            while True:
+                try:
+                    async with asyncio.timeout(_ANSWER_S):
+                        await self.actor.call("tell", number, order)
+                    break
+                except Exception:  # as in _keep_time; an order that has come is not obeyed twice
+                    await asyncio.sleep(RETRY_S)
+            number += 1
+
+    async def _follow(self) -> None:
+        after = 0
+        while not self.over:
+            try:
+                async with asyncio.timeout(_POLL_S + _ANSWER_S):
+                    frames = await self.actor.call("said", after, _POLL_S)
+            except Exception:
+                await asyncio.sleep(RETRY_S)
+                continue
+            after += len(frames)
+            self._on_messages(self, [_up.decode(frame) for frame in frames])

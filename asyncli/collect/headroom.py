@@ -1,0 +1,94 @@
+"""What the server may still take: descriptors of its fullest process, memory of its control group.
+
+Descriptors are counted without listing them (which would create dentries): the size of /proc/PID/fd is their number since
+Linux 6.2 (proc_fd_getattr in fs/proc/fd.c); before it is 0, and then only their limit is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from asyncli.collect.groups import Group, memory_group
+from asyncli.collect.probes import ProbeReading
+from asyncli.collect.procfs import PROC, read_text
+from asyncli.metrics import (
+    SERVER_DESCRIPTORS,
+    SERVER_DESCRIPTORS_LIMIT,
+    SERVER_GROUP_BYTES,
+    SERVER_GROUP_KILLED,
+    SERVER_GROUP_LIMIT_BYTES,
+)
+
+# A server of a process for each connection has as many as it holds, each with few descriptors: the first ones tell enough.
+_MOST_PROCESSES = 128
+_OPEN_FILES = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
+
+
+class Headroom:
+    """The headroom of the processes that ``pids`` names at each reading. Blocking; never fails for one that has ended.
+
+    Of the groups of those seen first it is the one with the tightest limit: it can be asked when all of them have been killed.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]], *, proc: Path = PROC) -> None:
+        self._pids = pids
+        self._proc = proc
+        self._group: Group | None = None
+        self._looked = False
+        self._limits: dict[int, int] = {}
+
+    def read(self) -> ProbeReading:
+        """``server.descriptors`` and their limit, of the process that is fullest; only the least limit where they cannot be
+        counted. ``server.group_*`` where a limit is set.
+        """
+        pids = list(self._pids())[:_MOST_PROCESSES]
+        return ProbeReading({**self._descriptors(pids), **self._memory(pids)})
+
+    def _descriptors(self, pids: list[int]) -> dict[str, float]:
+        self._limits = {pid: limit for pid, limit in self._limits.items() if pid in pids}
+        fullest = (0.0, 0, 0)
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                number = os.stat(f"{self._proc}/{pid}/fd").st_size
+                if pid not in self._limits:
+                    found = _OPEN_FILES.search(read_text(f"{self._proc}/{pid}/limits"))
+                    self._limits[pid] = int(found[1]) if found else 0
+                if number and (limit := self._limits[pid]):
+                    fullest = max(fullest, (number / limit, number, limit))
+        _, number, limit = fullest
+        if number:
+            return {SERVER_DESCRIPTORS: float(number), SERVER_DESCRIPTORS_LIMIT: float(limit)}
+        least = min(filter(None, self._limits.values()), default=0)
+        return {SERVER_DESCRIPTORS_LIMIT: float(least)} if least else {}
+
+    def _memory(self, pids: list[int]) -> dict[str, float]:
+        if not self._looked and pids:
+            self._looked = True
+            self._group = self._tightest(pids)
+        if self._group is None:
+            return {}
+        # The group goes with its last process where whoever made it tidies up.
+        with contextlib.suppress(OSError, ValueError):
+            limit = self._group.limit_bytes
+            return {
+                SERVER_GROUP_BYTES: float(self._group.held_bytes),
+                SERVER_GROUP_KILLED: float(self._group.killed),
+                **({} if limit is None else {SERVER_GROUP_LIMIT_BYTES: float(limit)}),
+            }
+        return {}
+
+    def _tightest(self, pids: list[int]) -> Group | None:
+        """None where none has a limit: it says nothing of room then, and all that is in it would be told as the server's."""
+        found: dict[Group, int] = {}
+        with contextlib.suppress(OSError):
+            mounts = read_text(f"{self._proc}/self/mountinfo")
+            for pid in pids:
+                with contextlib.suppress(OSError, ValueError):
+                    group = memory_group(read_text(f"{self._proc}/{pid}/cgroup"), mounts)
+                    if group is not None and group not in found and (limit := group.limit_bytes) is not None:
+                        found[group] = limit
+        return min(found, key=lambda one: found[one], default=None)

@@ -1,0 +1,91 @@
+"""One kept HTTP connection to a peer that we do not trust: no redirect, cookie or proxy, and answers bounded in time and size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from asyncli.text import oneline
+
+if TYPE_CHECKING:
+    import ssl
+
+    import aiohttp
+
+# Apache's status page has a character for each process or thread, HAProxy's a line for each server behind it.
+# Sixty samples of an agent, of some hundred metrics each, are a quarter of this.
+_LONGEST = 1 << 20
+
+
+class Answer(NamedTuple):
+    """``whole`` is false where ``body`` is only the beginning."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    content_type: str
+    body: bytes
+    whole: bool
+
+
+class KeptConnection:
+    """For one event loop; close it. ``requests`` counts those that were written, ``connects`` the connections made for them."""
+
+    def __init__(self, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
+        self.requests = self.connects = 0
+        self._headers, self._tls = headers, tls
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(
+        self, method: str, url: str, *, within_s: float, headers: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> Answer:
+        """Raises TimeoutError, and what aiohttp raises (:func:`reason`)."""
+        import aiohttp  # 200 ms of import that a run without a peer does not owe
+
+        session = self._session = self._session or self._open()
+        timeout = aiohttp.ClientTimeout(total=within_s)
+        async with session.request(method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False) as response:
+            answer, whole = bytearray(), True
+            async for part in response.content.iter_chunked(1 << 16):
+                answer += part
+                if len(answer) >= _LONGEST:
+                    response.close()
+                    whole = False
+                    break
+            return Answer(response.status, response.reason or "", response.headers, response.content_type, bytes(answer), whole)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_headers_sent.append(self._sent)
+        trace.on_connection_create_end.append(self._connected)
+        return aiohttp.ClientSession(
+            # Longer than nginx's 75 s: the server ends the connection, so its accepts count only what was needed.
+            connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=300, ssl=self._tls or True),
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            trace_configs=[trace],
+        )
+
+    async def _sent(self, *_: Any) -> None:
+        self.requests += 1
+
+    async def _connected(self, *_: Any) -> None:
+        self.connects += 1
+
+
+def reason(error: BaseException) -> str:
+    """The system's own words for a failed connection where there are any: aiohttp's repeat host and TLS settings."""
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, OSError) and cause.errno:
+        # A failed name look-up has a negative errno of its own kind; asyncio's other texts repeat the address.
+        return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
+    return oneline(str(error) or type(error).__name__)[:80]

@@ -1,0 +1,211 @@
+"""The one loop that samples, of a session as of an agent: probes once a second, never blocking the event loop.
+
+What reads /proc runs in one thread, what asks a peer in the loop. A probe that fails leaves a gap and a finding, and never ends a
+run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from asyncli.collect.probes import Outage, ProbeReading, Schedule
+from asyncli.collect.processes import ProcessesGoneError
+from asyncli.findings.probes import server_ended
+from asyncli.metrics import PROBE
+from asyncli.plan import Plan
+from asyncli.records import Finding, Sample
+
+# A sample waits this long for what was asked in its second; what comes later joins the next one, so a slow status page
+# costs neither the second nor the kernel's numbers.
+_ROUND_WAIT_S = 0.5
+# A thread that is stuck in the kernel (a process that holds its memory map, a dead disk) is an outage from here on.
+_STALL_S = 2.0
+
+#: Reads; blocks.
+Probe = Callable[[], ProbeReading]
+#: Asks a peer, in bounded time; ``everything``: at a border of phases, where all is wanted as of now.
+Poll = Callable[[bool], Awaitable[ProbeReading]]
+
+
+class _Outcome(NamedTuple):
+    """What a probe gave or why not, and what it took: CPU time of one that blocks, else time."""
+
+    reading: ProbeReading | None
+    error: Exception | None
+    took_s: float
+
+
+class _Asked(NamedTuple):
+    since_s: float
+    outcome: asyncio.Future[_Outcome]
+
+
+class Sampler:
+    """Samples on the whole seconds of ``clock`` (the run's own, in seconds) go to ``on_sample``, in the loop's thread."""
+
+    #: At a phase border everything is awaited: longer than the status page's own limit of 2 s.
+    border_wait_s = 2.5
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        clock: Callable[[], float],
+        on_sample: Callable[[Sample], None],
+        on_finding: Callable[[Finding], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._plan = plan
+        self._clock, self._sleep = clock, sleep
+        self._on_sample, self._on_finding = on_sample, on_finding
+        #: Cheap ones first: a dear one that stalls holds up only those behind it.
+        self._probes: dict[str, Probe] = {}
+        self._polls: dict[str, Poll] = {}
+        self._schedules: dict[str, Schedule] = {}
+        self._outages: dict[str, Outage] = {}
+        self._begun: tuple[float, float] | None = None
+        self._reported: set[str] = set()
+        self._asked: dict[str, _Asked] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="asyncli-probes")
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Sample until cancelled. A second that passed while the loop was busy is a gap: it is not made up for."""
+        try:
+            while True:
+                second = math.floor(self._clock()) + 1
+                while (wait_s := second - self._clock()) > 0:
+                    await self._sleep(wait_s)
+                async with self._lock:
+                    await self._round(float(second))
+        finally:
+            self._cancel_polls()
+
+    async def sample_now(self) -> Sample:
+        """Everything read at once, whatever its budget, for the borders of phases; ``on_sample`` gets it as well.
+
+        Takes as long as the slowest answer, at most twice ``border_wait_s``. What did not answer is absent.
+        """
+        async with self._lock:
+            return await self._round(self._clock(), everything=True)
+
+    def begin(self) -> None:
+        """A run begins, as long as the plan's: its first seconds may be read more often than the budget allows all along."""
+        self._begun = (self._clock(), self._plan.lasts_s)
+        for one in self._schedules.values():
+            one.begin(*self._begun)
+
+    async def close(self) -> None:
+        """Stop asking, and let the thread go."""
+        if pending := self._cancel_polls():
+            await asyncio.wait(pending)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _cancel_polls(self) -> list[asyncio.Future[_Outcome]]:
+        cancelled = [self._asked.pop(name).outcome for name in self._polls if name in self._asked]
+        for one in cancelled:
+            one.cancel()
+        return cancelled
+
+    async def _round(self, now_s: float, everything: bool = False) -> Sample:
+        wait_s = self.border_wait_s if everything else _ROUND_WAIT_S
+        if everything:
+            # What is under way was asked before the border: it is awaited and dropped, then asked again.
+            await self._wait(wait_s)
+            self._gather(now_s, {})
+        sample = Sample(t_s=self._clock(), values={})
+        self._ask(now_s, everything)
+        await self._wait(wait_s)
+        self._gather(now_s, sample.values)
+        if sample.values:
+            self._on_sample(sample)
+        return sample
+
+    def _ask(self, now_s: float, everything: bool) -> None:
+        for name, poll in self._polls.items():
+            if name not in self._asked:
+                self._asked[name] = _Asked(now_s, asyncio.ensure_future(_polled(poll, everything)))
+        for name, probe in self._probes.items():
+            if name not in self._asked and (everything or self._schedule(name).due(now_s)):
+                future = asyncio.get_running_loop().run_in_executor(self._thread, _probed, probe)
+                self._asked[name] = _Asked(now_s, future)
+
+    async def _wait(self, timeout_s: float) -> None:
+        if pending := [one.outcome for one in self._asked.values()]:
+            await asyncio.wait(pending, timeout=timeout_s)
+
+    def _gather(self, now_s: float, values: dict[str, float]) -> None:
+        """Take in whatever has come."""
+        for name, (since_s, outcome) in list(self._asked.items()):
+            if outcome.done():
+                del self._asked[name]
+                self._take(name, since_s, now_s, outcome.result(), values)
+        # The thread answers in turn: it is the first of those that wait for it which holds up the others.
+        stuck = next((name for name in self._asked if name in self._probes), None)
+        if stuck is not None and now_s - (since_s := self._asked[stuck].since_s) >= _STALL_S:
+            self._say(self._outage(stuck).failed(since_s, f"no answer in {now_s - since_s:.0f} s"))
+
+    def _take(self, name: str, since_s: float, now_s: float, outcome: _Outcome, values: dict[str, float]) -> None:
+        if name in self._probes:
+            self._say(self._schedule(name).spent(since_s, outcome.took_s))
+        if outcome.reading is None:
+            why = _words(outcome.error)
+            lost = self._outage(name).failed(since_s, why)
+            # That the server itself is gone explains every loss after it, and must not hide among the probes' gaps.
+            ended = lost is not None and isinstance(outcome.error, ProcessesGoneError)
+            self._say(server_ended(since_s, why, self._plan.server_pid) if ended else lost)
+            return
+        self._say(self._outage(name).answered(now_s))
+        if outcome.reading.values:
+            values.update(outcome.reading.values)
+            values[f"{PROBE}{name}"] = outcome.took_s
+        for finding in outcome.reading.findings:
+            if finding.code not in self._reported:
+                self._reported.add(finding.code)
+                self._on_finding(finding)
+
+    def _say(self, finding: Finding | None) -> None:
+        if finding is not None:
+            self._on_finding(finding)
+
+    def _schedule(self, name: str) -> Schedule:
+        if name not in self._schedules:
+            one = self._schedules[name] = Schedule(name)
+            if self._begun is not None:
+                one.begin(*self._begun)
+        return self._schedules[name]
+
+    def _outage(self, name: str) -> Outage:
+        return self._outages.setdefault(name, Outage(name))
+
+
+def _probed(probe: Probe) -> _Outcome:
+    # CPU time, not wall time: on a busy host the wait for a core is no cost of the probe.
+    begun = time.thread_time()
+    try:
+        reading = probe()
+    except Exception as error:  # whatever a probe does wrong is a gap, never the end of a run of hours
+        return _Outcome(None, error, time.thread_time() - begun)
+    return _Outcome(reading, None, time.thread_time() - begun)
+
+
+async def _polled(poll: Poll, everything: bool) -> _Outcome:
+    begun = time.perf_counter()
+    try:
+        reading = await poll(everything)
+    except Exception as error:
+        return _Outcome(None, error, time.perf_counter() - begun)
+    return _Outcome(reading, None, time.perf_counter() - begun)
+
+
+def _words(error: Exception | None) -> str:
+    """An error in one line: a user's error as it stands, any other with its type."""
+    text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return text if text and type(error).__module__.startswith("asyncli.") else f"{type(error).__name__}: {text}"

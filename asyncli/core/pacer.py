@@ -1,0 +1,132 @@
+"""How fast connections are opened, opened again, and how missed heartbeats are spread. Pure: instants come in as arguments.
+
+Whatever stood still, nothing is fired at once: a ramp that fell behind catches up at twice its pace, what was lost is opened
+again no faster than the ramp opened it, and heartbeats that were missed in a stall keep their distances.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from asyncli.core.ramp import Ramp
+
+# How much of a ramp that fell behind may be made up for in one turn.
+_BURST_S = 0.010
+# A row that must wait waits for so long at the least, or it would be looked at again in the same turn.
+_GRAIN_S = 0.001
+# Beats that are so much too late were missed in a stall; less is a busy moment, which a spread would only prolong.
+MISSED_S = 0.1
+# Stalls may follow each other, and each puts off what it missed; but a worker that is always late must send all the same.
+_MOST_PUT_OFF = 8
+
+
+class Opening(NamedTuple):
+    """Rows to open now, of a batch that was due at ``due``. ``again``: they were open before, in a process that is no more."""
+
+    rows: range
+    due: float
+    again: bool
+    begins_batch: bool
+
+
+class RampPacer:
+    """Which batches of a worker's share are due: batch j belongs to worker j mod n."""
+
+    def __init__(self, ramp: Ramp, worker: int, workers: int, again: bool) -> None:
+        self._ramp, self._workers, self._batches = ramp, workers, ramp.batches
+        self._batch, self._opened, self._t0 = worker, 0, 0.0
+        self._due = self._not_before = -math.inf
+        # Batches that are due before this instant were open before.
+        self._again_before = math.inf if again else -math.inf
+        self.finished = False
+        #: When more may be opened; infinite when all is.
+        self.next_instant = math.inf
+        self._go_to(worker)
+
+    def start(self, t0: float) -> None:
+        self._t0 = t0
+        self._go_to(self._batch)
+
+    def replace_worker(self, now: float, reopen: bool) -> None:
+        """A worker was lost: what it had opened by ``now`` is opened again, or with ``reopen`` off not at all."""
+        self._again_before = max(self._again_before, now)
+        while not reopen and self._due < now:
+            self._go_to(self._batch + self._workers)
+
+    def _go_to(self, batch: int) -> None:
+        self._batch, self._opened = batch, 0
+        self.finished = batch >= self._batches
+        self._due = math.inf if self.finished else self._t0 + self._ramp.due_s(batch)
+        self.next_instant = max(self._due, self._not_before)
+
+    def take(self, most: int, now: float) -> Opening:
+        """Up to ``most`` rows of the batch that is due."""
+        ramp, due, opened = self._ramp, self._due, self._opened
+        again = due < self._again_before
+        size = ramp.size(self._batch)
+        count = min(size - opened, most)
+        begin = self._batch // self._workers * ramp.batch + opened
+        self._opened += count
+        if self._opened == size:
+            # Catching up is at twice the pace, and what was open before comes no faster than the ramp; counted from a moment
+            # ago, or a pace closer than the timer's grain could never be kept.
+            pace_s = self._workers * ramp.interval_s
+            self._not_before = max(self._not_before, now - _BURST_S) + (pace_s if again else pace_s / 2)
+            self._go_to(self._batch + self._workers)
+        return Opening(range(begin, begin + count), due, again, opened == 0)
+
+
+class ReopenPacer:
+    """Opens what was lost as fast as the ramp: a row that finds the pace used up books the next place in it."""
+
+    def __init__(self, ramp: Ramp, workers: int) -> None:
+        self._every_s = ramp.interval_s / ramp.batch * workers
+        # As in the ramp, a batch may go at once.
+        self._burst_s = ramp.batch * self._every_s
+        self._next = 0.0
+        self._booked: set[int] = set()
+
+    def wait_until(self, row: int, now: float, *, room: bool, goes_on: bool) -> float | None:
+        """When to try again to open ``row``; None: open it now. ``room``: one more connect may be pending. ``goes_on``: its
+        attempt has had its place, at another address; a name that leads nowhere must not stretch the ramp.
+        """
+        booked = row in self._booked
+        following = max(self._next, now - self._burst_s) + self._every_s
+        if room and (booked or goes_on or self._next <= now):
+            if booked:
+                self._booked.remove(row)
+            elif not goes_on:
+                self._next = following
+            return None
+        self._booked.add(row)
+        self._next = following
+        return max(following, now + _GRAIN_S)
+
+
+class MissedBeats:
+    """After a stall, heartbeats that were due in it go out as much later as the stall was long."""
+
+    def __init__(self) -> None:
+        #: By row: the instant that its beat was due at first, and how often it was put off.
+        self.rows: dict[int, tuple[float, int]] = {}
+        self._stall_end, self._shift_s = -math.inf, 0.0
+
+    def put_off(self, row: int, due: float, now: float) -> float | None:
+        """Until when to put off the beat that is due; None: send it, late since :meth:`first_due`."""
+        first, times = self.rows.get(row, (due, 0))
+        if times == _MOST_PUT_OFF or (now - due <= MISSED_S and due >= self._stall_end):
+            return None
+        if due >= self._stall_end:
+            # The first of those that were missed, and so the one that is the latest.
+            self._stall_end, self._shift_s = now, now - due
+        self.rows[row] = (first, times + 1)
+        return due + self._shift_s
+
+    def first_due(self, row: int, due: float) -> float:
+        """The instant that the beat now due was due at first; from here on the row has missed none."""
+        return self.rows.pop(row, (due, 0))[0]
+
+    def forget(self, row: int) -> None:
+        """The row's connection is gone."""
+        self.rows.pop(row, None)

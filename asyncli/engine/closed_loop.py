@@ -1,0 +1,131 @@
+"""A closed loop asks again when it has been answered: latency counts from the write, or from the connect that came before."""
+
+from __future__ import annotations
+
+from asyncli.core.life import event_of
+from asyncli.engine.load import Load
+from asyncli.engine.load_connections import WATCH
+from asyncli.engine.net import PEER_CLOSED, Net
+from asyncli.engine.shard import LoadShard
+
+# A pipeline's answers come one by one, and to read each by itself costs more than all else. So the driver may pause after each
+# turn, for this part of what a train of answers takes from first to last (1/128 of its median latency, which is what the
+# histograms can tell), and no longer than _LONGEST_PAUSE_S.
+_PAUSE, _LONGEST_PAUSE_S = 1 / 256, 200e-6
+
+
+class ClosedLoop(Load):
+    """Worker ``worker``'s share of a bench without a rate."""
+
+    def __init__(self, shard: LoadShard, worker: int, net: Net) -> None:
+        super().__init__(shard, worker, net, kept=True)
+
+    def _claim(self, now: float) -> tuple[float, int]:
+        room = self._shard.pipeline
+        if self._again:
+            since, many = self._again.popleft()
+            if many > room:
+                self._again.appendleft((since, many - room))
+            return since, min(many, room)
+        many = min(room, self._todo)
+        self._todo -= many
+        return now, many
+
+    def _use_slot(self, slot: int, now: float) -> None:
+        # A connection for which nothing is left to ask would only cost the server.
+        if self._todo or self._again:
+            self._connect(slot)
+
+    def _use_free(self, handle: int, now: float) -> None:
+        if self._shard.pipeline > 1:
+            self.pause_s += (min(_LONGEST_PAUSE_S, _PAUSE * (now - self._since[handle])) - self.pause_s) / 8
+        if self._todo or self._again:
+            since, many = self._claim(now)
+            self._write(handle, since, many, now)
+        else:
+            self._free.append(handle)
+
+    def _use_all_free(self, now: float) -> None:
+        """Ask what connections left as they ended. Not at once, as each ends: one free connection after the other may find its
+        own end in being asked on.
+        """
+        while self._free and (self._todo or self._again) and self._first_is_free():
+            self._use_free(self._free.popleft(), now)
+
+    def _go_round(self, handle: int) -> bool:
+        """The one answer of a short connection and its end, together, as nearly all come: count it, and ask again in its place.
+
+        False for anything else, before anything was read. The handle may be closed at once: its event is this one. Written out,
+        since every request of a short bench comes by here: what the next connection's row shares with this one's is left alone.
+        """
+        fresh = self._fresh.get(handle)
+        if fresh is None or handle in self._unsent or handle in self._state:
+            return False
+        net, slot, slots, counts = self._net, self._slot[handle], self._slots, self._counts
+        clock, place = net.clock, self._place[handle]
+        last = self._replies[place].last
+        try:
+            data = net.recv(handle, self._read)
+        except OSError as error:
+            self._end(handle, event_of(error.errno))
+            return True
+        now = clock()
+        if data != last.data or not data:
+            self._take(handle, data, now, PEER_CLOSED)
+            return True
+        last.tally.untimed += 1
+        began, connected = fresh
+        us = int((now - began) * 1e6)
+        by_us = counts.whole_us
+        by_us[us] = by_us.get(us, 0) + 1
+        us = int((now - connected) * 1e6)
+        by_us = counts.answering_us
+        by_us[us] = by_us.get(us, 0) + 1
+        counts.rounds += 1
+        self._last_answer = now
+        slots.retries[slot] = 0
+        if not self._todo or self._again or not self._shard.local:
+            self._free_answered_row(handle)
+            net.close(handle, False)
+            if self._todo or self._again:
+                self._connect(slot)
+            return True
+        slots.connects = number = slots.connects + 1
+        began = clock()
+        try:
+            other = net.replace(handle, place, number * self._shard.workers + self._worker)
+        except OSError as error:
+            self._free_answered_row(handle)
+            self._connect_failed(slot, event_of(error.errno), began)
+            return True
+        self._todo -= 1
+        if other != handle:
+            self._free_answered_row(handle)
+            self._alloc_row(other, slot)
+            self._connected(other, began, (began, 1), 0)
+            return True
+        now, ask = clock(), self._asks[place]
+        try:
+            taken = net.send(handle, ask)
+        except OSError as error:
+            self._free_answered_row(handle)
+            self._alloc_row(handle, slot)
+            self._not_connected(handle, began, (began, 1), WATCH, error)
+            return True
+        self._fresh[handle] = began, now
+        self._since[handle] = began
+        us = int((now - began) * 1e6)
+        by_us = counts.connect_us
+        by_us[us] = by_us.get(us, 0) + 1
+        counts.sent += 1
+        counts.sent_bytes += len(ask)
+        if taken != len(ask):
+            self._keep_unsent(handle, ask[taken:])
+        return True
+
+    def _free_answered_row(self, handle: int) -> None:
+        self.held -= 1
+        self._outstanding -= 1
+        self._slot[handle], self._pending[handle] = -1, 0
+        del self._fresh[handle]
+        self._odd.discard(handle)

@@ -1,0 +1,413 @@
+"""The connections of one process: rows in columns, and the life of each from its connect to its end.
+
+No clock of its own and no schedule: table.py says what is due. What a peer's bytes mean is the protocol's (protocols/). Laws:
+
+- No handle is closed before the batch of events is done, so none can come back as another connection within it.
+- A row is in the wheel exactly while it is IDLE (next beat) or in BACKOFF (next attempt); CONNECTING and AWAITING rows
+  stand in dictionaries in the order of their start, which is the order of their deadlines.
+- Lateness counts from the instant that was due, latency too: a stalled generator cannot make the server look good.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from asyncli.core.heartbeat import backoff_s, sleep_s
+from asyncli.core.life import (
+    ANNOUNCED,
+    AWAITING,
+    BACKOFF,
+    CONNECTING,
+    DEAD,
+    DEADLINE,
+    EOF,
+    GARBAGE,
+    IDLE,
+    cause,
+    event_of,
+)  # fmt: skip
+from asyncli.core.pacer import MissedBeats
+from asyncli.core.wheel import Wheel
+from asyncli.engine.addresses import Addresses
+from asyncli.engine.net import READABLE, WRITABLE, Net
+from asyncli.engine.shard import Shard
+from asyncli.engine.spread import share
+from asyncli.protocols.interface import ANSWER, NEWS, Event, ProtocolError
+from asyncli.records import Deaths, Tick
+
+# Half of a listen backlog of nginx's default, 511, in flight from each worker: more would only queue in the kernel.
+MOST_PENDING = 256
+# As many may wait for an address that never answered while another of its name does, or one that leads nowhere would hold up
+# the ramp for a connect's timeout.
+_MOST_UNPROVEN = MOST_PENDING // 4
+# An answer's head fits; os.read with a big buffer maps and unmaps it at each call (17 us more at 256 KiB).
+_READ_BYTES = 8192
+# The longest that a row can be due ahead is a beat's sleep or this backoff.
+_LONGEST_BACKOFF_S = 45.0
+
+
+class Connections:
+    """Worker ``worker``'s rows."""
+
+    def __init__(self, shard: Shard, worker: int, net: Net) -> None:
+        self._shard, self._worker, self._net = shard, worker, net
+        # What every beat and connect asks for, one look-up away.
+        self._batch_size, self._workers = shard.ramp.batch, shard.workers
+        self._seed, self._keepalive_s, self._local = shard.seed, shard.keepalive_s, shard.local
+        self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
+        self._protocol = shard.new_protocol()
+        self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
+        self.addresses = Addresses(shard, _MOST_UNPROVEN)
+        self._targets = [destination.target for destination in shard.destinations]
+        self.state = bytearray(rows)  # UNBORN
+        self._handle = array("i", b"\xff" * (4 * rows))
+        # By handle, grown on demand; never by the descriptor limit, which may be a billion.
+        self._row_of = array("i", b"\xff" * (4 * (rows + 64)))
+        self._born = array("d", bytes(8 * rows))  # when established
+        self._heard = array("d", bytes(8 * rows))  # when last answered (or established): since then it idles
+        self._requests = array("I", bytes(4 * rows))  # answered on this connection
+        self._beats = array("I", bytes(4 * rows))  # ever, over all lives of the row: the jitter's number
+        self._lives = array("I", bytes(4 * rows))
+        self._retries = bytearray(rows)
+        self._aim = array("H", bytes(2 * rows))  # the destination it was opened to
+        self.wheel = Wheel(0, 1.0, 0.0)
+        self.connecting: dict[int, float] = {}
+        self.awaiting: dict[int, float] = {}
+        #: What waits since when, in the order of its deadlines, and for how long it may.
+        self.deadlines = ((self.connecting, shard.connect_timeout_s), (self.awaiting, shard.timeout_s))
+        self.missed = MissedBeats()
+        # What the kernel had no room for, of rows that have such; they are watched for room as well.
+        self._unsent: dict[int, bytes] = {}
+        self.to_close: list[tuple[int, bool]] = []
+        # The last whole answer as bytes and what it meant. None at first: b"" would be the end of a stream.
+        self._last_answer: tuple[bytes | None, Event] = (None, Event(0, False))
+        #: First attempts that have not ended yet.
+        self.first_pending = 0
+        self.draining = False
+        self.held = 0
+        self.tick = Tick()
+
+    def start(self, now: float) -> None:
+        self.wheel = Wheel(self.rows, max(self._keepalive_s / 2, _LONGEST_BACKOFF_S) + 1.0, now)
+
+    # -- what the table asks for
+
+    def open_batch(self, rows: range, again: bool) -> None:
+        """Open rows of a batch for the first time, or ``again`` in the place of a process that is no more."""
+        if again:
+            self._lives[rows.start : rows.stop] = array("I", [1] * len(rows))
+        else:
+            self.first_pending += len(rows)
+        self.open(rows)
+
+    def open(self, rows: range) -> None:
+        """Begin to connect ``rows``, which are of one batch. With :meth:`_establish` the hot path of the ramp: both take many
+        rows a call, because a call a row and looking up what they share cost more than the work itself.
+        """
+        net, state, connecting, handles, row_of = self._net, self.state, self.connecting, self._handle, self._row_of
+        addresses, unsent = self.addresses, self._unsent
+        live, proven, failed_at = addresses.live, addresses.proven, addresses.failed_at
+        connect, send, watch, clock = net.connect, net.send, net.watch, net.clock
+        local, beat, heartbeat = self._local, self._shard.beat_at_once, self._heartbeat
+        made: list[tuple[int, int, float]] = []
+        bytes_sent, now = 0, clock()
+        for number, row in enumerate(rows, self._number(rows.start)):
+            turn, place = divmod(number, len(live))
+            destination = live[place]
+            if failed_at or not proven[destination]:
+                self.tick.started -= addresses.goes_on(row)
+                destination = addresses.choose(row, destination)
+            self._aim[row] = destination
+            state[row] = CONNECTING
+            connecting[row] = now
+            try:
+                handle = connect(destination, turn)
+                if handle >= len(row_of):
+                    row_of.extend([-1] * (handle + 1 - len(row_of)))
+                handles[row] = handle
+                row_of[handle] = row
+                early = not local
+                if local:
+                    # There the handshake is over when connect() returns: the first beat can go out at once, and the event
+                    # that would say "connected" need never be awaited.
+                    first = (heartbeat or self._next_heartbeat(row)) if beat else b""
+                    try:
+                        if (taken := send(handle, first)) != len(first):
+                            unsent[row] = first[taken:]
+                        bytes_sent += taken
+                    except BlockingIOError:
+                        early = True
+                watch(handle, READABLE | WRITABLE if early or row in unsent else READABLE)
+            except OSError as error:
+                self._end(row, event_of(error.errno))
+                early = True
+            now = clock()
+            if not early:
+                made.append((row, number, now))
+        self.tick.started += len(rows)
+        self.tick.bytes_sent += bytes_sent
+        self._establish(made, beat)
+
+    def send_heartbeat(self, row: int, due: float) -> None:
+        """Send the idle row's heartbeat, which was due then; the row is out of the wheel."""
+        heartbeat = self._heartbeat or self._next_heartbeat(row)
+        if not self._write(row, heartbeat, in_wheel=False):
+            return
+        now, tick = self._net.clock(), self.tick
+        tick.sent += 1
+        tick.lateness_us.add((now - due) * 1e6)
+        self.state[row] = AWAITING
+        self.awaiting[row] = now
+
+    def take_events(self, most: int) -> int:
+        """Do what the network has ready, a bounded number of things; how many there were."""
+        events, row_of, states = self._net.poll(most), self._row_of, self.state
+        for handle, _ in events:
+            if (row := row_of[handle]) < 0:
+                continue
+            state = states[row]
+            if state == CONNECTING:
+                self._connected(row, handle)
+            else:
+                self._receive(row, handle, state == AWAITING)
+        self.close_handles()
+        return len(events)
+
+    def expire(self, now: float) -> None:
+        """End what has waited too long."""
+        for waiting, patience_s in self.deadlines:
+            overdue = []
+            for row, since in waiting.items():
+                if now - since < patience_s:
+                    break
+                overdue.append(row)
+            for row in overdue:
+                # What came in time may be unread, if it was we who stood still.
+                if waiting is self.connecting:
+                    self._connected(row, self._handle[row])
+                else:
+                    self._receive(row, self._handle[row], True)
+                if row in waiting:
+                    self._end(row, DEADLINE)
+
+    def begin_drain(self) -> None:
+        """From here nothing is sent or opened. What ends is no loss, unless it owes an answer."""
+        self.draining = True
+        now, state, heard, ago = self._net.clock(), self.state, self._heard, self.tick.heard_ms.add
+        for row in range(self.rows):
+            if state[row] == IDLE:
+                ago((now - heard[row]) * 1e3)
+            elif state[row] == BACKOFF:
+                state[row] = DEAD
+
+    def close(self, row: int) -> None:
+        """Close an idle row at the end of the drain, by RST: 100,000 would fill TIME_WAIT."""
+        self._free_row(row, abort=True)
+        self.state[row] = DEAD
+        self.held -= 1
+
+    def close_handles(self) -> None:
+        """Close what has ended: no event of this batch may name it any more."""
+        for handle, abort in self.to_close:
+            self._net.close(handle, abort)
+        self.to_close.clear()
+
+    # -- a connection's life
+
+    def _number(self, row: int) -> int:
+        """The number of this row's connection in the whole run: batches go round the workers."""
+        batch, place = divmod(row, self._batch_size)
+        return (batch * self._workers + self._worker) * self._batch_size + place
+
+    def _next_heartbeat(self, row: int) -> bytes:
+        return self._heartbeat or self._protocol.heartbeat_for(row, self._targets[self._aim[row]])
+
+    def _connected(self, row: int, handle: int) -> None:
+        """The network says that a connect has ended, one way or the other: the first words tell which."""
+        beat = self._shard.beat_at_once and not self.draining
+        first = self._next_heartbeat(row) if beat else b""
+        try:
+            if (taken := self._net.send(handle, first)) != len(first):
+                self._unsent[row] = first[taken:]
+            self._net.watch(handle, READABLE | WRITABLE if row in self._unsent else READABLE, again=True)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(row, event_of(error.errno))
+            return
+        self.tick.bytes_sent += taken
+        self._establish([(row, self._number(row), self._net.clock())], beat)
+
+    def _establish(self, made: list[tuple[int, int, float]], beaten: bool) -> None:
+        """These connects succeeded: (row, its connection's number, since when); ``beaten``: their first beat is out."""
+        tick, state, connecting, due, add = self.tick, self.state, self.connecting, self.wheel.due, self.wheel.add
+        born, heard, requests, lives, beats = self._born, self._heard, self._requests, self._lives, self._beats
+        connect_us, seed, keepalive_s, retries = tick.connect_us.add, self._seed, self._keepalive_s, self._retries
+        aim, proven, failed_at = self._aim, self.addresses.proven, self.addresses.failed_at
+        for row, number, now in made:
+            connect_us((now - connecting.pop(row)) * 1e6)
+            if lives[row]:
+                tick.reopened += 1
+            elif not retries[row]:
+                self.first_pending -= 1
+            lives[row] += 1
+            proven[aim[row]] = True
+            if failed_at:
+                failed_at.pop(row, None)
+            requests[row] = 0
+            born[row] = heard[row] = now
+            if beaten:
+                tick.lateness_us.add(0)
+                state[row] = AWAITING
+                self.awaiting[row] = due[row] = now
+            else:
+                state[row] = IDLE
+                if not self.draining:
+                    add(row, now + sleep_s(seed, number, beats[row], keepalive_s))
+        tick.opened += len(made)
+        tick.sent += len(made) if beaten else 0
+        self.held += len(made)
+
+    def _receive(self, row: int, handle: int, awaiting: bool) -> None:
+        net, tick = self._net, self.tick
+        try:
+            data = net.recv(handle, _READ_BYTES)
+        except BlockingIOError:
+            self._flush(row)
+            return
+        except OSError as error:
+            self._end(row, event_of(error.errno))
+            return
+        tick.bytes_received += len(data)
+        event: Event | None
+        if awaiting and data == self._last_answer[0] and row not in self._partial:
+            event = self._last_answer[1]
+        elif (event := self._interpret(row, data, awaiting)) is None:
+            return
+        now = net.clock()
+        del self.awaiting[row]
+        tick.answered += 1
+        status = event.status
+        tick.by_status[status] = tick.by_status.get(status, 0) + 1
+        tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
+        self._requests[row] += 1
+        self._beats[row] += 1
+        self._retries[row] = 0
+        self._heard[row] = now
+        self.state[row] = IDLE
+        if not event.keep_alive:
+            self._end(row, ANNOUNCED, in_wheel=False)
+        elif not self.draining:
+            self.wheel.add(row, now + sleep_s(self._seed, self._number(row), self._beats[row], self._keepalive_s))
+
+    def _interpret(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        """Off the beaten track, the protocol judges: an answer, or None where the row still waits, sleeps or has ended."""
+        whole = row not in self._partial
+        try:
+            event = self._protocol.feed(row, data, awaiting)
+        except ProtocolError:
+            self._end(row, GARBAGE)
+            return None
+        if event is None:
+            if not data:
+                self._end(row, EOF)
+            return None
+        if event.reply and not self._write(row, event.reply):
+            return None
+        if event.kind == NEWS:
+            self._heard[row] = self._net.clock()
+        elif event.kind != ANSWER or not awaiting:
+            self._end(row, ANNOUNCED if event.kind != ANSWER else GARBAGE)
+        else:
+            if whole and data and not event.reply:
+                self._last_answer = (data, event)
+            return event
+        return None
+
+    def _write(self, row: int, data: bytes, in_wheel: bool = True) -> bool:
+        """Send, after the rest of what was not sent whole; what the kernel has no room for follows. False: the row has ended."""
+        try:
+            taken = self._net.send(self._handle[row], data) if row not in self._unsent else 0
+        except BlockingIOError:
+            taken = 0
+        except OSError as error:
+            self._end(row, event_of(error.errno), in_wheel)
+            return False
+        self.tick.bytes_sent += taken
+        if taken != len(data):
+            self._unsent[row] = self._unsent.get(row, b"") + data[taken:]
+            self._net.watch(self._handle[row], READABLE | WRITABLE, again=True)
+        return True
+
+    def _flush(self, row: int) -> None:
+        """Nothing to read: it may be room that the network spoke of, for what could not be sent."""
+        rest = self._unsent.pop(row, b"")
+        if rest and self._write(row, rest) and row not in self._unsent:
+            self._net.watch(self._handle[row], READABLE, again=True)
+
+    def _end(self, row: int, event: str, in_wheel: bool = True) -> None:
+        """The one way a connection, or an attempt at one, ends. ``in_wheel``: whether an IDLE row still hangs there."""
+        state, tick, now = self.state[row], self.tick, self._net.clock()
+        why = cause(state, event)
+        self._protocol.forget(row)
+        self._unsent.pop(row, None)
+        self.missed.forget(row)
+        # Where the peer has not closed, our FIN would leave the port waiting for a peer that does not answer.
+        self._free_row(row, abort=event in (DEADLINE, GARBAGE))
+        if state == CONNECTING:
+            if self._connect_failed(row, why):
+                self.state[row] = BACKOFF
+                self.wheel.add(row, now)
+                return
+        else:
+            self.held -= 1
+            if not self._requests[row]:
+                # A server that accepts and closes must not be connected to twice a second for ever.
+                self._retries[row] = min(255, self._retries[row] + 1)
+            asked = state == AWAITING
+            if asked:
+                del self.awaiting[row]
+                tick.beats_failed += 1
+                # It waited for so long at the least.
+                tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
+                self._beats[row] += 1
+            elif in_wheel and not self.draining:
+                self.wheel.remove(row)
+            if self.draining:
+                # Nothing is asked in the drain: this was before.
+                tick.unanswered += asked
+            if asked or not self.draining:
+                deaths = tick.deaths.setdefault(why, Deaths())
+                deaths.count += 1
+                deaths.age_s.add(now - self._born[row])
+                deaths.idle_s.add(now - self._heard[row])
+                deaths.requests.add(self._requests[row])
+        if self._shard.reopen and not self.draining:
+            self.state[row] = BACKOFF
+            attempt = (self._lives[row] << 8) | self._retries[row]
+            self.wheel.add(row, now + backoff_s(self._seed, self._number(row), attempt, self._retries[row]))
+        else:
+            self.state[row] = DEAD
+
+    def _connect_failed(self, row: int, why: str) -> bool:
+        """Count it; True where the attempt goes on at once, at another address, and has not failed yet."""
+        tick, destination = self.tick, self._aim[row]
+        del self.connecting[row]
+        # Without descriptors none would be reached.
+        goes_on, dropped = self.addresses.failed(row, destination, reached=why != "no_descriptors", draining=self.draining)
+        if dropped:
+            tick.dropped[destination] = 1
+        if goes_on:
+            return True
+        if not self._lives[row] and not self._retries[row]:
+            self.first_pending -= 1
+        tick.failures[why] = tick.failures.get(why, 0) + 1
+        self._retries[row] = min(255, self._retries[row] + 1)
+        return False
+
+    def _free_row(self, row: int, abort: bool) -> None:
+        handle = self._handle[row]
+        if handle >= 0:
+            self._handle[row] = -1
+            self._row_of[handle] = -1
+            self.to_close.append((handle, abort))

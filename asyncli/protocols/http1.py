@@ -1,0 +1,289 @@
+"""HTTP/1.x: requests as heartbeats, and responses scanned without input or output.
+
+Answers are nearly all the same bytes, so the engine compares with the last one first and comes here only for what is new.
+The scanner takes any split of bytes, 1xx responses, any status, a missing reason, bare LF, HTTP/1.0, and every framing of a
+body (RFC 9112, section 6.3). Between two responses it skips nothing: an empty line there belongs to no answer, and only a server
+may ignore one before a request (section 2.2). h11 agrees.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from asyncli.protocols.interface import LEAVING, Event, ProtocolError
+
+# 64 KiB is four times what nginx, Apache and HAProxy allow themselves for a head; more is an attack or no HTTP.
+MOST_HEAD_BYTES = 65_536
+_MOST_LENGTH_DIGITS = 20
+
+# No pattern can match the same blanks in two ways: a peer may send 64 KiB of them, and each way would be tried.
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_LINE_END = re.compile(rb"\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: [^\x00\r\n\f\v]*)?")
+_HEADER = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+):([^\x00\r\n\f\v]*)")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
+
+
+class _Head(msgspec.Struct, frozen=True):
+    status: int
+    keep_alive: bool
+    chunked: bool
+    length: int | None
+
+
+def _parse_head(text: bytes) -> _Head:
+    first, _, rest = text.partition(b"\n")
+    first = first.removesuffix(b"\r")
+    match = _STATUS_LINE.fullmatch(first)
+    if match is None:
+        raise ProtocolError(f"not a status line: {first[:80]!r}")
+    modern = (match[1], match[2]) >= (b"1", b"1")
+    status = int(match[3])
+    if status < 100:
+        raise ProtocolError(f"not a status: {status}")
+    tokens: set[bytes] = set()
+    lengths: set[bytes] = set()
+    codings: list[bytes] = []
+    for field in _fields(rest):
+        header = _HEADER.fullmatch(field)
+        if header is None:
+            raise ProtocolError(f"not a header: {field[:80]!r}")
+        name = header[1].lower()
+        if name == b"connection":
+            tokens.update([token.strip() for token in header[2].lower().split(b",")])
+        elif name == b"content-length":
+            lengths.update([length.strip() for length in header[2].split(b",")])
+        elif name == b"transfer-encoding":
+            codings.append(header[2].strip(b" \t").lower())
+    length = None
+    if lengths:
+        one = next(iter(lengths))
+        if len(lengths) > 1 or not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS:
+            raise ProtocolError(f"no single Content-Length: {b', '.join(sorted(lengths))[:80]!r}")
+        length = int(one)
+    if codings and codings != [b"chunked"]:
+        raise ProtocolError(f"unknown Transfer-Encoding: {b', '.join(codings)[:80]!r}")
+    # HTTP/1.0 closes unless it says otherwise; HTTP/1.1 stays open unless it says otherwise.
+    keep_alive = b"close" not in tokens and (modern or b"keep-alive" in tokens)
+    return _Head(status, keep_alive, bool(codings), length)
+
+
+def _fields(text: bytes) -> list[bytes]:
+    """The header lines of what a blank line ends, each on one line: a value may go on in the next, after blanks (RFC 9112,
+    section 5.2, obs-fold).
+    """
+    lines = [line.removesuffix(b"\r") for line in text.split(b"\n")[:-2]]
+    if not text.startswith((b" ", b"\t")) and b"\n " not in text and b"\n\t" not in text:
+        return lines
+    fields: list[list[bytes]] = []
+    for line in lines:
+        if line[:1] not in (b" ", b"\t"):
+            fields.append([line])
+        elif fields:
+            fields[-1].append(line.lstrip(b" \t"))
+        else:
+            raise ProtocolError("a continuation line before any header")
+    return [b" ".join(parts) for parts in fields]
+
+
+class Scanner:
+    """One response to one request. ``feed`` until it gives an :class:`Event`; then ``rest`` holds what came after it.
+
+    However the bytes are cut, each is copied and searched a bounded number of times, and the result is the same.
+    """
+
+    # What lies before _at is used; up to _looked there is no end of what begins at _at.
+    _at = _looked = 0
+    _left = _body_bytes = 0
+    _head: _Head | None = None
+
+    def __init__(self, method: str) -> None:
+        self._bodiless = method == "HEAD"
+        # A read that ends in the midst of a head or of a line of chunks leaves bytes over; only then is it a bytearray, which
+        # grows and shrinks in place.
+        self._buffer: bytes | bytearray = b""
+        self._body: _Step = _whole
+
+    @property
+    def rest(self) -> bytes:
+        """Bytes not used yet; after the response, those that follow it."""
+        return bytes(self._buffer[self._at :])
+
+    def feed(self, data: bytes) -> Event | None:
+        """Take more bytes; None while the response is not whole. Raises :class:`ProtocolError`."""
+        if self._at == len(self._buffer):
+            self._buffer, self._at, self._looked = data, 0, 0
+        else:
+            self._append(data)
+        while self._head is None:
+            head = self._take_head()
+            if head is None:
+                return None
+            if head.status == 101:
+                raise ProtocolError("101 Switching Protocols, though no upgrade was asked for")
+            if head.status >= 200:
+                self._head = head
+                self._choose_body(head)
+        while self._body is not _whole:
+            following = self._body(self)
+            if following is None:
+                return None
+            self._body = following
+        return Event(self._head.status, self._head.keep_alive, self._body_bytes)
+
+    def end(self) -> Event | None:
+        """The stream has ended: the response if its body was to end so, else None (it was cut)."""
+        if self._head is not None and self._body is _until_close:
+            return Event(self._head.status, False, self._body_bytes)
+        return None
+
+    def _append(self, data: bytes) -> None:
+        if not isinstance(self._buffer, bytearray):
+            self._buffer = bytearray(self._buffer)
+        del self._buffer[: self._at]
+        self._looked -= self._at
+        self._at = 0
+        self._buffer += data
+
+    def _take_head(self) -> _Head | None:
+        buffer, at = self._buffer, self._at
+        if at < len(buffer) and buffer[at] < 0x21:
+            raise ProtocolError(f"not a status line: {bytes(buffer[at : at + 80])!r}")
+        end = self._find(_BLANK_LINE, "head")
+        if end < 0:
+            return None
+        self._at = end
+        return _parse_head(bytes(buffer[at:end]))
+
+    def _choose_body(self, head: _Head) -> None:
+        if self._bodiless or head.status in (204, 304):
+            self._body = _whole
+        elif head.chunked:
+            self._body = _chunk_head
+        elif head.length is not None:
+            self._body, self._left = _counted, head.length
+        else:
+            self._body = _until_close
+
+    def _find(self, what: re.Pattern[bytes], name: str) -> int:
+        """Where ``what`` ends that ends what begins here; -1: it has not come yet. What is too long is so however it is cut."""
+        match = what.search(self._buffer, self._at if self._at > self._looked else self._looked)
+        if match is None:
+            if len(self._buffer) - self._at >= MOST_HEAD_BYTES:
+                raise ProtocolError(f"a {name} of more than {MOST_HEAD_BYTES} bytes")
+            # The last two bytes may begin what is looked for: it has three at most.
+            self._looked = len(self._buffer) - 2
+            return -1
+        end = match.end()
+        if end - self._at > MOST_HEAD_BYTES:
+            raise ProtocolError(f"a {name} of more than {MOST_HEAD_BYTES} bytes")
+        return end
+
+    def _take_body(self, most: int) -> int:
+        there = len(self._buffer) - self._at
+        taken = there if there < most else most
+        self._at += taken
+        self._body_bytes += taken
+        return taken
+
+
+# A body is read in steps. A step takes what it can from the scanner's buffer and gives the step that follows, or None when
+# it needs more bytes.
+_Step = Callable[[Scanner], "_Step | None"]
+
+
+def _whole(_: Scanner) -> _Step | None:
+    raise AssertionError("a whole response takes no more bytes")
+
+
+def _until_close(scanner: Scanner) -> _Step | None:
+    scanner._take_body(len(scanner._buffer))
+    return None
+
+
+def _counted(scanner: Scanner) -> _Step | None:
+    scanner._left -= scanner._take_body(scanner._left)
+    return None if scanner._left else _whole
+
+
+def _chunk_head(scanner: Scanner) -> _Step | None:
+    at = scanner._at
+    end = scanner._find(_LINE_END, "chunk header")
+    if end < 0:
+        return None
+    match = _CHUNK.fullmatch(scanner._buffer, at, end)
+    if match is None:
+        raise ProtocolError(f"not a chunk header: {bytes(scanner._buffer[at : min(end - 2, at + 80)])!r}")
+    scanner._at = end
+    scanner._left = int(match[1], 16)
+    return _chunk_data if scanner._left else _trailer
+
+
+def _chunk_data(scanner: Scanner) -> _Step | None:
+    scanner._left -= scanner._take_body(scanner._left)
+    return None if scanner._left else _chunk_end
+
+
+def _chunk_end(scanner: Scanner) -> _Step | None:
+    if scanner._buffer.startswith(b"\r\n", scanner._at):
+        scanner._at += 2
+        return _chunk_head
+    footer = bytes(scanner._buffer[scanner._at : scanner._at + 2])
+    if footer not in (b"", b"\r"):
+        raise ProtocolError(f"a chunk is followed by {footer!r}, not by a line end")
+    return None
+
+
+def _trailer(scanner: Scanner) -> _Step | None:
+    at = scanner._at
+    for blank in (b"\r\n", b"\n"):
+        if scanner._buffer.startswith(blank, at):
+            scanner._at += len(blank)
+            return _whole
+    end = scanner._find(_BLANK_LINE, "trailer")
+    if end < 0:
+        return None
+    for field in _fields(bytes(scanner._buffer[at:end])):
+        if not _HEADER.fullmatch(field):
+            raise ProtocolError(f"not a trailer: {field[:80]!r}")
+    scanner._at = end
+    return _whole
+
+
+class Http1:
+    """Heartbeats by ``method``; ``requests`` has the bytes of one for each URL of the plan."""
+
+    def __init__(self, method: str, requests: Sequence[bytes]) -> None:
+        self._method, self._requests = method, requests
+        self.heartbeat = requests[0] if len(set(requests)) == 1 else None
+        self.partial: dict[int, Scanner] = {}
+
+    def heartbeat_for(self, row: int, target: int) -> bytes:
+        return self._requests[target]
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        if not awaiting:
+            return _farewell(data) if data else None
+        scanner = self.partial.pop(row, None) or Scanner(self._method)
+        if not data:
+            return scanner.end()
+        event = scanner.feed(data)
+        if event is None:
+            self.partial[row] = scanner
+        elif scanner.rest:
+            raise ProtocolError("bytes after the response")
+        return event
+
+    def forget(self, row: int) -> None:
+        self.partial.pop(row, None)
+
+
+def _farewell(data: bytes) -> Event:
+    """What an idle connection may say is 408 with Connection: close, or the like."""
+    event = Scanner("GET").feed(data)
+    if event is None or event.keep_alive:
+        raise ProtocolError("a response that nobody asked for")
+    return Event(event.status, False, event.body_bytes, LEAVING)

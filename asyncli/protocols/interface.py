@@ -1,0 +1,75 @@
+"""The door between the engine and a protocol: bytes in, events out. What decides here has no socket and no clock.
+
+The engine owns the transport, the deadlines and the counts. One protocol object serves all rows of a table; a state of a row's
+own it keeps in typed arrays by row, and in ``partial`` only those rows that are in the midst of a message.
+
+- The engine compares each read with the last whole answer before it asks: equal bytes never reach the protocol. So a protocol
+  makes its answers equal where it can (one ping payload for all rows), and expects one answer at a time.
+- Only an answer that came whole in one read, without a reply, on a row without a partial message, becomes the one compared with.
+- NEWS keeps a row alive and answers no heartbeat. What a peer sends unasked is the protocol's to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol as Interface
+
+import msgspec
+
+#: What an event is: the answer to a heartbeat or a request; something else that shows that the peer lives; the peer says goodbye.
+ANSWER, NEWS, LEAVING = range(3)
+
+
+class ProtocolError(Exception):
+    """The peer sent what the protocol does not allow; ``str()`` says what."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """What one read meant. ``body_bytes``: without framing. ``reply``: bytes to send at once."""
+
+    status: int
+    keep_alive: bool
+    body_bytes: int = 0
+    kind: int = ANSWER
+    reply: bytes = b""
+
+
+class Protocol(Interface):
+    """What is spoken on the held connections of one table."""
+
+    @property
+    def partial(self) -> Mapping[int, object]:
+        """The rows that are in the midst of a message; always the same mapping."""
+        ...
+
+    @property
+    def heartbeat(self) -> bytes | None:
+        """The bytes of a heartbeat where they are the same for all rows and each time; None: see :meth:`heartbeat_for`."""
+        ...
+
+    def heartbeat_for(self, row: int, target: int) -> bytes:
+        """The next heartbeat of a row that is connected to this URL of the plan."""
+        ...
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        """What a read means, b"" being the end of the stream; None: nothing yet. ``awaiting``: a heartbeat is out. Raises
+        :class:`ProtocolError`.
+        """
+        ...
+
+    def forget(self, row: int) -> None:
+        """The row's connection is gone."""
+        ...
+
+
+class Reader(Interface):
+    """Reads one answer: ``feed`` until it gives an event; then ``rest`` holds what came after it."""
+
+    @property
+    def rest(self) -> bytes: ...
+
+    def feed(self, data: bytes) -> Event | None: ...
+
+    def end(self) -> Event | None:
+        """The stream has ended: the answer if it was to end so, else None (it was cut)."""
+        ...

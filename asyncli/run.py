@@ -1,0 +1,185 @@
+"""One view of a run: what its file tells, with its phases, its hold, what was held over time and where it took place. Pure."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+
+import msgspec
+
+from asyncli.plan import Plan
+from asyncli.records import Check, Environment, Finding, Gap, Phase, PhaseName, Sample, Tick, left_out_s
+from asyncli.samples import Series, instants, series, within
+from asyncli.topology import Place, Sides, name_of_ours, place_of, sides_of
+
+Ticks = Sequence[tuple[float, Tick]]
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """The hold of a run: from when to when (s; of a run without a drain, until the last instant known), and what was recorded."""
+
+    start_s: float
+    end_s: float
+    #: Those whose second lies in it by its half or more.
+    ticks: Ticks
+
+    @property
+    def length_s(self) -> float:
+        """How long it was."""
+        return max(0.0, self.end_s - self.start_s)
+
+
+class Run(msgspec.Struct, dict=True):
+    """A run as its file tells it. Times are on the run's own clock (seconds since its start) but for ``started``.
+
+    What is worked out is kept until a field is set.
+    """
+
+    id: str
+    #: UTC, ISO 8601, to the second: ``2025-03-01T12:00:00Z``.
+    started: str
+    plan: Plan
+    environment: Environment
+    phases: list[Phase]
+    #: From a file their histograms are opened only when they are looked at.
+    ticks: list[tuple[float, Tick]]
+    #: From a file they are :class:`~asyncli.samples.Samples`, which know one metric over time without a look at the others.
+    samples: Sequence[Sample]
+    findings: list[Finding]
+    checks: list[Check]
+    #: The writer closed the file at the end of the run. False while it lasts, and for one that was killed.
+    complete: bool
+    #: Records that the writer had to give up because the disk refused for too long.
+    dropped: int = 0
+    #: Where it was interrupted and resumed, in order.
+    gaps: list[Gap] = msgspec.field(default_factory=list)
+    #: Unix time of the clock's zero.
+    started_wall_s: float = 0.0
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        self.__dict__.clear()
+
+    # When.
+
+    def phase(self, name: PhaseName) -> Phase | None:
+        """The phase called ``name``, or None where the run never came to it."""
+        return next((one for one in self.phases if one.name == name), None)
+
+    @cached_property
+    def first_connect_s(self) -> float:
+        """When the ramp began: before it nothing was connected. Infinite for a run that never came so far."""
+        ramp = self.phase("ramp")
+        return ramp.start_s if ramp is not None else (self.ticks[0][0] - 1.0 if self.ticks else math.inf)
+
+    @cached_property
+    def stop_s(self) -> float:
+        """When the drain began; for a run that never came so far, the last instant known."""
+        drain = self.phase("drain")
+        return drain.start_s if drain is not None else self.end_s
+
+    @cached_property
+    def end_s(self) -> float:
+        """The last instant that the records speak of."""
+        ends = [one.end_s if one.end_s is not None else one.start_s for one in self.phases]
+        ends += [t_s for t_s, _ in self.ticks[-1:]] + [sample.t_s for sample in self.samples[-1:]]
+        return max(ends, default=0.0)
+
+    @cached_property
+    def hold(self) -> Hold | None:
+        """The hold; None where the run never came to it."""
+        hold = self.phase("hold")
+        if hold is None:
+            return None
+        ticks = [(t_s, tick) for t_s, tick in self.ticks if hold.start_s < t_s - 0.5 <= self.stop_s]
+        return Hold(hold.start_s, self.stop_s, ticks)
+
+    @cached_property
+    def phases_of_ticks(self) -> list[PhaseName]:
+        """The phase of each tick: the one that had begun last when its second was half over.
+
+        Ticks from before any phase was recorded belong to the ramp, and so do those of the baseline, in which there are none.
+        """
+        begun = [one for one in self.phases if one.name != "baseline"]
+        names: list[PhaseName] = ["ramp", *(one.name for one in begun)]
+        starts = [one.start_s for one in begun]
+        return [names[bisect_right(starts, t_s - 0.5)] for t_s, _ in self.ticks]
+
+    def ticks_between(self, after_s: float, until_s: float) -> Ticks:
+        """The ticks that close in ``(after_s, until_s]``."""
+        return [(t_s, tick) for t_s, tick in self.ticks if after_s < t_s <= until_s]
+
+    # What was read.
+
+    def series(self, metric: str) -> Series:
+        """``metric`` over time."""
+        return series(self.samples, metric)
+
+    def instants(self, *families: str) -> list[float]:
+        """When (s) any metric was read whose name begins with one of ``families``."""
+        return instants(self.samples, *families)
+
+    @cached_property
+    def held(self) -> Series:
+        """Connections the client holds over time: 0 until the ramp begins, then the gauge of each tick.
+
+        When the drain begins, as many as were counted then: the gauge of that second speaks of its end, when they are gone.
+        """
+        start, drain = self.first_connect_s, self.phase("drain")
+        at_drain = 0 if drain is None else max((tick.held_at_drain for t_s, tick in self.ticks if t_s > drain.start_s), default=0)
+        held = Series([start if math.isfinite(start) else 0.0], [0.0])
+        for t_s, tick in self.ticks:
+            if drain is not None and at_drain and held.t_s[-1] < drain.start_s < t_s:
+                held.t_s.append(drain.start_s)
+                held.values.append(float(at_drain))
+            if t_s > held.t_s[-1]:
+                held.t_s.append(t_s)
+                held.values.append(float(tick.held))
+        return held
+
+    # Where.
+
+    @property
+    def place(self) -> Place:
+        """The facts of the environment."""
+        return place_of(self.environment)
+
+    @property
+    def sides(self) -> Sides:
+        """Which host the samples are of."""
+        return sides_of(self.place)
+
+    def of_ours(self, metric: str) -> str:
+        """The name under which ``metric`` of asyncli's own host, or of its network namespace, was sampled."""
+        return name_of_ours(metric, self.place)
+
+    # Parts of it.
+
+    def measured_s(self, start_s: float, end_s: float) -> float:
+        """How much of a stretch (s) was no interruption."""
+        return max(0.0, end_s - start_s - left_out_s(self.gaps, start_s, end_s))
+
+    def within(self, *spans: tuple[float, float]) -> Run:
+        """The run with what was recorded in any of ``spans`` alone (from, to; s, both ends included; in order, apart)."""
+        ticks = [(t_s, tick) for t_s, tick in self.ticks if any(start <= t_s <= end for start, end in spans)]
+        return msgspec.structs.replace(self, ticks=ticks, samples=within(self.samples, *spans))
+
+    @cached_property
+    def outside_gaps(self) -> Run:
+        """The run without what was recorded in its gaps; itself where it has none."""
+        return self.within(*self.spans_outside_gaps(-math.inf, math.inf)) if self.gaps else self
+
+    def spans_outside_gaps(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
+        """The stretches of [start, end] that are in no gap."""
+        spans, at = [], start_s
+        for gap in self.gaps:
+            if gap.start_s > end_s:
+                break
+            if gap.start_s > at:
+                spans.append((at, gap.start_s))
+            at = max(at, math.inf if gap.end_s is None else math.nextafter(gap.end_s, math.inf))
+        if at < end_s or not spans:
+            spans.append((min(at, end_s), end_s))
+        return spans

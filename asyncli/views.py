@@ -1,0 +1,288 @@
+"""What Python and notebooks see of runs: one that was recorded, its figures, and a comparison of several."""
+
+from __future__ import annotations
+
+import html
+import io
+import os
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from asyncli.analysis import compare as comparing
+from asyncli.analysis.verdict import Verdict
+from asyncli.app.results import Results
+from asyncli.errors import PlanError
+from asyncli.notebook import show_figures
+from asyncli.plan import Plan
+from asyncli.records import Environment, Finding
+from asyncli.report import charts
+from asyncli.report import comparison as comparison_report
+from asyncli.report.frames import Frames, pandas
+from asyncli.report.tables import CostView, DeathView, DriftView, Table
+from asyncli.report.text import answer, one_line, print_report, server_name, why
+from asyncli.report.timeline import timeline
+from asyncli.topology import Sides, sides
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+    from rich.console import Console
+
+
+class Recorded(Results):
+    """A run that was recorded. A path to its file as well: whatever takes a path takes it.
+
+    ``summary`` has every number of the report, ``frames`` every record as DataFrames, ``plot`` the report's figures.
+    """
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    @property
+    def verdict(self) -> Verdict:
+        """``"passed"``, ``"failed"``, ``"invalid"`` or ``"untested"``; a run without an end is not passed."""
+        return self.summary.verdict
+
+    @property
+    def complete(self) -> bool:
+        """The run came to its end and its file was closed."""
+        return self.records.complete
+
+    @property
+    def plan(self) -> Plan:
+        """What was asked for."""
+        return self.records.plan
+
+    @property
+    def environment(self) -> Environment:
+        """Where it ran: kernel, limits, CPUs, memory, server."""
+        return self.records.environment
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What should be known or mended, errors first."""
+        return self.summary.findings
+
+    @cached_property
+    def frames(self) -> Frames:
+        """``ticks``, ``samples``, ``deaths``, ``phases``, ``findings``, ``checks`` as pandas DataFrames."""
+        return Frames(self.records, self.findings)
+
+    @cached_property
+    def plot(self) -> Plots:
+        """The report's figures: ``run.plot.cost()``, ``run.plot.timeline()``..."""
+        return Plots(self)
+
+    def cost(self) -> CostView:
+        """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
+        name, held = server_name(self.summary), self.summary.connections.held
+        return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held)
+
+    def drift(self) -> DriftView:
+        """Whether memory grew over the hold: bytes an hour with 95 % intervals, and a verdict by a stated rule."""
+        return DriftView(self.analyses.drifts, server_name(self.summary), self._sides.host)
+
+    def deaths(self) -> DeathView:
+        """Who closed established connections, when and why."""
+        return DeathView(self.analyses.totals.whole.deaths, self.analyses.diagnoses)
+
+    def report(self, *, verbose: bool = False) -> str:
+        """The report as text, as ``asyncli report`` prints it; ``verbose``: as with ``-v``."""
+        return _printed(lambda console: print_report(self.summary, console, self.path, verbose=verbose), 96)
+
+    def __repr__(self) -> str:
+        return f"<asyncli run {os.fspath(self.path)!r}: {one_line(self.summary)}>"
+
+    def _repr_html_(self) -> str:
+        summary = self.summary
+        word = summary.verdict if self.complete else "incomplete"
+        head = f'<b style="color: {_COLORS[word]};">{word.upper()}</b> {html.escape(why(summary))}'
+        told = _told(one for one in summary.findings if one.severity != "info" and not one.code.startswith("verdict_"))
+        return f"<div>{head}</div>{self.cost()._repr_html_()}{told}"
+
+    @property
+    def _sides(self) -> Sides:
+        return sides(self.environment)
+
+
+def _told(findings: Iterable[Finding]) -> str:
+    lines = "".join(
+        f"<li><b>{one.severity}</b> {html.escape(one.evidence)}"
+        + (f' <span style="opacity: 0.7;">Remedy: {html.escape(one.remedy)}</span>' if one.remedy else "")
+        + "</li>"
+        for one in findings
+    )
+    return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _printed(what: Callable[[Console], None], width: int) -> str:
+    from rich.console import Console
+
+    out = io.StringIO()
+    what(Console(file=out, width=width, highlight=False, color_system=None))
+    return out.getvalue().rstrip()
+
+
+_COLORS = {"passed": "#2e8b57", "failed": "#c0392b", "invalid": "#a0459c", "untested": "#b07d00", "incomplete": "#a0459c"}
+
+
+class Plots:
+    """The report's figures of one run, each a :class:`matplotlib.figure.Figure`: to be shown, changed or saved.
+
+    Where there is nothing to draw, a figure that says why.
+    """
+
+    def __init__(self, run: Recorded) -> None:
+        self._run = run
+
+    def parts(self) -> Figure:
+        """What one connection costs, as a bar: server, kernel, asyncli, and what is left over."""
+        return self._picture("parts")
+
+    def cost(self) -> Figure:
+        """Memory over connections held: the points, the line of each cost with its 95 % band, and the raw seconds."""
+        return self._picture("cost")
+
+    def residuals(self) -> Figure:
+        """How far each point of :meth:`cost` lies from its line."""
+        return self._picture("residuals")
+
+    def forecast(self) -> Figure:
+        """How many connections each limit of this host allows."""
+        return self._picture("forecast")
+
+    def drift(self) -> Figure:
+        """Memory over the hold, as medians of a minute, with the Theil-Sen line through them."""
+        return self._picture("drift")
+
+    def timeline(self) -> Figure:
+        """Connections, memory, heartbeats, latencies, lateness and deaths on one time axis."""
+        return self._picture("timeline")
+
+    def latency(self) -> Figure:
+        """Latency of heartbeats (due to answered) and lateness of asyncli (due to sent) over time."""
+        over_time = timeline(self._run.records, server=server_name(self._run.summary))
+        panels = [one for one in over_time.panels if one.key in ("latency", "lateness")]
+        part = msgspec.structs.replace(over_time, panels=panels, lanes=[])
+        return _figure(lambda style: charts.timeline_panels(part, style=style), "Latency and lateness over time", self._note)
+
+    def deaths(self) -> Figure:
+        """How old, how long idle and after how many requests connections ended, by cause."""
+        return self._picture("deaths")
+
+    def counts(self) -> Figure:
+        """The server's counts less the client's, over time."""
+        return self._picture("counts")
+
+    def _picture(self, name: str) -> Figure:
+        picture = next(one for one in self._run.pictures if one.name == name)
+        return _figure(picture.draw, picture.title, self._note)
+
+    @property
+    def _note(self) -> str:
+        return f"{self._run.path.name}, begun {self._run.records.started}"
+
+
+def _figure(draw: Callable[[charts.Style], Figure], title: str, note: str) -> Figure:
+    show_figures()
+    try:
+        return draw(charts.Style(title=title, note=note))
+    except charts.NothingToDraw as nothing:
+        return _says(str(nothing), title)
+
+
+def _says(words: str, title: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10.0, 0.9), dpi=72)
+    figure.text(0.015, 0.65, title, weight="bold", size=14)
+    figure.text(0.015, 0.2, words, size=12)
+    return figure
+
+
+class Compared:
+    """Two runs or more, number by number. The first is what the others are compared with; they are called A, B, C...
+
+    ``comparison`` is the data, ``frame`` one row for each number and pair of runs, ``plot()`` the relative differences.
+    """
+
+    def __init__(self, comparison: comparing.Comparison) -> None:
+        self.comparison = comparison
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What to know before believing a difference."""
+        return self.comparison.findings
+
+    @property
+    def differences(self) -> list[comparing.Difference]:
+        """One for each number and pair of runs: values, difference, interval, p, verdict."""
+        return self.comparison.differences
+
+    @property
+    def frame(self) -> DataFrame:
+        """One row for each number and pair of runs. Index ``key``.
+
+        ``name``, ``unit``, ``first`` and ``second`` (the runs' letters), ``value_first``, ``value_second``, ``difference``
+        (second less first) with ``ci95_low`` and ``ci95_high``, ``relative`` (a share of the first), ``p_value``, ``verdict``
+        ("higher", "lower", "no_difference", "cannot_say", after Holm), ``words``. NaN where unknown.
+        """
+        rows = [
+            (
+                one.key, _ROWS[one.key].name, one.unit, *one.between, *one.values, one.difference,
+                *(one.ci95 or (None, None)), one.relative, one.p_value, one.verdict, comparison_report.words(one),
+            )
+            for one in self.differences
+        ]  # fmt: skip
+        numbers = ["value_first", "value_second", "difference", "ci95_low", "ci95_high", "relative", "p_value"]
+        names = ["key", "name", "unit", "first", "second", *numbers, "verdict", "words"]
+        frame: DataFrame = pandas().DataFrame(rows, columns=names).set_index("key")
+        return frame.astype(dict.fromkeys(numbers, float))
+
+    def plot(self, second: str = "B") -> Figure:
+        """How much the run called ``second`` differs from the first, number by number, in per cent with 95 % intervals."""
+        rows = [one for one in self.differences if one.between[1] == second]
+        if not rows:
+            names = ", ".join(run.name for run in self.comparison.runs[1:])
+            raise PlanError(f"plot: there is no run {second!r} beside the first; write one of {names}")
+        from asyncli.report.comparison_page import forest
+
+        title = f"How much {second} differs from {rows[0].between[0]}"
+        return _figure(lambda style: forest(rows, style=style), title, "Filled marks are real differences, open ones are not.")
+
+    def __repr__(self) -> str:
+        return _printed(lambda console: comparison_report.print_comparison(self.comparison, console), 110)
+
+    def _repr_html_(self) -> str:
+        runs = "".join(
+            f"<div><b>{run.name}</b> {html.escape(Path(run.path).name)}: {html.escape(comparison_report.server_of(run))}, "
+            f"{run.held:,} held, {comparison_report.verdict_of(run)}</div>"
+            for run in self.comparison.runs
+        )
+        told = _told(one for one in self.findings if one.severity != "info")
+        pairs = "".join(self._pair(run.name) for run in self.comparison.runs[1:])
+        return f"{runs}{told}{pairs}"
+
+    def _pair(self, second: str) -> str:
+        rows = [one for one in self.differences if one.between[1] == second and None not in one.values]
+        if not rows:
+            return f"<div>Nothing is known of both {second} and the first run.</div>"
+        cells = []
+        for one in rows:
+            shown, said = comparison_report.amounts(one), comparison_report.words(one)
+            label = _ROWS[one.key].name + (f", {shown.unit}" if shown.unit else "")
+            percent = "-" if shown.percent == "-" else f"{shown.percent} %"
+            cells.append((label, shown.first, shown.second, shown.difference, percent, shown.interval, said))
+        first = rows[0].between[0]
+        columns = (f"{second} against {first}", first, second, "difference", "in %", "95 % interval", "verdict")
+        strong = tuple(place for place, one in enumerate(rows) if one.verdict in ("higher", "lower"))
+        notes = (f"Rule: {comparing.RULE}.",)
+        caption = comparison_report.headline(rows)
+        return Table(caption, columns, tuple(cells), notes, wordy=("verdict",), strong=strong)._repr_html_()
+
+
+_ROWS = {row.key: row for row in comparing.ROWS}

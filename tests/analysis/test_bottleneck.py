@@ -1,0 +1,320 @@
+"""What gave way, of made-up steps in which one thing was so: each mechanism alone, and which goes before which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from synthetic_run import a_run, spread
+
+from asyncli.analysis.bottleneck import (
+    GaveWay,
+    Seen,
+    instead_of_forecast,
+    laid_to_limit,
+    least_available,
+    memory_floor,
+    served_most,
+    what_gave_way,
+)
+from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.totals import fold
+from asyncli.core.histogram import Histogram
+from asyncli.records import Deaths, Finding, Tick
+from asyncli.run import Run
+
+Change = Callable[[Run], None]
+SLOW = "a heartbeat in a hundred took 3.00 s or longer"
+
+
+def seen(*changes: Change, slow: str = "", late: bool = False, codes: tuple[str, ...] = (), certain: bool = True, **of_run: Any) -> Seen:
+    run = a_run(2000, hold_s=20, **of_run)
+    for _, tick in run.ticks if slow else ():
+        tick.latency_us = spread(1_000_000, tick.sent)
+    for change in changes:
+        change(run)
+    saturation = [Finding("generator_saturated_beats", "error", "heartbeats were late", "more --workers")] if late else []
+    diagnoses = [Diagnosis("closed_idle", code, 9, f"9 died of {code}", "mend it", certain, 5.0, 6.0) for code in codes]
+    totals = fold(run)
+    return Seen(
+        run, totals, diagnoses, saturation, slow
+    )
+
+
+def rising(name: str, per_s: float, start: float = 100.0) -> Change:
+    """A counter that rises from the first connect on."""
+
+    def change(run: Run) -> None:
+        begin = run.first_connect_s
+        for sample in run.samples:
+            sample.values[name] = start + per_s * max(0.0, sample.t_s - begin)
+
+    return change
+
+
+def level(**metrics: float) -> Change:
+    """Metrics (with a double underscore for the dot) from the first connect on."""
+
+    def change(run: Run) -> None:
+        begin = run.first_connect_s
+        for sample in run.samples:
+            if sample.t_s > begin:
+                sample.values |= {name.replace("__", "."): value for name, value in metrics.items()}
+
+    return change
+
+
+def lost(cause: str, count: int = 50, requests: int = 3) -> Change:
+    def change(run: Run) -> None:
+        dead = Deaths(count)
+        for _ in range(count):
+            dead.requests.add(requests)
+        run.ticks[5][1].deaths[cause] = dead
+
+    return change
+
+
+def failed(cause: str, count: int = 50) -> Change:
+    def change(run: Run) -> None:
+        run.ticks[3][1].failures[cause] = count
+
+    return change
+
+
+def answered(status: int, count: int) -> Change:
+    def change(run: Run) -> None:
+        run.ticks[4][1].by_status[status] = count
+
+    return change
+
+
+def since_the_start(name: str, per_s: float) -> Change:
+    def change(run: Run) -> None:
+        for sample in run.samples:
+            sample.values[name] = 100.0 + per_s * sample.t_s
+
+    return change
+
+
+STOLEN = (since_the_start("host.cpu_busy_s", 1.96), rising("server.cpu_s", 0.1), rising("generator.cpu_s", 0.05))
+CPUS = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 1.2), rising("generator.cpu_s", 0.6))
+SERVER_CPU = (rising("host.cpu_busy_s", 1.1), rising("server.cpu_s", 0.99), level(server__threads=1.0))
+GROUP = (level(server__group_limit_bytes=50e6, server__group_bytes=46e6), rising("server.group_killed", 0.0))
+
+
+def found(one: Seen) -> GaveWay:
+    return what_gave_way(one)[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "side", "code", "certain"),
+    [
+        (seen(*CPUS, slow=SLOW), "host", "both_busy", True),
+        (seen(*CPUS, lost("heartbeat_timeout")), "host", "both_busy", True),
+        # Others had the CPUs before the first connect too.
+        (seen(*STOLEN, slow=SLOW), "host", "both_busy", True),
+        (seen(late=True), "host", "beats", True),
+        # Who is late for want of CPU names the CPUs, whoever has them.
+        (seen(rising("host.cpu_busy_s", 1.96), rising("generator.cpu_s", 0.1), late=True), "host", "both_busy", True),
+        (seen(failed("no_descriptors")), "host", "descriptors", True),
+        (seen(failed("no_ports")), "host", "local_ports", True),
+        (seen(level(host__available_bytes=1e9)), "host", "memory", True),
+        (seen(level(server__group_limit_bytes=50e6, server__group_bytes=49e6)), "server", "memory_limit", True),
+        (seen(codes=("idle_reuse",)), "server", "slots", True),
+        (seen(codes=("idle_reuse",), certain=False), "server", "slots", False),
+        (seen(rising("status.accepts", 100), rising("status.handled", 80)), "server", "slots", True),
+        (seen(level(server__descriptors=1020.0, server__descriptors_limit=1024.0)), "server", "descriptors", True),
+        (seen(codes=("worker_crash",)), "server", "worker_crash", True),
+        (seen(*SERVER_CPU, slow=SLOW), "server", "cpu", True),
+        (seen(rising("tcp.ListenOverflows", 3), lost("heartbeat_timeout")), "server", "listen_queue", False),
+        (seen(failed("refused")), "server", "refused", True),
+        (seen(failed("unreachable")), "network", "unreachable", True),
+        (seen(answered(503, 20)), "server", "errors", True),
+        (seen(codes=("never_accepted",), certain=False), "server", "never_accepted", False),
+        (seen(codes=("keepalive_requests",)), "server", "keepalive_requests", True),
+        (seen(codes=("path_cut",), certain=False), "network", "path_cut", False),
+        (seen(failed("connect_timeout", 500), rising("status.accepts", 30)), "network", "never_arrived", True),
+        # Of another host it is not seen whether its listen queue dropped them; of this one it is.
+        (seen(failed("connect_timeout", 500), rising("status.accepts", 30), local=False), "network", "never_arrived", False),
+        (seen(failed("connect_timeout", 500), rising("status.accepts", 30), rising("tcp.ListenOverflows", 30)), "server", "listen_queue", False),
+        (seen(codes=("packets_lost",), certain=False), "network", "packets_lost", False),
+        (seen(failed("connect_timeout"), status=False), "unknown", "connect_timeout", False),
+        (seen(slow=SLOW), "server", "slow", False),
+        (seen(slow=SLOW, local=False), "unknown", "slow", False),
+        (seen(), "unknown", "unknown", False),
+        (seen(codes=("too_few",)), "unknown", "unknown", False),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_each_is_told_by_its_evidence(one: Seen, side: str, code: str, certain: bool) -> None:
+    first = found(one)
+    assert (first.side, first.code, first.certain) == (side, code, certain)
+    assert first.evidence
+    assert first.remedy
+    assert "\n" not in first.evidence
+
+
+@pytest.mark.parametrize(
+    ("one", "codes"),
+    [
+        # A limit that was reached is reached whether we were late or not; slowness beside our lateness says nothing.
+        (seen(codes=("idle_reuse",), late=True), ["slots", "beats"]),
+        (seen(codes=("idle_reuse",), late=True, certain=False), ["beats", "slots"]),
+        (seen(*SERVER_CPU, slow=SLOW, late=True), ["beats", "cpu", "slow"]),
+        # What overflowed because the server was busy is no fault of its queue; and what was refused since it ended, of nothing.
+        (seen(*SERVER_CPU, rising("tcp.ListenOverflows", 3)), ["cpu", "listen_queue"]),
+        (seen(failed("refused"), codes=("server_ended",)), ["server_ended", "refused"]),
+        (seen(failed("no_descriptors"), codes=("idle_reuse",)), ["descriptors", "slots"]),
+    ],
+)
+def test_which_goes_before_which(one: Seen, codes: list[str]) -> None:
+    assert [way.code for way in what_gave_way(one)] == codes
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        # Busy CPUs explain neither what was closed nor what was refused; nor is a busy server its own limit while it answers.
+        seen(*CPUS),
+        seen(*SERVER_CPU),
+        # A server that has the CPUs for itself, and one with threads to spare.
+        seen(rising("host.cpu_busy_s", 1.0), rising("server.cpu_s", 0.99), level(server__threads=8.0), lost("reset")),
+        seen(level(server__group_limit_bytes=50e6, server__group_bytes=40e6, server__descriptors=10.0, server__descriptors_limit=1024.0)),
+        # Who had answered before, and then did not, had been accepted.
+        seen(lost("heartbeat_timeout", requests=3)),
+        # Of another host the counters of this one's listen queues say nothing.
+        seen(rising("tcp.ListenOverflows", 3), local=False),
+    ],
+)
+def test_what_is_no_evidence(one: Seen) -> None:
+    assert [way.code for way in what_gave_way(one)] == ["unknown"]
+
+
+def test_latency_that_is_our_own_lateness_is_ours() -> None:
+    def late(run: Run) -> None:
+        for _, tick in run.ticks:
+            tick.lateness_us = tick.latency_us
+
+    first = found(seen(late, slow=SLOW))
+    assert (first.side, first.code) == ("host", "beats")
+    assert found(seen(late)).code == "unknown"
+
+
+def test_others_who_have_the_cpus_are_named() -> None:
+    busy = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 0.2), rising("generator.cpu_s", 0.3))
+    assert found(seen(*busy, late=True)).evidence.endswith("nginx used 0.2, asyncli 0.3, and other programs 1.5")
+    assert "other programs" not in found(seen(*CPUS, late=True)).evidence
+
+
+def test_a_kill_for_memory_is_said_with_the_limit() -> None:
+    def killed(run: Run) -> None:
+        # After the drain had begun: it is read when all is over.
+        run.samples[-1].values["server.group_killed"] = 101.0
+
+    first = found(seen(*GROUP, killed))
+    assert (first.code, first.certain) == ("memory_limit", True)
+    assert first.evidence == (
+        "the kernel killed one process of nginx for want of memory: its control group may use 50.0 MB, and used 46.0 MB"
+    )
+    # Other kills, of before the first connect, are no part of it.
+    assert found(seen(*GROUP)).code == "unknown"
+
+
+def test_a_server_that_is_slow_with_cpu_to_spare_waits_for_something() -> None:
+    one = seen(rising("host.cpu_busy_s", 0.6), rising("server.cpu_s", 0.5), level(server__threads=1.0), slow=SLOW)
+    assert [way.code for way in what_gave_way(one)] == ["slow"]
+    assert "though nginx used 0.50 cores" in found(one).evidence
+
+
+def test_the_server_s_cpu_is_its_limit_where_asyncli_hardly_uses_any() -> None:
+    busy = (rising("host.cpu_busy_s", 1.98), rising("server.cpu_s", 1.9), rising("generator.cpu_s", 0.05), level(server__threads=3.0))
+    assert found(seen(*busy, slow=SLOW)).code == "cpu"
+
+
+def test_what_was_served() -> None:
+    ticks = [(1.0, Tick(held=100, awaiting=40)), (2.0, Tick(held=90, awaiting=0)), (3.0, Tick(held_at_drain=95))]
+    assert served_most(ticks) == 100
+    # Where some were never answered, those that waited did not count as served; how many of those at the drain did is not known.
+    ticks.append((4.0, Tick(deaths={"heartbeat_timeout": Deaths(5, Histogram(), Histogram(), Histogram())})))
+    assert served_most(ticks) == 90
+    assert served_most([]) == 0
+
+
+def test_memory_on_this_host() -> None:
+    assert memory_floor(10e9, 8e9) == pytest.approx(1e9)
+    assert memory_floor(10e9, 1e9) == pytest.approx(5e8)
+    run = a_run(2000, hold_s=20)
+    run.samples[0].values["host.available_bytes"] = 1.0
+    low = next(one for one in run.samples if one.t_s > run.first_connect_s + 2)
+    low.values["host.available_bytes"] = 7e9
+    assert least_available(run) == 7e9
+    assert run.stop_s > low.t_s
+
+
+def of_ours(run: Run) -> None:
+    run.ticks[5][1].deaths["generator_lost"] = Deaths(50)
+
+
+def fewer(most: int) -> Change:
+    """No more than ``most`` were ever served."""
+
+    def change(run: Run) -> None:
+        for _, tick in run.ticks:
+            tick.held, tick.held_at_drain = min(tick.held, most), min(tick.held_at_drain, most)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (
+            seen(failed("refused", 909), fewer(1091)),
+            "no forecast, because 909 connects failed: nginx served at most about 1,100 of 2,000 at once; 909 connects were refused",
+        ),
+        (
+            seen(lost("closed_idle", 1), codes=("keepalive_time",)),
+            "no forecast, because 1 connection was lost: 9 died of keepalive_time",
+        ),
+        (
+            seen(lost("closed_idle", 7), failed("refused", 1), codes=("unheard_of",), certain=False),
+            "no forecast, because 7 connections were lost and 1 connect failed: 1 connect was refused",
+        ),
+        (
+            seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False),
+            "no forecast, because 7 connections were lost: the likely bottleneck: 9 died of unheard_of",
+        ),
+    ],
+)  # fmt: skip
+def test_where_connections_were_lost_or_refused_it_is_said_what_gave_way(one: Seen, said: str) -> None:
+    finding = instead_of_forecast(one)
+    assert finding is not None
+    assert (finding.code, finding.evidence) == ("gave_way", said)
+    # A soak has no steps: of these speaks capacity.
+    assert finding.remedy
+    assert "step" not in finding.remedy
+
+
+def test_nothing_gave_way_where_all_are_held_at_a_later_attempt() -> None:
+    assert instead_of_forecast(seen(failed("other", 1))) is None
+
+
+@pytest.mark.parametrize("changes", [(), (of_ours,)])
+def test_what_the_server_held_is_a_ground_for_a_forecast(changes: tuple[Change, ...]) -> None:
+    assert instead_of_forecast(seen(*changes)) is None
+
+
+def test_a_limit_that_was_reached_is_the_cause_of_what_others_guess_at() -> None:
+    full = seen(lost("heartbeat_timeout", requests=0), level(status__limit=1000.0, status__active=1001.0), codes=("never_accepted",), certain=False)
+    reached = instead_of_forecast(full)
+    assert reached is not None
+    assert (reached.severity, reached.remedy) == ("error", "raise maxconn in haproxy.cfg, of the frontend and global")
+    guesses = [Finding(code, "warning", "they differ", "see middle boxes") for code in ("parted_held", "parted_accepts", "lost_closed_idle")]
+    others = [Finding("status_errors", "warning", "500", "see its log"), reached]
+    laid = laid_to_limit([*guesses, *others], full.diagnoses)
+    assert [one.remedy for one in laid] == [reached.remedy] * 3 + ["see its log", reached.remedy]
+    # What is known to have another cause keeps its remedy, and so does all where no limit was reached.
+    known = seen(codes=("keepalive_timeout",)).diagnoses
+    assert laid_to_limit([*guesses[2:], reached], known)[0].remedy == "see middle boxes"
+    assert laid_to_limit(guesses, full.diagnoses) == guesses

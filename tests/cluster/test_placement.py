@@ -1,0 +1,219 @@
+"""Who opens what, who takes over, and how ticks become one: properties of the pure parts of a fleet."""
+
+from __future__ import annotations
+
+import copy
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncli import __version__
+from asyncli.cluster.host_probe import HostProbe, read_probe
+from asyncli.cluster.placement import Member, Placement, ends_there, place, said_of
+from asyncli.engine.fleet import PATIENCE_S, Room, TickMerger, assign, held_by, take_over
+from asyncli.engine.shard import build_shard
+from asyncli.engine.spread import Destination, Spread
+from asyncli.errors import PreflightError
+from asyncli.plan import Plan
+from asyncli.preflight.limits import Limits
+from asyncli.records import Deaths, Tick
+
+PLAN = Plan(urls=("http://10.0.0.8/",), connections=20_000)
+ROOM = Room(28_232, 20_000, 2)
+room = st.builds(Room, st.integers(0, 60_000), st.integers(500, 20_000), st.integers(1, 8))
+rooms = st.lists(room, min_size=1, max_size=5)
+
+
+@given(st.integers(1, 60_000), st.integers(1, 50), rooms, st.none() | st.integers(1, 40))
+def test_every_connection_is_dealt_once_and_no_room_is_overfilled(connections: int, batch: int, rooms: list[Room], workers: int | None) -> None:
+    dealt = assign(connections, batch, rooms, workers)
+    if dealt is None:
+        return
+    count = sum(map(len, dealt))
+    assert sorted(number for hand in dealt for number in hand) == list(range(count))
+    assert workers in (None, count)
+    shares = [held_by(connections, batch, count, hand) for hand in dealt]
+    assert sum(shares) == connections
+    for mine, hand, room in zip(shares, dealt, rooms, strict=True):
+        assert mine <= room.connections
+        assert all(held_by(connections, batch, count, [number]) <= room.of_a_worker for number in hand)
+
+
+def test_equal_hosts_have_equal_shares_in_turn() -> None:
+    room = Room(60_000, 19_936, 4)
+    dealt = assign(100_000, 10, [room, room], None)
+    assert dealt == [(0, 2, 4, 6), (1, 3, 5, 7)]
+    assert [held_by(100_000, 10, 8, hand) for hand in dealt] == [50_000, 50_000]
+
+
+def test_a_small_host_has_what_it_can_hold() -> None:
+    dealt = assign(100_000, 10, [Room(10_000, 20_000, 2), Room(100_000, 20_000, 2)], None)
+    assert dealt is not None
+    assert held_by(100_000, 10, sum(map(len, dealt)), dealt[0]) <= 10_000
+    assert assign(100_000, 10, [Room(10_000, 20_000, 2), Room(80_000, 20_000, 2)], None) is None
+
+
+@given(st.integers(1, 50_000), st.integers(1, 50), st.integers(1, 20), st.dictionaries(st.sampled_from("abc"), room))
+def test_a_lost_share_is_taken_over_once_or_left_over(connections: int, batch: int, workers: int, free: dict[str, Room]) -> None:
+    taken, over = take_over(connections, batch, workers, range(workers), free)
+    assert sorted([*over, *(number for theirs in taken.values() for number in theirs)]) == list(range(workers))
+    for name, numbers in taken.items():
+        assert held_by(connections, batch, workers, numbers) <= free[name].connections
+        assert all(held_by(connections, batch, workers, [number]) <= free[name].of_a_worker for number in numbers)
+
+
+# -- ticks
+
+
+def tick(second: int, opened: int, held: int, **more: object) -> Tick:
+    return Tick(second=second, workers=1, opened=opened, held=held, cpu_user_s=float(second), **more)  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 9)), max_size=40),
+    st.lists(st.floats(0, 2), min_size=40, max_size=40),
+)
+def test_whenever_ticks_come_each_count_is_there_once(coming: list[tuple[str, int, int]], waits: list[float]) -> None:
+    merging = TickMerger()
+    merging.join("a", 1)
+    merging.join("b", 1)
+    at = {"a": 0, "b": 0}
+    now, out = 0.0, []
+    for (host, skipped, opened), wait_s in zip(coming, waits, strict=False):
+        at[host] += 1 + skipped
+        merging.heard(host, tick(at[host], opened, 5))
+        now += wait_s
+        out += merging.due(now)
+    out.append(merging.rest())
+    assert sum(one.opened for one in out) == sum(opened for _, _, opened in coming)
+    seconds = [one.second for one in out]
+    assert seconds == sorted(set(seconds))
+    assert seconds[:-1] == list(range(1, len(seconds)))
+
+
+def test_a_late_host_joins_the_next_second_and_its_gauges_stay() -> None:
+    merging = TickMerger()
+    for host in "ab":
+        merging.join(host, 1)
+        merging.heard(host, tick(1, 10, 10))
+    assert [(one.opened, one.held) for one in merging.due(1.0)] == [(20, 20)]
+    merging.heard("a", tick(2, 1, 11))
+    assert merging.due(2.0) == []
+    assert [(one.opened, one.held) for one in merging.due(2.0 + PATIENCE_S)] == [(1, 21)]
+    merging.heard("b", tick(2, 2, 12))
+    merging.heard("a", tick(3, 0, 11))
+    merging.heard("b", tick(3, 3, 15))
+    assert [(one.second, one.opened, one.held) for one in merging.due(3.0)] == [(3, 5, 26)]
+
+
+def test_a_silent_host_holds_nothing_that_counts_and_a_lost_one_is_our_loss() -> None:
+    merging = TickMerger()
+    for host, workers in (("a", 2), ("b", 3)):
+        merging.join(host, workers)
+        merging.heard(host, tick(1, 10, 10, awaiting=4, ramped=workers))
+    merging.due(1.0)
+    merging.silence("b", True)
+    merging.heard("a", tick(2, 0, 10, ramped=2))
+    assert [(one.held, one.ramped) for one in merging.due(2.0)] == [(10, 5)]
+    assert merging.lose("b") == 10
+    merging.heard("a", tick(3, 0, 10, ramped=2))
+    (third,) = merging.due(3.0)
+    assert (third.held, third.ramped, third.drained, third.beats_failed) == (10, 5, 3, 4)
+    assert {cause: deaths.count for cause, deaths in third.deaths.items()} == {"generator_lost": 10}
+    # CPU time that was spent stays spent.
+    assert third.cpu_user_s == 3.0 + 1.0
+    # Others stand in for them: they are waited for again.
+    merging.join("a", 3)
+    merging.taken(3)
+    merging.heard("a", tick(4, 10, 20, ramped=2))
+    (fourth,) = merging.due(4.0)
+    assert (fourth.ramped, fourth.deaths) == (2, {})
+
+
+def test_what_had_come_of_a_lost_host_is_counted() -> None:
+    merging = TickMerger()
+    merging.join("a", 1)
+    merging.join("b", 1)
+    lost = tick(1, 7, 7, deaths={"reset": Deaths(count=2)})
+    merging.heard("b", copy.deepcopy(lost))
+    assert merging.lose("b") == 7
+    merging.heard("a", tick(1, 1, 1))
+    (one,) = merging.due(1.0)
+    assert (one.opened, {cause: deaths.count for cause, deaths in one.deaths.items()}) == (8, {"reset": 2, "generator_lost": 7})
+
+
+# -- ends and hosts
+
+
+@pytest.mark.parametrize(
+    ("server_here", "opened_here", "ends"),
+    [(True, 100, 2), (False, 100, 1), (True, 0, 1), (False, 0, 0), (True, 50, None), (False, 50, None)],
+)
+def test_how_many_ends_this_kernel_has(server_here: bool, opened_here: int, ends: int | None) -> None:
+    assert ends_there(server_here, opened_here, 100) == ends
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        (msgspec.msgpack.encode({"asyncli": "9.9.9", "host": ["of", "another", "kind"]}), "9.9.9"),
+        (msgspec.msgpack.encode({"host": "a"}), "?"), (b"\xc1", "?"), (msgspec.msgpack.encode({"asyncli": __version__}), "?"),
+    ],
+)  # fmt: skip
+def test_a_probe_of_another_asyncli_is_told_by_its_version(said: bytes, version: str) -> None:
+    assert read_probe(said) == f"has asyncli {version}, here it is {__version__}; install the same"
+
+
+def member(name: str, *workers: int, room: Room = ROOM, sources: tuple[str, ...] = ()) -> Member:
+    spread = Spread((Destination(2, "10.0.0.8", 80),), sources, max(1, len(workers)), local=False, ports=28_232)
+    seen = HostProbe(asyncli=__version__, host=name, place=name, boot=name, limits=Limits(), spread=spread)
+    return Member(name, name, seen, room, workers)
+
+
+def test_a_hosts_ports_are_crowded_by_its_own_share() -> None:
+    narrow, wide = member("narrow", 0, 2), member("wide", 1, 3, sources=tuple(f"10.0.1.{number}" for number in range(9)))
+    plan = Plan(urls=("http://10.0.0.8/",), connections=40_000)
+    fleet = Placement(plan, (narrow, wide), 4, narrow.spread.destinations)
+    shard = build_shard(plan, fleet.spread)
+    assert [fleet.share(one.workers) for one in fleet.members] == [20_000, 20_000]
+    assert [fleet.shard_of(shard, one).crowded for one in fleet.members] == [True, False]
+    # One that comes later is told of its workers later: what it may come to hold tells.
+    assert fleet.shard_of(shard, msgspec.structs.replace(narrow, workers=())).crowded
+
+
+# -- room
+
+
+def test_nobody_takes_over_more_than_one_process_of_its_can_hold() -> None:
+    """Ten thousand a worker, and a host that came later with 1,024 descriptors a process."""
+    free = {"small": Room(28_000, 960, 2), "large": Room(10_000, 20_000, 2)}
+    taken, over = take_over(20_000, 10, 2, (0, 1), free)
+    assert taken == {"large": (0,)}
+    assert over == (1,)
+
+
+def test_a_host_that_holds_less_than_a_share_is_left_out_and_named() -> None:
+    """Without a worker it would have nothing to say, and pass for lost."""
+    plan = msgspec.structs.replace(PLAN, connections=60_000)
+    there = [member("small", room=Room(300, 20_000, 8)), member("a", room=Room(30_000, 20_000, 8)), member("b", room=Room(60_000, 20_000, 8))]
+    whole = place(plan, there)
+    assert [one.name for one in whole.members] == ["a", "b"]
+    assert all(one.workers for one in whole.members)
+    assert sum(whole.share(one.workers) for one in whole.members) == 60_000
+    assert "small" in said_of(whole).evidence
+
+
+def test_a_host_without_any_room_refuses_nobody_else() -> None:
+    full = member("full", room=Room(0, 20_000, 8))
+    whole = place(msgspec.structs.replace(PLAN, connections=1), [full, member("a")])
+    assert [one.name for one in whole.members] == ["a"]
+
+
+def test_a_batch_that_fits_on_no_host_is_told_as_such() -> None:
+    plan = msgspec.structs.replace(PLAN, connections=40_000, batch=40_000)
+    with pytest.raises(PreflightError) as raised:
+        place(plan, [member("a"), member("b")])
+    assert "None" not in str(raised.value)
+    assert "--batch" in str(raised.value)

@@ -1,0 +1,114 @@
+"""Descriptors and memory that a server may still take: of real processes, and of control groups as files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from asyncli.collect.groups import Group, memory_group
+from asyncli.collect.headroom import Headroom
+from asyncli.metrics import METRICS
+
+V1 = "4:memory:/mine\n3:cpu:/\n0::/\n"
+MOUNT = "36 32 0:33 / {at} rw,relatime - {kind} {kind} rw,memory\n"
+COUNTS = os.stat("/proc/self/fd").st_size > 0
+
+
+@pytest.mark.skipif(not COUNTS, reason="before Linux 6.2 descriptors cannot be counted without listing them")
+def test_the_descriptors_of_the_fullest_process_without_listing_them() -> None:
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    before = Headroom(lambda: [os.getpid()]).read().values
+    opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(10)]
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        after = Headroom(lambda: [sleeper.pid, os.getpid(), 2**22 - 1]).read().values
+        assert after["server.descriptors"] - before["server.descriptors"] == 10
+        assert after["server.descriptors_limit"] == soft
+        # By its share of its own limit: one with few of few is fuller.
+        resource.prlimit(sleeper.pid, resource.RLIMIT_NOFILE, (4, 4))
+        for pids in ([os.getpid(), sleeper.pid], [sleeper.pid, os.getpid()]):
+            assert Headroom(pids.copy).read().values["server.descriptors_limit"] == 4
+        assert set(after) <= set(METRICS)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+        for one in opened:
+            os.close(one)
+    assert "server.descriptors" not in Headroom(lambda: [sleeper.pid]).read().values
+    assert Headroom(list).read().values == {}
+
+
+def test_where_they_cannot_be_counted_their_limit_is_known_all_the_same(tmp_path: Path) -> None:
+    for pid, limit in ((7, 20_000), (8, 1024), (9, "unlimited")):
+        (tmp_path / f"{pid}").mkdir()
+        # As before Linux 6.2: a directory of size 0.
+        (tmp_path / f"{pid}/fd").touch()
+        (tmp_path / f"{pid}/limits").write_text(f"Max open files            {limit}                20000                files\n")
+    assert Headroom(lambda: [7, 8, 9], proc=tmp_path).read().values == {"server.descriptors_limit": 1024.0}
+    assert Headroom(lambda: [9], proc=tmp_path).read().values == {}
+
+
+def a_proc(tmp_path: Path, **groups: str) -> Path:
+    """A /proc of processes (p1...) in groups of cgroup v1."""
+    proc = tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self/mountinfo").write_text(MOUNT.format(at=tmp_path / "memory", kind="cgroup"))
+    for name, group in groups.items():
+        (proc / name[1:]).mkdir()
+        (proc / name[1:] / "cgroup").write_text(V1.replace("mine", group))
+    return proc
+
+
+def v1(tmp_path: Path, name: str, limit: int, used: int = 5, killed: int = 0) -> Path:
+    folder = tmp_path / "memory" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.stat").write_text(f"cache 1\nhierarchical_memory_limit {limit}\ntotal_cache 3\ntotal_shmem 1\n")
+    (folder / "memory.usage_in_bytes").write_text(f"{used}\n")
+    (folder / "memory.oom_control").write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {killed}\n")
+    (folder / "memory.failcnt").write_text("7\n")
+    return folder
+
+
+def test_the_tightest_group_is_asked_also_when_its_last_process_was_killed(tmp_path: Path) -> None:
+    proc = a_proc(tmp_path, p1="free", p2="wide", p3="mine")
+    for name, limit in (("free", 2**63 - 4096), ("mine", 1000), ("wide", 2000)):
+        v1(tmp_path, name, limit, used=50)
+    pids = [1, 2, 3]
+    room = Headroom(lambda: pids, proc=proc)
+    # Less its page cache, which is given back: files that a server writes fill its group, and leave it all the room it had.
+    assert room.read().values == {"server.group_bytes": 48.0, "server.group_killed": 0.0, "server.group_limit_bytes": 1000.0}
+    pids.clear()
+    v1(tmp_path, "mine", 1000, used=20, killed=1)
+    assert room.read().values == {"server.group_bytes": 18.0, "server.group_killed": 1.0, "server.group_limit_bytes": 1000.0}
+    for one in (tmp_path / "memory/mine").iterdir():
+        one.unlink()
+    assert room.read().values == {}
+
+
+def test_a_group_without_a_limit_says_nothing(tmp_path: Path) -> None:
+    proc = a_proc(tmp_path, p1="free")
+    v1(tmp_path, "free", 2**63 - 4096)
+    assert Headroom(lambda: [1], proc=proc).read().values == {}
+    assert Headroom(lambda: [9], proc=proc).read().values == {}
+
+
+def test_a_group_of_either_kind_as_numbers(tmp_path: Path) -> None:
+    one = Group(v1(tmp_path, "one", 1000, used=50, killed=2), second=False)
+    assert (one.used_bytes, one.held_bytes, one.limit_bytes, one.killed, one.refused) == (50, 48, 1000, 2, 7)
+    inner = tmp_path / "v2/outer/inner"
+    inner.mkdir(parents=True)
+    (inner / "memory.max").write_text("max\n")
+    (inner.parent / "memory.max").write_text("3000\n")
+    (inner / "memory.current").write_text("40\n")
+    (inner / "memory.stat").write_text("file 30\nshmem 10\n")
+    (inner / "memory.events").write_text("low 0\nmax 4\noom 1\noom_kill 1\n")
+    two = memory_group("0::/outer/inner\n", MOUNT.format(at=tmp_path / "v2", kind="cgroup2"))
+    assert two == (inner, True)
+    assert (two.used_bytes, two.held_bytes, two.limit_bytes, two.killed, two.refused) == (40, 20, 3000, 1, 4)
+    (inner / "memory.max").write_text("2000\n")
+    assert two.limit_bytes == 2000
+    assert memory_group(V1, "") is None

@@ -1,0 +1,90 @@
+"""Runs of answers in a stream. tests/fuzz compares any split of them with the scanner alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncli.protocols.http1 import Scanner
+from asyncli.protocols.interface import Event
+from asyncli.protocols.replies import MOST_REMEMBERED, AmidCopy, Garbled, Replies, State
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+SMALL = HEAD + b"Content-Length: 5\r\nDate: now\r\n\r\nhello"
+LATER = HEAD + b"Content-Length: 5\r\nDate: six\r\n\r\nhello"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
+EARLY = b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + SMALL
+LAST = HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nby"
+UNTIL_CLOSE = HEAD + b"\r\n" + b"as long as it takes"
+
+
+def feed(parts: list[bytes], method: str = "GET") -> tuple[list[Event], State, bool]:
+    """Every response by itself, where the stream stands, and whether it is over; then nothing more is fed."""
+    replies, state, found, over = Replies(lambda: Scanner(method), 65_536), None, [], False
+    for part in parts:
+        assert not over
+        runs, state, over = replies.take(state, part)
+        found += [response for response, count in runs for _ in range(count)]
+    if not over and (last := replies.end(state)) is not None:
+        found.append(last)
+    return found, state, over
+
+
+def test_a_train_of_the_same_answer_is_counted_by_one_comparison() -> None:
+    replies = Replies(lambda: Scanner("GET"), 65_536)
+    assert replies.take(None, SMALL) == ([(Event(200, True, 5), 1)], None, False)
+    runs, state, _ = replies.take(None, SMALL * 1000 + SMALL[:7])
+    assert runs == [(Event(200, True, 5), 1000)]
+    assert isinstance(state, AmidCopy)
+    assert state.at == 7
+    # The date moves on in the midst of a train: what is new becomes what is known.
+    runs, state, _ = replies.take(state, SMALL[7:] + LATER * 3)
+    assert runs == [(Event(200, True, 5), 1), (Event(200, True, 5), 1), (Event(200, True, 5), 2)]
+    assert (state, replies.known.data) == (None, LATER)
+
+
+def test_a_stream_that_left_a_known_answer_in_its_midst_is_read_from_its_beginning() -> None:
+    replies = Replies(lambda: Scanner("GET"), 65_536)
+    _, state, _ = replies.take(None, SMALL + SMALL[:30])
+    other = SMALL[:30] + LATER[30:]
+    assert replies.take(state, other[30:]) == ([(Event(200, True, 5), 1)], None, False)
+
+
+def test_a_long_answer_is_counted_and_not_remembered() -> None:
+    size = 3 * MOST_REMEMBERED
+    long = HEAD + b"Content-Length: %d\r\n\r\n" % size + b"x" * size
+    replies, state, found = Replies(lambda: Scanner("GET"), 65_536), None, []
+    for begin in range(0, 2 * len(long), 60_000):
+        runs, state, _ = replies.take(state, (long * 2)[begin : begin + 60_000])
+        found += runs
+    assert found == [(Event(200, True, size), 1)] * 2
+    assert replies.known.data == b""
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ([b"SSH-2.0-x\r\n\r\n"], 0),
+        ([SMALL + b"nonsense\r\n\r\n"], 1),
+        ([SMALL, SMALL * 3 + LATER + b"nonsense\r\n\r\n"], 5),
+        ([SMALL, SMALL[:9] + b"\0\0\0\r\n\r\n"], 1),
+    ],
+)
+def test_nonsense_is_told_wherever_it_comes_and_what_was_whole_before_it_counts(parts: list[bytes], whole: int) -> None:
+    found, state, over = feed(parts)
+    assert (len(found), type(state), over) == (whole, Garbled, False)
+
+
+def test_what_follows_the_last_answer_is_nobodys() -> None:
+    found, state, over = feed([SMALL + LAST + b"whatever"])
+    assert (len(found), state, over) == (2, None, True)
+
+
+def test_answers_that_never_come_again_are_counted_together() -> None:
+    replies = Replies(lambda: Scanner("GET"), 65_536)
+    for number in range(2000):
+        runs, state, over = replies.take(None, HEAD + b"Content-Length: 0\r\nX-Id: %d\r\n\r\n" % number)
+        assert (runs, state, over) == ([(Event(200, True, 0), 1)], None, False)
+        assert not replies.known._train
+    # Only as many tallies as there are lengths: the memory does not grow with the answers.
+    assert len(replies.tallies) == 4
