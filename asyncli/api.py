@@ -107,7 +107,7 @@ async def soak(
     line, for what stands in the way: a plan that cannot be, a preflight that refuses, a file that exists.
     """
     try:
-        from asyncli.app.soak import Soak, Target
+        from asyncli.app.soak import KnownServer, Soak
     except ImportError as error:
         raise HostError(f"soaking needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
     target = None
@@ -121,7 +121,7 @@ async def soak(
     elif not hasattr(aim, "status_url"):
         raise PlanError(f"soak: {aim!r} is nothing to aim at; give a URL, a plan or a lab server")
     else:
-        target = Target(aim.label, aim.pid)
+        target = KnownServer(aim.label, aim.pid)
         status = {} if aim.status_url is None else {"status_url": aim.status_url}
         plan = make_plan(aim.url, **{**status, "server_pid": aim.pid, **settings})
     path = free_name() if out is None else Path(out)

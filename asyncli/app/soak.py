@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Target(msgspec.Struct, frozen=True):
+class KnownServer(msgspec.Struct, frozen=True):
     """What is known of the server beforehand, from the lab that started it: its name for the report and its root process."""
 
     label: str
@@ -66,7 +66,7 @@ class Soak:
         out: Path,
         *,
         observer: Observer | None = None,
-        target: Target | None = None,
+        target: KnownServer | None = None,
         resume: Interrupted | None = None,
         cluster: Cluster | None = None,
         wait_for_server_s: float = 0.0,

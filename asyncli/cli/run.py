@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 
 from asyncli.app.results import Results, free_name, read_results
-from asyncli.app.soak import Soak, Target
+from asyncli.app.soak import KnownServer, Soak
 from asyncli.cli.main import INTERRUPTED
 from asyncli.cli.outputs import Outputs, deliver, printing, require_files, written_reports
 from asyncli.cli.screen import Screen, speaker
@@ -82,7 +82,7 @@ async def _soak(
             if lab is not None:
                 await stack.enter_async_context(lab)
                 plan = msgspec.structs.replace(plan, urls=(lab.url,), status_url=lab.status_url, server_pid=lab.pid)
-                target = Target(lab.label, lab.pid)
+                target = KnownServer(lab.label, lab.pid)
                 say = speaker(console, to.quiet)
                 say(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
             with Screen(plan, log, to.quiet, to.log_json) as screen:

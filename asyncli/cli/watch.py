@@ -162,7 +162,7 @@ def _how_it_is(follower: Follower, news: News) -> str:
     if quiet_s < (_QUIET_S if follower.is_open or not there else _UNCLAIMED_S):
         return ""
     if not there:
-        why = "the file was moved or deleted: the run's own log says where it goes on"
+        why = "the file was moved or deleted, which ended the run"
     elif follower.is_open:
         why = "it stands still"
     else:

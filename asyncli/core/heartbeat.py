@@ -35,12 +35,13 @@ def sleep_s(seed: int, connection: int, beat: int, keepalive_s: float) -> float:
 
 
 # Half a second is longer than a reload, thirty seconds shorter than an operator's patience.
-_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.5, 30.0
+_FIRST_BACKOFF_S, _MIDDLE_BACKOFF_S, _SPREAD = 0.5, 30.0, 0.5
+LONGEST_BACKOFF_S = _MIDDLE_BACKOFF_S * (1 + _SPREAD)
 # Set apart from beats, or the backoff would repeat the jitter of the beat of the same number.
 _BACKOFF_SALT = 0x5DEECE66D
 
 
 def backoff_s(seed: int, connection: int, attempt: int, retry: int) -> float:
     """Seconds before a lost connection is replaced: doubling per failed ``retry`` from 0.5 s to 30 s, spread by +-50 %."""
-    middle = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(retry, 10))
-    return middle * (0.5 + fraction(seed ^ _BACKOFF_SALT, connection, attempt))
+    middle = min(_MIDDLE_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(retry, 10))
+    return middle * (1 - _SPREAD + 2 * _SPREAD * fraction(seed ^ _BACKOFF_SALT, connection, attempt))

@@ -12,20 +12,8 @@ from __future__ import annotations
 
 from array import array
 
-from asyncli.core.heartbeat import backoff_s, sleep_s
-from asyncli.core.life import (
-    ANNOUNCED,
-    AWAITING,
-    BACKOFF,
-    CONNECTING,
-    DEAD,
-    DEADLINE,
-    EOF,
-    GARBAGE,
-    IDLE,
-    cause,
-    event_of,
-)  # fmt: skip
+from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
+from asyncli.core.life import ANNOUNCED, AWAITING, BACKOFF, CONNECTING, DEAD, DEADLINE, EOF, GARBAGE, IDLE, cause, event_of
 from asyncli.core.pacer import MissedBeats
 from asyncli.core.wheel import Wheel
 from asyncli.engine.addresses import Addresses
@@ -42,8 +30,6 @@ MOST_PENDING = 256
 _MOST_UNPROVEN = MOST_PENDING // 4
 # An answer's head fits; os.read with a big buffer maps and unmaps it at each call (17 us more at 256 KiB).
 _READ_BYTES = 8192
-# The longest that a row can be due ahead is a beat's sleep or this backoff.
-_LONGEST_BACKOFF_S = 45.0
 
 
 class Connections:
@@ -51,14 +37,12 @@ class Connections:
 
     def __init__(self, shard: Shard, worker: int, net: Net) -> None:
         self._shard, self._worker, self._net = shard, worker, net
-        # What every beat and connect asks for, one look-up away.
         self._batch_size, self._workers = shard.ramp.batch, shard.workers
-        self._seed, self._keepalive_s, self._local = shard.seed, shard.keepalive_s, shard.local
+        self._seed, self._keepalive_s = shard.seed, shard.keepalive_s
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
-        self._protocol = shard.new_protocol()
+        self._protocol = shard.new_protocol(rows)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
         self.addresses = Addresses(shard, _MOST_UNPROVEN)
-        self._targets = [destination.target for destination in shard.destinations]
         self.state = bytearray(rows)  # UNBORN
         self._handle = array("i", b"\xff" * (4 * rows))
         # By handle, grown on demand; never by the descriptor limit, which may be a billion.
@@ -88,7 +72,8 @@ class Connections:
         self.tick = Tick()
 
     def start(self, now: float) -> None:
-        self.wheel = Wheel(self.rows, max(self._keepalive_s / 2, _LONGEST_BACKOFF_S) + 1.0, now)
+        # A row is due ahead for a beat's sleep or a backoff at the longest.
+        self.wheel = Wheel(self.rows, max(self._keepalive_s / 2, LONGEST_BACKOFF_S) + 1.0, now)
 
     # -- what the table asks for
 
@@ -108,7 +93,7 @@ class Connections:
         addresses, unsent = self.addresses, self._unsent
         live, proven, failed_at = addresses.live, addresses.proven, addresses.failed_at
         connect, send, watch, clock = net.connect, net.send, net.watch, net.clock
-        local, beat, heartbeat = self._local, self._shard.beat_at_once, self._heartbeat
+        local, beat, heartbeat = self._shard.local, self._shard.beat_at_once, self._heartbeat
         made: list[tuple[int, int, float]] = []
         bytes_sent, now = 0, clock()
         for number, row in enumerate(rows, self._number(rows.start)):
@@ -137,6 +122,8 @@ class Connections:
                         bytes_sent += taken
                     except BlockingIOError:
                         early = True
+                        if beat:
+                            unsent[row] = first
                 watch(handle, READABLE | WRITABLE if early or row in unsent else READABLE)
             except OSError as error:
                 self._end(row, event_of(error.errno))
@@ -161,15 +148,10 @@ class Connections:
 
     def take_events(self, most: int) -> int:
         """Do what the network has ready, a bounded number of things; how many there were."""
-        events, row_of, states = self._net.poll(most), self._row_of, self.state
+        events, row_of, ready = self._net.poll(most), self._row_of, self._ready
         for handle, _ in events:
-            if (row := row_of[handle]) < 0:
-                continue
-            state = states[row]
-            if state == CONNECTING:
-                self._connected(row, handle)
-            else:
-                self._receive(row, handle, state == AWAITING)
+            if (row := row_of[handle]) >= 0:
+                ready(row, handle)
         self.close_handles()
         return len(events)
 
@@ -183,10 +165,7 @@ class Connections:
                 overdue.append(row)
             for row in overdue:
                 # What came in time may be unread, if it was we who stood still.
-                if waiting is self.connecting:
-                    self._connected(row, self._handle[row])
-                else:
-                    self._receive(row, self._handle[row], True)
+                self._ready(row, self._handle[row])
                 if row in waiting:
                     self._end(row, DEADLINE)
 
@@ -207,7 +186,6 @@ class Connections:
         self.held -= 1
 
     def close_handles(self) -> None:
-        """Close what has ended: no event of this batch may name it any more."""
         for handle, abort in self.to_close:
             self._net.close(handle, abort)
         self.to_close.clear()
@@ -220,17 +198,28 @@ class Connections:
         return (batch * self._workers + self._worker) * self._batch_size + place
 
     def _next_heartbeat(self, row: int) -> bytes:
-        return self._heartbeat or self._protocol.heartbeat_for(row, self._targets[self._aim[row]])
+        return self._heartbeat or self._protocol.heartbeat_for(row, self._shard.destinations[self._aim[row]].target)
+
+    def _ready(self, row: int, handle: int) -> None:
+        state = self.state[row]
+        if state == CONNECTING:
+            self._connected(row, handle)
+        else:
+            self._receive(row, handle, state == AWAITING)
 
     def _connected(self, row: int, handle: int) -> None:
         """The network says that a connect has ended, one way or the other: the first words tell which."""
         beat = self._shard.beat_at_once and not self.draining
-        first = self._next_heartbeat(row) if beat else b""
+        # A heartbeat may be the row's own: one that could not be sent yet is this one.
+        first = self._unsent.pop(row, b"")
+        first = (first or self._next_heartbeat(row)) if beat else b""
         try:
             if (taken := self._net.send(handle, first)) != len(first):
                 self._unsent[row] = first[taken:]
             self._net.watch(handle, READABLE | WRITABLE if row in self._unsent else READABLE, again=True)
         except BlockingIOError:
+            if beat:
+                self._unsent[row] = first
             return
         except OSError as error:
             self._end(row, event_of(error.errno))
@@ -279,10 +268,9 @@ class Connections:
             self._end(row, event_of(error.errno))
             return
         tick.bytes_received += len(data)
-        event: Event | None
-        if awaiting and data == self._last_answer[0] and row not in self._partial:
-            event = self._last_answer[1]
-        elif (event := self._interpret(row, data, awaiting)) is None:
+        known, meaning = self._last_answer
+        event = meaning if awaiting and data == known and row not in self._partial else self._interpret(row, data, awaiting)
+        if event is None:
             return
         now = net.clock()
         del self.awaiting[row]
@@ -373,9 +361,8 @@ class Connections:
                 self._beats[row] += 1
             elif in_wheel and not self.draining:
                 self.wheel.remove(row)
-            if self.draining:
-                # Nothing is asked in the drain: this was before.
-                tick.unanswered += asked
+            # Nothing is asked in the drain: this was before.
+            tick.unanswered += asked and self.draining
             if asked or not self.draining:
                 deaths = tick.deaths.setdefault(why, Deaths())
                 deaths.count += 1

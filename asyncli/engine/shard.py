@@ -39,8 +39,8 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     #: Which of the fleet's ``workers`` are this host's; None: all of them.
     mine: tuple[int, ...] | None = None
 
-    def new_protocol(self) -> Protocol:
-        """What the rows of one worker speak."""
+    def new_protocol(self, rows: int) -> Protocol:
+        """What so many rows speak."""
         return Http1(self.method, self.requests)
 
     def addresses_beside(self, destination: int) -> int:

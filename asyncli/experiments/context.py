@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncli.analysis.benched import Benched, benched
+from asyncli.analysis.bench_result import Benched, benched
 from asyncli.app.bench import Bench
 from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ServerTree

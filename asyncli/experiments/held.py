@@ -16,7 +16,7 @@ import msgspec
 from asyncli.analysis.cost import Cost, costs
 from asyncli.analysis.totals import fold
 from asyncli.app.recorder import NoObserver
-from asyncli.app.soak import Soak, Target
+from asyncli.app.soak import KnownServer, Soak
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
 from asyncli.lab import LabServer
@@ -126,7 +126,7 @@ async def climb(server: LabServer, plan: Plan, charged: Callable[[], int] | None
 async def _recorded(server: LabServer, plan: Plan, watcher: NoObserver, tell: Callable[[Soak], None] = lambda _: None) -> Run:
     with tempfile.TemporaryDirectory(prefix="asyncli-holding-") as folder:
         path = Path(folder) / "run.db"
-        soak = Soak(plan, path, observer=watcher, target=Target(server.label, server.pid))
+        soak = Soak(plan, path, observer=watcher, target=KnownServer(server.label, server.pid))
         tell(soak)
         await soak.run()
         return await asyncio.to_thread(read_run, path)

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from asyncli.analysis.benched import Benched
+from asyncli.analysis.bench_result import Benched
 from asyncli.errors import PlanError
 from asyncli.experiments import Experiment
 from asyncli.experiments.context import Context, figures, fitness

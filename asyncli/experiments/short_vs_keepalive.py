@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from asyncli.analysis.benched import Benched, benched
+from asyncli.analysis.bench_result import Benched, benched
 from asyncli.benchplan import BenchRun
 from asyncli.collect.processes import ServerTree
 from asyncli.core.histogram import Histogram, bounds

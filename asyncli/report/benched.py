@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asyncli.analysis.benched import RULE, Benched, Spent, Times
+from asyncli.analysis.bench_result import RULE, Benched, Spent, Times
 from asyncli.benchplan import BenchPlan
 from asyncli.plan import masked
 from asyncli.records import Tick

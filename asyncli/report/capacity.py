@@ -240,8 +240,8 @@ _CALLED = {
     "local_ports": "its ports", "beats": "asyncli was late", "ramp": "asyncli was late", "turn": "asyncli stood still",
     "never_arrived": "what was sent never arrived", "packets_lost": "segments were lost", "server_ended": "it ended",
     "preflight": "by its preflight it can carry no more",
-    "worker_crash": "a worker of it ended", "worker_ended": "a worker of it ended", "connect_timeout": "connects got no answer",
-        "unknown": "nothing says it",
+    "worker_crash": "a worker of it ended", "worker_ended": "a worker of it ended",
+    "connect_timeout": "connects got no answer", "unknown": "nothing says it",
 }  # fmt: skip
 
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import msgspec
 
 from asyncli.analysis.cost import Cost, Costs, Fit
+from asyncli.analysis.counts import CountsOverTime
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Ceiling, Forecast
-from asyncli.analysis.reconcile import CountsOverTime
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.decimate import Buckets, broken, extremes, rebinned, thinned

@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asyncli.analysis.compare import (
-    GROUPS,
-    METHOD,
-    ROWS,
-    RULE,
-    Comparison,
-    Difference,
-    Measured,
-    hindrance,
-    measure,
-)
+from asyncli.analysis.compare import GROUPS, METHOD, ROWS, RULE, Comparison, Difference, hindrance
+from asyncli.analysis.measured import MeasuredRun, measure
 from asyncli.errors import PlanError, StoreError
 from asyncli.findings.comparison import in_words, named
 from asyncli.records import SCHEMA, Finding
@@ -65,18 +56,18 @@ def require_some(where: str, count: int) -> None:
         raise PlanError(f"{where}: {count} runs are more than have letters; compare at most {len(string.ascii_uppercase)}")
 
 
-def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[Measured]:
+def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[MeasuredRun]:
     """Each run file (with what was read from it already) ready to be compared, under its letter.
 
     Raises :class:`StoreError` for one that cannot be read or compared, or is the same run as one before it.
     """
-    found: list[Measured] = []
+    found: list[MeasuredRun] = []
     for name, (path, run) in zip(string.ascii_uppercase, files, strict=False):
         found.append(_measure_file(name, path, run, found))
     return found
 
 
-def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[Measured]) -> Measured:
+def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[MeasuredRun]) -> MeasuredRun:
     # A night at a sample a second is some hundred megabytes: when this returns it is let go, before the next is read.
     run = read_run(path) if run is None else run
     twin = next((one for one in others if one.id == run.id), None)
@@ -164,13 +155,13 @@ def words(one: Difference) -> str:
     return f"cannot say: {one.why}" if one.why else "cannot say"
 
 
-def server_of(run: Measured) -> str:
+def server_of(run: MeasuredRun) -> str:
     """The server of a run, with what tells its configuration: ``nginx/1.22.1, config ab12``."""
     label, config = run.facts.get("server.label") or "unknown server", run.facts.get("server.config_hash")
     return oneline(f"{label}, config {str(config)[:8]}" if config else str(label))
 
 
-def verdict_of(run: Measured) -> str:
+def verdict_of(run: MeasuredRun) -> str:
     """The run's verdict; a run without an end has none."""
     return run.verdict if run.complete else "incomplete"
 

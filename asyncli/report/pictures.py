@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncli.analysis.cost import Cost
+from asyncli.analysis.counts import CountsOverTime, counts_over_time
 from asyncli.analysis.drift import in_words, medians
-from asyncli.analysis.reconcile import CountsOverTime, counts_over_time
 from asyncli.report import charts
 from asyncli.report.analyses import Analyses
 from asyncli.report.charts import Style

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from synthetic_run import a_run, bare_run, spread
 
-from asyncli.analysis.company import company, cpus_taken
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
+from asyncli.analysis.shared_host import company, cpus_taken
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import exit_status, judge
 from asyncli.core.histogram import Histogram

@@ -34,8 +34,3 @@ def test_a_term_is_explained_by_its_paragraph(tmp_path: Path, term: str) -> None
 )
 def test_a_finding_is_explained_by_its_code(tmp_path: Path, code: str, said: str) -> None:
     assert run(tmp_path, "explain", code).out.startswith(said)
-
-
-def test_what_is_no_term_is_one_line(tmp_path: Path) -> None:
-    done = run(tmp_path, "explain", "worker_")
-    assert (done.status, done.err) == (2, "asyncli: TERM: nothing is called 'worker_'; 'asyncli explain' lists the terms\n")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from programs import DEADLINE_S
-from test_stalls_and_pace import shard as soak_shard
+from test_table import shard as soak_shard
 
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, LoadShard, Ticked, WorkerLost

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_stalls_and_pace import shard
+from test_table import shard
 
 from asyncli.engine import host as module
 from asyncli.engine.host import Host, _Link

@@ -19,7 +19,7 @@ import pytest
 from programs import run as program
 from rich.console import Console
 
-from asyncli.analysis.benched import Benched, benched
+from asyncli.analysis.bench_result import Benched, benched
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.cli import main as cli
 from asyncli.errors import HostError, PlanError

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from asyncli.analysis.benched import benched
+from asyncli.analysis.bench_result import benched
 from asyncli.analysis.capacity import bracket, verdict
 from asyncli.benchplan import BenchRun
 from asyncli.cli.main import run

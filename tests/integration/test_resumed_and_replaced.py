@@ -310,20 +310,10 @@ def test_what_cannot_be_resumed_says_so_in_one_line(tmp_path: Path, nginx: LabNg
         program.signal()
         assert program.wait().status == 0
     before = (tmp_path / "run.db").read_bytes()
-    for arguments, words in (
-        (["run.db"], "of 10 min, so there is nothing to resume; 'asyncli report run.db' tells of it"),
-        (["run.db", "-c", "5", "http://127.0.0.1/"], "leave out --connections and the URL"),
-        (["run.db", "--plan", "smoke"], "leave out --plan\n"),
-        (["none.db"], "no such file"),
-    ):
-        done = run(tmp_path, "soak", "--resume", *arguments, name="refused")
-        assert (done.status, done.out) == (2, "")
-        assert done.err.startswith("asyncli: ")
-        assert done.err.count("\n") == 1
-        assert words in done.err
-    assert (tmp_path / "run.db").read_bytes() == before
     done = run(tmp_path, "--resume", "run.db", name="short")
-    assert "it was stopped by the user (Ctrl-C or a signal)" in done.err
+    assert (done.status, done.out) == (2, "")
+    assert "it was stopped by the user" in done.err
+    assert (tmp_path / "run.db").read_bytes() == before
 
 
 def test_a_lost_worker_is_replaced_and_its_connections_are_opened_again(tmp_path: Path, nginx: LabNginx) -> None:

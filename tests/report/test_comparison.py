@@ -15,7 +15,8 @@ from rich.console import Console
 from synthetic_run import a_run
 
 from asyncli import __version__
-from asyncli.analysis.compare import ROWS, Comparison, Difference, compare, measure
+from asyncli.analysis.compare import ROWS, Comparison, Difference, compare
+from asyncli.analysis.measured import measure
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.charts import NARROW, WIDE, NothingToDraw

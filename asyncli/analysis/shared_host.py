@@ -17,8 +17,6 @@ from asyncli.run import Run
 _FEW, _SHARE = 50, 0.05
 #: Of all CPUs, where none was idle: what others use beyond this is missing from what the server and asyncli could do.
 MOST_OF_OTHERS = 0.10
-# CPU time is read in hundredths of a second: over less than this, shares are too rough.
-_SHORTEST_SPAN_S = 0.5
 # The count of sockets at the hold's end may be this old (s).
 _STALE_S = 10.0
 
@@ -38,10 +36,8 @@ def others_cores(run: Run, start_s: float, stop_s: float) -> float | None:
 
 
 def _cores(run: Run, name: str, start_s: float, stop_s: float) -> float | None:
-    part = run.series(name).between(start_s, stop_s)
-    if len(part) < 2 or part.t_s[-1] - part.t_s[0] < _SHORTEST_SPAN_S:
-        return None
-    return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
+    # CPU time is read in hundredths of a second: over less than half of one, shares are too rough.
+    return run.series(name).per_second(start_s, stop_s, least_s=0.5)
 
 
 def cpus_taken(run: Run) -> list[Finding]:

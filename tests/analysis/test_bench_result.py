@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from contract import BENCH, keys_match
 
-from asyncli.analysis.benched import Benched, benched
+from asyncli.analysis.bench_result import Benched, benched
 from asyncli.benchplan import BenchPlan, BenchRun, build_bench_plan
 from asyncli.core.histogram import Histogram
 from asyncli.errors import PlanError
@@ -61,14 +61,12 @@ def test_the_figures() -> None:
     assert (found.verdict, found.why) == ("passed", "1,000 requests in 2 s: 500 a second, none failed")
     assert (found.requests.total, found.requests.per_s, found.requests.keepalive) == (1000, 500.0, 1000)
     total = found.times_ms["total"]
-    assert total is not None
     # 100 to 1,099 us evenly: mean 599.5, standard deviation 1000 / sqrt(12).
     assert (total.min, total.max) == (0.1, 1.099)
     assert total.mean == pytest.approx(0.5995, rel=0.01)
     assert total.sd == pytest.approx(0.2887, rel=0.02)
     assert total.median == pytest.approx(0.5995, rel=0.01)
     connect = found.times_ms["connect"]
-    assert connect is not None
     assert (connect.min, connect.mean, connect.max) == (0.01, 0.025, 0.04)
     assert found.percentiles_ms["90"] == pytest.approx(0.9995, rel=0.01)
     assert found.percentiles_ms["100"] == found.latency_ms.max == 1.099
@@ -238,7 +236,6 @@ def test_what_others_used_is_one_number_however_much_they_used_before(before: fl
     found = benched(a_run(cpu_s=0.4, server_s=0.4, cpus_before=used(loop=before), cpus=used(1.98, loop=1.58)))
     (said,) = [one for one in found.findings if one.code == "host_busy"]
     assert "asyncli used 0.20, the server 0.20, and other programs " + words in said.evidence
-    assert found.host is not None
     assert found.host.others_cores == 1.58
 
 

@@ -112,7 +112,7 @@ async def test_a_host_that_is_lost_in_the_residue_costs_nothing() -> None:
     assert (ticks[0].held, ticks[1].held_at_drain) == (200, 200)
     assert not any(one.deaths for one in [*ticks, generator._merging.rest()])
     (told,) = (one.finding for one in heard if isinstance(one, Told))
-    assert (told.severity, told.evidence) == ("warning", "b is cut off while it held none")
+    assert (told.severity, told.fields["host"], told.fields["held"]) == ("warning", "b", 0)
 
 
 @pytest.mark.parametrize(("apart_s", "at_once"), [(1.0, True), (30.0, False)])

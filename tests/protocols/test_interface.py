@@ -1,0 +1,84 @@
+"""The door: a protocol whose rows have their own bytes and state, whose peer speaks unasked, wants replies, and says goodbye."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+
+import pytest
+
+from asyncli.engine.shard import Shard, build_shard
+from asyncli.engine.sim import SimNet, SimServer, simulate
+from asyncli.engine.spread import Destination, Spread
+from asyncli.plan import Plan
+from asyncli.protocols.interface import LEAVING, NEWS, Event, ProtocolError
+from asyncli.records import Tick
+
+
+class Counting:
+    """Each row counts its heartbeats; "ok" answers one, "hey" wants an "ack", "bye" ends the connection."""
+
+    heartbeat = None
+    partial: dict[int, bytes]
+
+    def __init__(self, rows: int) -> None:
+        self.partial, self.sent = {}, array("I", bytes(4 * rows))
+
+    def heartbeat_for(self, row: int, target: int) -> bytes:
+        self.sent[row] += 1
+        return b"%d %d" % (row, self.sent[row])
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        word = self.partial.pop(row, b"") + data
+        if word == b"h":
+            self.partial[row] = word
+            return None
+        events = {b"": None, b"ok": Event(0, True), b"hey": Event(0, True, kind=NEWS, reply=b"ack"), b"bye": Event(0, False, kind=LEAVING)}
+        if word not in events:
+            raise ProtocolError(str(word))
+        return events[word]
+
+    def forget(self, row: int) -> None:
+        self.partial.pop(row, None)
+        self.sent[row] = 0
+
+
+class Peer(SimNet):
+    """Answers each heartbeat with "ok", and then says ``word``, in parts; ``heard`` are the bytes that it was sent."""
+
+    def __init__(self, word: list[bytes]) -> None:
+        super().__init__(SimServer())
+        self.word, self.heard = word, Counter[bytes]()
+
+    def send(self, handle: int, data: bytes) -> int:
+        taken = super().send(handle, b"") or len(data)
+        if data:
+            self.heard[data] += 1
+        for number, part in enumerate([b"ok", *self.word] if data and data != b"ack" else []):
+            self._at(self.now + 0.1 * (number + 1), handle, "data", part)
+        return taken
+
+
+@pytest.mark.parametrize(
+    ("word", "cause"),
+    [([b"hey"], None), ([b"h", b"ey"], None), ([b"bye"], "closed_announced"), ([b"ok"], "protocol_error"), ([b"what"], "protocol_error")],
+)
+def test_what_a_peer_says_unasked(word: list[bytes], cause: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shard, "new_protocol", lambda _, rows: Counting(rows))
+    plan, there = Plan(urls=("http://127.0.0.1/",), connections=20, keepalive_s=4.0, timeout_s=2.0), Destination(2, "127.0.0.1", 80)
+    net, total = Peer(word), Tick()
+    for tick in simulate(build_shard(plan, Spread((there,), (), 1, True, 1000)), net.server, 60.0, net=net):
+        total.merge_counts(tick)
+    acks = net.heard.pop(b"ack", 0)
+    assert set(total.deaths) == ({cause} if cause else set())
+    assert total.sent == total.answered == sum(net.heard.values())
+    assert total.bytes_sent == sum(len(data) * times for data, times in net.heard.items()) + 3 * acks
+    if cause:
+        # Each life of a row counts from one.
+        assert set(net.heard) == {b"%d 1" % row for row in range(20)}
+        assert acks == 0
+    else:
+        # Each heartbeat has its own bytes, and all news but the last has its reply: news is no answer, and no death.
+        assert set(net.heard.values()) == {1}
+        assert total.answered - 20 <= acks <= total.answered
+        assert total.by_status == {0: total.answered}
