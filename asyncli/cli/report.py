@@ -80,13 +80,13 @@ def _print(results: Results, verbose: bool) -> None:
 
     from asyncli.cli.outputs import printing
     from asyncli.report.text import print_report
-    from asyncli.store.claim import is_claimed
+    from asyncli.store.lock import is_locked
 
     with printing():
         print_report(results.summary, Console(highlight=False), results.path, verbose=verbose)
         if not results.records.complete:
             goes_on = f"It goes on: a process writes it. 'asyncli watch {results.path}' looks on."
-            print(goes_on if is_claimed(results.path) else "No process writes it: it was killed, or came to no end.")
+            print(goes_on if is_locked(results.path) else "No process writes it: it was killed, or came to no end.")
 
 
 def _plots(results: Results) -> Iterator[tuple[str, bytes]]:

@@ -34,7 +34,7 @@ def seen(*changes: Change, slow: str = "", late: bool = False, codes: tuple[str,
         tick.latency_us = spread(1_000_000, tick.sent)
     for change in changes:
         change(run)
-    saturation = [Finding("generator_saturated_beats", "error", "heartbeats went out late", "more --workers")] if late else []
+    saturation = [Finding("generator_saturated_beats", "error", "heartbeats were late", "more --workers")] if late else []
     diagnoses = [Diagnosis("closed_idle", code, 9, f"9 died of {code}", "mend it", certain, 5.0, 6.0) for code in codes]
     totals = fold(run)
     return Seen(
@@ -269,19 +269,19 @@ def fewer(most: int) -> Change:
     [
         (
             seen(failed("refused", 909), fewer(1091)),
-            "no forecast, as 909 connects failed: nginx served at most about 1,100 of 2,000 at once; 909 connects were refused",
+            "no forecast, because 909 connects failed: nginx served at most about 1,100 of 2,000 at once; 909 connects were refused",
         ),
         (
             seen(lost("closed_idle", 1), codes=("keepalive_time",)),
-            "no forecast, as 1 connection was lost: 9 died of keepalive_time",
+            "no forecast, because 1 connection was lost: 9 died of keepalive_time",
         ),
         (
             seen(lost("closed_idle", 7), failed("refused", 1), codes=("unheard_of",), certain=False),
-            "no forecast, as 7 connections were lost and 1 connect failed: 1 connect was refused",
+            "no forecast, because 7 connections were lost and 1 connect failed: 1 connect was refused",
         ),
         (
             seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False),
-            "no forecast, as 7 connections were lost: it looks as if this gave way: 9 died of unheard_of",
+            "no forecast, because 7 connections were lost: the likely bottleneck: 9 died of unheard_of",
         ),
     ],
 )  # fmt: skip

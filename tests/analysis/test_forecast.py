@@ -289,7 +289,7 @@ def test_a_server_is_bound_by_the_descriptors_of_its_processes(run: Run, connect
     assert "20,000 descriptors open (RLIMIT_NOFILE)" in row.how
     assert how in row.how
     (unknown,) = [one for one in findings if "connection slots" in one.evidence]
-    assert unknown.evidence.startswith("how many connections would fit is not known by the server's connection slots: ")
+    assert unknown.evidence.startswith("capacity by the server's connection slots is unknown: ")
     counted = [(one.connections, one.name) for one in found.ceilings if one.connections is not None]
     assert found.first == (min(counted)[1] if counted else None)
 

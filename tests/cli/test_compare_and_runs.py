@@ -31,8 +31,8 @@ from asyncli.report import comparison
 from asyncli.report.listing import listed
 from asyncli.report.summary import summarise
 from asyncli.run import Run
-from asyncli.store.head import read_head
 from asyncli.store.reader import read_run
+from asyncli.store.run_index import read_index_entry
 from asyncli.store.writer import RunWriter
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "analysis"))
@@ -160,7 +160,7 @@ def test_the_list_says_what_the_report_says(files: Path, tmp_path: Path) -> None
     write(a_run(5000, plateaus=5, plateau_s=8.0, hold_s=30.0, seed=8), tmp_path / "ladder.db")
     verdicts = []
     for path in (files / "a.db", *sorted(tmp_path.glob("*.db"))):
-        line, summary = listed(read_head(path), path.name, 0, changed_s=1e3, age_s=0.0), summarise(read_run(path))
+        line, summary = listed(read_index_entry(path), path.name, 0, changed_s=1e3, age_s=0.0), summarise(read_run(path))
         assert (line.verdict, line.held, line.requested) == (summary.verdict, summary.connections.held, 5000), path
         total = summary.cost.host_total
         assert total is not None, path
@@ -206,7 +206,7 @@ def test_list_report_and_comparison_have_one_verdict(files: Path, tmp_path: Path
 def test_a_long_run_is_listed_without_the_samples_of_its_hold(tmp_path: Path) -> None:
     run = a_run(5000, hold_s=900.0, interval_s=0.04)
     path = write(run, tmp_path / "long.db")
-    head, whole = read_head(path), read_run(path)
+    head, whole = read_index_entry(path), read_run(path)
     assert len(head.ticks) == len(whole.ticks) > 900
     assert len(head.samples) < 60
     assert head.samples[-1].t_s == pytest.approx(run.phases[2].start_s + 15.0, abs=1.5)

@@ -219,12 +219,12 @@ def a_bench(
         ({"requests": 100}, None),
         # asyncli was the limit: that is told apart.
         ({"cpu_s": 1.0}, None),
-        ({"asked": Asked(failed={"heartbeat_timeout": 3})}, "3 requests were never answered whole (unanswered in time: 3)"),
+        ({"asked": Asked(failed={"heartbeat_timeout": 3})}, "3 requests got no complete answer (timed out: 3)"),
         ({"by_status": {200: 98, 502: 2}}, "2 of 100 answers were errors (HTTP 502: 2)"),
         ({"requests": 110}, "100 of 110 requests were answered"),
         (
             {"requests": 110, "ended": "gave up", "asked": Asked(left=10)},
-            "no connection stood for 10 s: asyncli gave up with 10 of 110 requests not asked",
+            "gave up after 10 s without any connection, with 10 of 110 requests not sent",
         ),
         ({"ended": "stopped"}, "it was stopped before its end"),
         ({"answered": 0, "by_status": {}}, "nothing was answered"),
@@ -249,7 +249,7 @@ def test_of_a_bench_that_failed_nothing_is_concluded(made: dict[str, Any], why: 
     assert len(record.rounds) == len(ROUNDS) + 1
     assert len(seen) == len(ROUNDS) + (why is None)
     said = [one.evidence for one in record.findings if one.code == "round_failed"]
-    assert said == ([] if why is None else [f"on, round 4 counts in no table and no claim: {why}"])
+    assert said == ([] if why is None else [f"on, round 4 failed and is not counted: {why}"])
 
 
 def test_cpu_of_ended_children_is_counted() -> None:

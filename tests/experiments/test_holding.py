@@ -23,6 +23,8 @@ from asyncli.experiments.soak_ladder import _beat_us
 from asyncli.records import Phase, Sample, Tick
 from asyncli.report.experiment_page import page
 
+pytestmark = pytest.mark.measures
+
 FACTS = {"nofile": 20_000, "pid_max": 32_768, "threads_max": 190_000, "map_max": 65_530, "stack_bytes": 8 << 20}
 SMALL = {
     "rounds": 1, "connections": 400, "members": 60, "plateaus": 3, "rest": "300ms", "hold": "300ms", "baseline": "200ms",

@@ -126,7 +126,7 @@ async def test_what_fails_or_goes_unanswered_is_said_and_counts_nowhere(monkeypa
     monkeypatch.setattr(pipelining, "WAYS", ("pipelines", "threads"))
     record = await tiny(only=["nginx"])
     assert [one.evidence for one in record.findings if one.code == "round_failed"] == [
-        "near: threads, round 1 counts in no table and no claim: 599 of 600 requests were answered"
+        "near: threads, round 1 failed and is not counted: 599 of 600 requests were answered"
     ]
     assert steps(record)["near: pipelines"]["usable"]
     assert not any("than threads" in one.claim for one in record.conclusions.claims)

@@ -25,7 +25,7 @@ from programs import Program, run, until
 
 from asyncli.lab.nginx import LabNginx
 
-pytestmark = pytest.mark.nginx
+pytestmark = [pytest.mark.nginx, pytest.mark.measures]
 
 
 def counts(server: LabNginx) -> dict[str, int]:

@@ -17,7 +17,7 @@ from provoked import Held, N, Soaks, Told, an_nginx, holding, most, result, soak
 
 from asyncli.metrics import METRICS
 
-pytestmark = pytest.mark.nginx
+pytestmark = [pytest.mark.nginx, pytest.mark.measures]
 SOAKS = Soaks[Told]()
 soak = SOAKS.soak
 

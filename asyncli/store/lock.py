@@ -1,4 +1,4 @@
-"""That a process writes a run file: a lock on it, which ends with the process, however that ends.
+"""The lock of the process that writes a run file. It ends with the process, however that ends.
 
 By flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html) and which other containers see as well.
 """
@@ -11,36 +11,36 @@ import os
 import time
 from pathlib import Path
 
-# Whoever looks whether the file is claimed has the lock for a moment.
+# is_locked holds the lock for a moment.
 _TRIES, _AGAIN_S = 20, 0.01
 
 
-def claim(path: Path) -> int | None:
-    """A descriptor that says so for as long as it is open; None where the file cannot be opened.
+def lock(path: Path) -> int | None:
+    """A descriptor that holds the lock while it is open; None if the file cannot be opened.
 
-    Raises BlockingIOError where another process writes it. To be closed after SQLite has closed the file: closing any descriptor
-    of a file ends all locks on it that the process has by fcntl(2). Where the file system has no such locks it says nothing.
+    Raises BlockingIOError if another process writes the file. Close it after SQLite has closed the file: closing a descriptor
+    ends all locks of the process on its file by fcntl(2). On a file system without such locks it has no effect.
     """
     try:
-        claimed = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     for left in reversed(range(_TRIES)):
         try:
-            fcntl.flock(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not left:
-                os.close(claimed)
+                os.close(held)
                 raise
             time.sleep(_AGAIN_S)
         except OSError:
             break
         else:
             break
-    return claimed
+    return held
 
 
-def is_claimed(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether a process writes the file, as far as the file system tells."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         try:

@@ -1,7 +1,7 @@
-"""Reads of a run file what a list of runs shows, and passes over what makes it long: histograms, and samples of the hold.
+"""Reads the part of a run file that a list of runs shows, without what makes it long: histograms, and samples of the hold.
 
-A night's file holds some million numbers of samples and 43,200 ticks, and most of a tick is its histograms. A list shows
-the verdict, which hangs on counts and on whether asyncli was late, and the cost of a connection, which the ramp tells.
+A night's file has some million samples and 43,200 ticks, and most of a tick is its histograms. A list shows the verdict, which
+needs counts and asyncli's lateness, and the cost of a connection, which needs the ramp.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asyncli.metrics import HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BY
 from asyncli.records import Finding, Phase, Tick
 from asyncli.run import Run
 from asyncli.samples import Samples
-from asyncli.store.reader import Columns, as_samples, read_findings, read_frame, read_ticks, read_with, row_at
+from asyncli.store.reader import read_findings, read_frame, read_samples, read_ticks, read_with, row_at
 from asyncli.store.stored import StoredHistogram, open_tick
 
 # The cost looks a few seconds into the hold, and at the server's own count there, which may come seldom.
@@ -29,12 +29,11 @@ _METRICS = (HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BYTES, SERVER_RSS_
 PUNCTUAL_US = 40_000
 
 
-def read_head(path: str | os.PathLike[str]) -> Run:
-    """The run in ``path`` as far as its verdict, and its cost on the host in all or in the server, need it.
+def read_index_entry(path: str | os.PathLike[str]) -> Run:
+    """What the verdict and the cost on the whole host, or in the server, need of the run in ``path``.
 
-    Without checks; ticks without latencies, and with one bucket for a lateness that is none to speak of;
-    few metrics, until 15 s into the hold. Raises :class:`~asyncli.errors.StoreError` as
-    :func:`~asyncli.store.reader.read_run` does.
+    No checks; ticks without latencies, and with one bucket for a small lateness; few metrics, until 15 s into the hold. Raises
+    :class:`~asyncli.errors.StoreError` as :func:`~asyncli.store.reader.read_run` does.
     """
     return read_with(path, _load)
 
@@ -79,14 +78,5 @@ def _samples(connection: sqlite3.Connection, until_s: float | None) -> tuple[Sam
     marks = ", ".join("?" for _ in _METRICS)
     names = dict(connection.execute(f"SELECT id, name FROM metrics WHERE name IN ({marks}) ORDER BY id", _METRICS))
     last = row_at(connection, "samples", math.inf if until_s is None else until_s)
-    columns = Columns({number: ([], []) for number in names})
-    t_s: list[float] = []
     wanted = ", ".join(map(str, names)) or "NULL"
-    query = f"SELECT t_s, metric, value FROM samples WHERE rowid <= ? AND metric IN ({wanted}) ORDER BY rowid"
-    for at, metric, value in connection.execute(query, (last,)):
-        if not t_s or at != t_s[-1]:
-            t_s.append(at)
-        places, values = columns[metric]
-        places.append(len(t_s) - 1)
-        values.append(value)
-    return as_samples(t_s, columns, names)
+    return read_samples(connection, names, f"WHERE rowid <= {last} AND metric IN ({wanted})")
