@@ -34,8 +34,8 @@ from asyncli.preflight import refusals, refuse
 from asyncli.preflight.checks import host_checks
 from asyncli.records import Check, Environment, Finding, Phase, Sample, Tick
 from asyncli.report.analyses import analyse
-from asyncli.report.capacity import SCHEMA, Capacity, Step, step_line, step_of
-from asyncli.report.livestate import Onlooker
+from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of
+from asyncli.report.livestate import Observer
 from asyncli.report.summary import summarise
 from asyncli.session import Soak, look_at
 from asyncli.store.reader import read_run
@@ -103,7 +103,7 @@ class CapacitySearch:
         search: Search,
         folder: Path,
         *,
-        onlooker: Callable[[Plan], Onlooker] = Onlooker,
+        onlooker: Callable[[Plan], Observer] = Observer,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.plan, self.search, self.folder = plan, search, folder
@@ -255,7 +255,7 @@ class _Guard:
     of what is available on it.
     """
 
-    def __init__(self, onlooker: Onlooker, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
+    def __init__(self, onlooker: Observer, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
         self.stop: Callable[[str], None] = lambda _: None
         self._to, self._total, self._own = onlooker, total, own
         self._before: float | None = None

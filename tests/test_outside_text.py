@@ -13,7 +13,7 @@ from programs import serving
 from asyncli.collect.locate import ServerFacts
 from asyncli.plan import Plan
 from asyncli.records import Check, Finding, Phase, Sample, Tick
-from asyncli.report.livestate import Onlooker
+from asyncli.report.livestate import Observer
 from asyncli.session import NoWatcher, Soak
 from asyncli.store.reader import Run, read_run
 from asyncli.text import oneline, plain, printable
@@ -82,7 +82,7 @@ def test_a_watcher_that_raises_is_told_of_once_and_called_no_more(tmp_path: Path
     assert watcher.called == 1
 
 
-class _Blind(Onlooker):
+class _Blind(Observer):
     """Its front end is gone, as rich says it of a pipe whose reader has left."""
 
     shown = 0
@@ -99,7 +99,7 @@ def test_who_sees_nothing_any_more_still_ends_a_run_that_crosses_a_limit(tmp_pat
     assert "aborted_by_limit" in {one.code for one in run.findings}
 
 
-class _Folds(Onlooker):
+class _Folds(Observer):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.seen: list[str] = []

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from asyncli.report.answer import one_line
 from asyncli.report.jsonout import to_json
 from asyncli.report.summary import Summary
-from asyncli.report.text import one_line
 
 # Whoever sends a mail or calls a webhook needs seconds; the exit status must not wait for what hangs.
 PATIENCE_S = 60.0

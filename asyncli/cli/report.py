@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from asyncli.report.pictures import Picture
+    from asyncli.report.document import Picture
     from asyncli.report.summary import Summary
     from asyncli.store.reader import Run
 
@@ -56,7 +56,7 @@ def command(
     if json_file is html_file is junit_file is plots_folder is csv_folder is None:
         from rich.console import Console
 
-        from asyncli.report.text import print_report
+        from asyncli.report.run_report import print_report
 
         with printing():
             print_report(summary, Console(highlight=False), path, verbose=verbose)
@@ -76,11 +76,11 @@ def command(
         written += [] if junit_file == "-" else [Path(junit_file)]
     drawn = []
     if html_file is not None or plots_folder is not None:
-        from asyncli.report.pictures import pictures
+        from asyncli.report.figures.run import pictures
 
         drawn = pictures(read, summary, analyses)
     if html_file is not None:
-        from asyncli.report.page import render
+        from asyncli.report.run_report import render
 
         write_file("--html", html_file, render(read, summary, analyses, drawn))
         written += [] if html_file == "-" else [Path(html_file)]
@@ -107,9 +107,9 @@ def command(
 def _plots(drawn: Iterable[Picture], run: Run, summary: Summary) -> Iterator[tuple[str, bytes]]:
     """(name, content) of each figure that there is data for, as PNG and as SVG."""
     from asyncli.cli.places import MARK
-    from asyncli.report.charts import NothingToDraw, Style
-    from asyncli.report.svg import file_png, file_svg
-    from asyncli.report.text import server_label
+    from asyncli.report.answer import server_label
+    from asyncli.report.figures.drawing import NothingToDraw, Style
+    from asyncli.report.figures.svg import file_png, file_svg
 
     note = f"{MARK}{run.id} of {run.started}: {summary.connections.held:,} connections on {server_label(summary)}"
     for one in drawn:

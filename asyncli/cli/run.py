@@ -19,20 +19,21 @@ from asyncli.cli.signals import until_stopped
 from asyncli.lab import LabServer
 from asyncli.plan import Plan
 from asyncli.report.analyses import Analyses, analyse
+from asyncli.report.answer import one_line
 from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
 from asyncli.report.live import JsonView, LiveView, NullView, PlainView, end_line, plain_line
 from asyncli.report.livelimits import too_short, unwatched
-from asyncli.report.livestate import Onlooker
+from asyncli.report.livestate import Observer
+from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, exit_status, summarise
-from asyncli.report.text import one_line, print_report
 from asyncli.session import Fleet, Soak, Target, free_name
 from asyncli.store.reader import Run, read_run
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import require_free
 
 
-class Screen(Onlooker):
+class Screen(Observer):
     """Folds what happens into a state and shows it."""
 
     def __init__(self, plan: Plan, console: Console, quiet: bool, log_json: bool) -> None:
@@ -145,7 +146,7 @@ def run_soak(
 
 
 def _write_page(run: Run, analyses: Analyses, summary: Summary, html_file: str, mend: str) -> None:
-    from asyncli.report.page import render
+    from asyncli.report.run_report import render
 
     write_file("--html", html_file, render(run, summary, analyses), mend)
 

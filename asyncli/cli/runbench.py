@@ -15,7 +15,7 @@ from asyncli.cli.main import INTERRUPTED
 from asyncli.cli.places import UNSEEN, deliver, printing, require_files, write_file
 from asyncli.cli.signals import until_stopped
 from asyncli.records import Tick
-from asyncli.report.benched import one_line, print_bench, tick_line, to_json
+from asyncli.report.bench_report import one_line, print_bench, tick_line, to_json
 from asyncli.report.summary import exit_status
 
 

@@ -22,7 +22,7 @@ from asyncli.errors import PlanError
 from asyncli.plan import Plan
 from asyncli.preflight import checks_to_findings, refuse
 from asyncli.preflight.checks import host_checks
-from asyncli.report.capacity import one_line, print_capacity, to_json
+from asyncli.report.capacity_report import one_line, print_capacity, to_json
 from asyncli.session import free_name
 from asyncli.units import format_count
 

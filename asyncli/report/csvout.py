@@ -14,9 +14,9 @@ from asyncli.core.histogram import Histogram
 from asyncli.metrics import meaning
 from asyncli.records import Deaths
 from asyncli.report.analyses import Analyses
+from asyncli.report.format import COSTS
 from asyncli.report.frames import ordered_metrics
 from asyncli.report.summary import Summary
-from asyncli.report.words import COSTS
 from asyncli.store.reader import Run
 
 Cell = str | int | float | None

@@ -20,7 +20,7 @@ from asyncli.experiments.held import _beat_us
 from asyncli.experiments.record import Claim, Record, Round
 from asyncli.experiments.run import run
 from asyncli.records import Phase, Sample, Tick
-from asyncli.report.experiment_page import page
+from asyncli.report.experiment_report import page
 
 FACTS = {"nofile": 20_000, "pid_max": 32_768, "threads_max": 190_000, "map_max": 65_530, "stack_bytes": 8 << 20}
 SMALL = {

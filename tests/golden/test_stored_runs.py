@@ -18,8 +18,7 @@ from asyncli.analysis.benched import benched
 from asyncli.analysis.capacity import bracket, verdict
 from asyncli.benchplan import BenchRun
 from asyncli.cli.main import run
-from asyncli.report import benched as bench_report
-from asyncli.report import capacity as capacity_report
+from asyncli.report import bench_report, capacity_report
 from asyncli.report.analyses import analyse
 from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run

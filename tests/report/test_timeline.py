@@ -7,7 +7,7 @@ from made_runs import KINDS, with_deaths, with_gaps
 from synthetic_run import FIXED, KERNEL_END, SERVER, a_run
 
 from asyncli.analysis.series import Series
-from asyncli.report.timeline import Line, Timeline, timeline
+from asyncli.report.figures.panels import Line, Timeline, timeline
 
 
 def panel(of: Timeline, key: str) -> dict[str, Line]:
