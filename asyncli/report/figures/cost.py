@@ -14,6 +14,7 @@ from asyncli.report.figures.drawing import (
     WIDE,
     NothingToDraw,
     Sheet,
+    Strips,
     Style,
     about_zero,
     bytes_at,
@@ -157,35 +158,27 @@ def cost_residuals(
     drawn = slopes(fits, ends=ends, server=server, host=host, unsteady=True)
     if not drawn:
         raise NothingToDraw("No line could be fitted, so there are no residuals.")
-    left, right = (58.0, 8.0) if style.narrow else (72.0, 12.0)
-    height, gap, top = (62.0, 30.0, 24.0) if style.narrow else (66.0, 30.0, 24.0)
-    sheet = Sheet(style, top + len(drawn) * (height + gap) - gap + 44)
-    width = style.width - left - right
+    strips = Strips(style, len(drawn), height=62.0 if style.narrow else 66.0, gap=30.0, top=24.0, below=14.0, left=58.0)
     most_n = max(max(one.fit.n) for one in drawn) or 1.0
     marks = round_marks(most_n, 3 if style.narrow else 5)
     for place, one in enumerate(drawn):
-        color = ROLES[one.role][0]
-        at = top + place * (height + gap)
-        last = place == len(drawn) - 1
-        ax = sheet.axes(left, at, width, height, ticks_below=last)
-        ax.axhline(0, color=COLOURS[color], linewidth=1.2, linestyle=ROLES[one.role][2])
+        color, _, dash, _ = ROLES[one.role]
+        remarks = [] if one.apart is None else [f"baseline apart, {minus(format_bytes(one.apart))}"]
+        remarks += [] if one.fit.cost.r2 is None else [f"R² {shown_r2(one.fit.cost.r2)}"]
+        ax = strips.axes(place, one.label, "; ".join(remarks), color)
+        ax.axhline(0, color=COLOURS[color], linewidth=1.2, linestyle=dash)
         rest = one.residuals()
         reach = max([1.0, *(abs(value) for value in rest)])
-        seconds = [value - one.each * n for n, value in zip(one.fit.seconds_n, one.above(one.fit.seconds_bytes), strict=True)]
         about_zero(ax, -1.3 * reach, 1.3 * reach, bytes_at)
         low, high = ax.get_ylim()
+        seconds = [value - one.each * n for n, value in zip(one.fit.seconds_n, one.above(one.fit.seconds_bytes), strict=True)]
         kept = [(n, value) for n, value in zip(one.fit.seconds_n, seconds, strict=True) if low <= value <= high]
         plot_cloud(ax, one.role, [n for n, _ in kept], [value for _, value in kept])
         plot_points(ax, one.role, one.fit.n, rest, 4.5)
         ax.set_xlim(0, most_n)
         set_marks(ax, marks, counts_at(marks), x=True)
-        r2 = one.fit.cost.r2
-        sheet.text(left, at - 11, cut(one.label, 26), color, bold=True, size=11.5)
-        said = "" if r2 is None else f"R² {shown_r2(r2)}"
-        if one.apart is not None:
-            said = f"baseline apart, {minus(format_bytes(one.apart))}{'; ' if said else ''}{said}"
-        sheet.text(left + width, at - 11, said, "soft", ha="right", size=11)
-    sheet.text(left + width / 2, sheet.height - 8, "connections held", "soft", ha="center", size=11)
+    sheet = strips.sheet
+    sheet.text(strips.left + strips.width / 2, sheet.height - 8, "connections held", "soft", ha="center", size=11)
     return sheet.figure
 
 

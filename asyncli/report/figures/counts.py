@@ -12,7 +12,7 @@ from asyncli.report.figures.drawing import (
     COLOURS,
     WIDE,
     NothingToDraw,
-    Sheet,
+    Strips,
     Style,
     about_zero,
     counts_at,
@@ -53,35 +53,23 @@ def counts_apart(counts: CountsOverTime, phases: Sequence[Span], *, style: Style
             if a is not None and b is not None and not (name == "held" and any(_within(t_s, one) for one in closing))
         ]
         if both:
-            drawn.append((name, label, [t_s for t_s, _ in both], [float(apart) for _, apart in both]))
+            drawn.append((label, [t_s for t_s, _ in both], [float(apart) for _, apart in both]))
     if not drawn:
         raise NothingToDraw("The server's own counts are not known, so there is nothing to compare.")
-    left, right = (56.0, 8.0) if style.narrow else (72.0, 12.0)
-    height, gap, top = 46.0, 32.0, 44.0
-    sheet = Sheet(style, top + len(drawn) * (height + gap))
-    width = style.width - left - right
+    strips = Strips(style, len(drawn), height=46.0, gap=32.0, top=44.0, below=0.0, left=56.0)
     end = max([counts.t_s[-1], *(one.end_s for one in phases)])
-    name_phases(sheet, phases, end, left, width, 6.0)
-    for place, (_, label, t_s, apart) in enumerate(drawn):
-        at = top + place * (height + gap)
-        ax = sheet.axes(left, at, width, height, ticks_below=place == len(drawn) - 1)
+    name_phases(strips.sheet, phases, end, strips.left, strips.width, 6.0)
+    for place, (label, t_s, apart) in enumerate(drawn):
+        last = f"{'+' if apart[-1] > 0 else ''}{short_count(apart[-1])}"
+        said = f"{'ends' if style.narrow else 'at the end'} {last}" if any(apart) else "equal throughout"
+        ax = strips.axes(place, label, said)
         shade_phases(ax, phases)
         into = Buckets(0.0, max(1.0, end / 480), 480)
         kept_t, kept = broken(*extremes(t_s, apart, into), into.gap_s)
         known = [0.0 if value is None else value for value in kept]
         ax.fill_between(kept_t, 0, known, color=COLOURS["violet"], alpha=0.2, linewidth=0)
         ax.axhline(0, color=COLOURS["rule"], linewidth=0.8)
-        color = COLOURS["violet"]
-        ax.plot(kept_t, [math.nan if value is None else value for value in kept], color=color, linewidth=1.2)
+        ax.plot(kept_t, [math.nan if value is None else value for value in kept], color=COLOURS["violet"], linewidth=1.2)
         about_zero(ax, min(apart), max(apart), counts_at)
-        time_axis(ax, 0.0, end, width)
-        sheet.text(left, at - 11, label, bold=True, size=11.5)
-        last = apart[-1]
-        end_words = f"ends {_signed(last)}" if style.narrow else f"at the end {_signed(last)}"
-        said = "equal throughout" if not any(apart) else end_words
-        sheet.text(left + width, at - 11, said, "soft", ha="right", size=11)
-    return sheet.figure
-
-
-def _signed(value: float) -> str:
-    return ("+" if value > 0 else "") + short_count(value)
+        time_axis(ax, 0.0, end, strips.width)
+    return strips.sheet.figure

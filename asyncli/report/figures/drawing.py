@@ -11,6 +11,7 @@ paper; and no two lines differ by colour alone: each role has a dash and a marke
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -117,38 +118,20 @@ def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: fl
     Neighbours keep their order. Labels that together do not fit overlap evenly.
     """
     order = sorted(range(len(wanted)), key=lambda place: (wanted[place], place))
-    room = high - low
-    squeeze = min(1.0, room / sum(sizes)) if sum(sizes) > 0 else 1.0
-    half = [sizes[place] * squeeze / 2 for place in order]
-    middles = [min(max(wanted[place], low + h), high - h) for place, h in zip(order, half, strict=True)]
-    # Groups of labels that touch, each moved as one to where its members are nearest to what they want in the mean.
-    groups: list[list[int]] = []
-    for place in range(len(order)):
-        groups.append([place])
-        while len(groups) > 1 and _end(groups[-2], middles, half) > _start(groups[-1], middles, half) + 1e-9:
-            joined = groups[-2] + groups.pop()
-            groups[-1] = joined
-            length = sum(2 * half[one] for one in joined)
-            offset, start = 0.0, 0.0
-            for one in joined:
-                start += wanted[order[one]] - offset - half[one]
-                offset += 2 * half[one]
-            start = min(max(start / len(joined), low), high - length)
-            for one in joined:
-                middles[one] = start + half[one]
-                start += 2 * half[one]
+    squeeze = min(1.0, (high - low) / sum(sizes)) if sum(sizes) > 0 else 1.0
+    ends = list(itertools.accumulate((sizes[place] * squeeze for place in order), initial=0.0))
+    # Where the first would begin if each were where it wants to be: it may not fall. Groups that touch share their mean.
+    groups: list[tuple[float, int]] = []
+    for at, (start, end) in enumerate(itertools.pairwise(ends)):
+        groups.append((wanted[order[at]] - (start + end) / 2, 1))
+        while len(groups) > 1 and groups[-2][0] > groups[-1][0]:
+            (before, many), (after, more) = groups[-2:]
+            groups[-2:] = [((before * many + after * more) / (many + more), many + more)]
     found = [0.0] * len(wanted)
-    for place, middle in zip(order, middles, strict=True):
-        found[place] = middle
+    begins = (min(max(begin, low), high - ends[-1]) for begin, many in groups for _ in range(many))
+    for place, begin, (start, end) in zip(order, begins, itertools.pairwise(ends), strict=True):
+        found[place] = begin + (start + end) / 2
     return found
-
-
-def _end(group: list[int], middles: list[float], half: list[float]) -> float:
-    return middles[group[-1]] + half[group[-1]]
-
-
-def _start(group: list[int], middles: list[float], half: list[float]) -> float:
-    return middles[group[0]] - half[group[0]]
 
 
 def wide(words: str, size: float = 12.0) -> float:
@@ -323,6 +306,23 @@ def plot_cloud(ax: Axes, role: Role, xs: Sequence[float], ys: Sequence[float]) -
         [xs[place] for place in places], [ys[place] for place in places], linestyle="none", marker="o", markersize=2.2,
         markerfacecolor=COLOURS[color], markeredgewidth=0, alpha=0.35, zorder=2,
     )  # fmt: skip
+
+
+class Strips:
+    """Panels one below the other on a common axis, each with a title at its left and a remark at its right."""
+
+    def __init__(self, style: Style, count: int, *, height: float, gap: float, top: float, below: float, left: float) -> None:
+        self.left, right = (left, 8.0) if style.narrow else (72.0, 12.0)
+        self._count, self._height, self._pitch, self._top = count, height, height + gap, top
+        self.sheet = Sheet(style, top + count * self._pitch + below)
+        self.width = style.width - self.left - right
+
+    def axes(self, place: int, title: str, remark: str, color: str = "ink", remark_color: str = "soft") -> Axes:
+        """The panel at ``place``."""
+        at = self._top + place * self._pitch
+        self.sheet.text(self.left, at - 12, cut(title, 30), color, bold=True, size=11.5)
+        self.sheet.text(self.left + self.width, at - 12, remark, remark_color, ha="right", size=11)
+        return self.sheet.axes(self.left, at, self.width, self._height, ticks_below=place == self._count - 1)
 
 
 def shade_phases(ax: Axes, phases: Sequence[Span]) -> None:

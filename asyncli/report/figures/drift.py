@@ -14,11 +14,10 @@ from asyncli.report.figures.drawing import (
     ROLES,
     WIDE,
     NothingToDraw,
-    Sheet,
+    Strips,
     Style,
     about_zero,
     bytes_at,
-    cut,
     drawn_alone,
     plot_line,
     plot_points,
@@ -58,17 +57,12 @@ def drift_lines(
     drawn = [name for name in labels if name in drifts and len(medians.get(name, Series())) > 1]
     if not drawn:
         raise NothingToDraw("There is no drift to be drawn: the hold has fewer than two medians of memory.")
-    left, right = (62.0, 8.0) if style.narrow else (72.0, 12.0)
-    height, gap, top = 58.0, 32.0, 26.0
-    sheet = Sheet(style, top + len(drawn) * (height + gap) + 4)
-    width = style.width - left - right
+    strips = Strips(style, len(drawn), height=58.0, gap=32.0, top=26.0, below=4.0, left=62.0)
     start = min(medians[name].t_s[0] for name in drawn)
     end = max(medians[name].t_s[-1] for name in drawn)
     for place, name in enumerate(drawn):
         one, found, role = drifts[name], medians[name], DRIFT_ROLES[name]
-        color = ROLES[role][0]
-        at = top + place * (height + gap)
-        ax = sheet.axes(left, at, width, height, ticks_below=place == len(drawn) - 1)
+        ax = strips.axes(place, labels[name], drift_words(one), ROLES[role][0], "ink")
         per_s = (one.bytes_per_hour or 0.0) / 3600
         base = statistics.median(value - per_s * (t_s - start) for t_s, value in zip(found.t_s, found.values, strict=True))
         above = [value - base for value in found.values]
@@ -82,7 +76,5 @@ def drift_lines(
         if one.bytes_per_hour is not None:
             ax.plot(line_t, line, color=COLOURS["ink"], linewidth=1.4, zorder=5)
         about_zero(ax, min(*above, *line), max(*above, *line), bytes_at)
-        time_axis(ax, start, end, width)
-        sheet.text(left, at - 12, cut(labels[name], 26), color, bold=True, size=11.5)
-        sheet.text(left + width, at - 12, drift_words(one), ha="right", size=11)
-    return sheet.figure
+        time_axis(ax, start, end, strips.width)
+    return strips.sheet.figure
