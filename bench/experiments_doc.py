@@ -12,7 +12,7 @@ from asyncli.errors import PlanError
 from asyncli.experiments import command_of, load, require_plan
 from asyncli.experiments.record import VERDICTS, FigureTable, record_of
 from asyncli.experiments.run import concluded
-from asyncli.report.experiment import amount, cell, heading, server_labels
+from asyncli.report.experiment_report import amount, cell, heading, server_labels
 from asyncli.units import format_duration
 
 # Of the tables after the first one, those without which the claims say little.

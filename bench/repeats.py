@@ -20,11 +20,11 @@ from pathlib import Path
 
 from common import command, machine, settle
 
-from asyncli import soak
 from asyncli.analysis import compare
 from asyncli.analysis.compare import ROWS
 from asyncli.analysis.estimates import Estimate, Rate
 from asyncli.analysis.measured import MeasuredRun, measure
+from asyncli.api import soak
 from asyncli.lab.nginx import LabNginx
 from asyncli.plan import Layer, build_plan
 from asyncli.store.reader import read_run

@@ -79,7 +79,7 @@ def _print(results: Results, verbose: bool) -> None:
     from rich.console import Console
 
     from asyncli.cli.outputs import printing
-    from asyncli.report.text import print_report
+    from asyncli.report.run_report import print_report
     from asyncli.store.lock import is_locked
 
     with printing():
@@ -92,9 +92,9 @@ def _print(results: Results, verbose: bool) -> None:
 def _plots(results: Results) -> Iterator[tuple[str, bytes]]:
     """(name, content) of each figure that there is data for, as PNG and as SVG."""
     from asyncli.cli.outputs import MARK
-    from asyncli.report.charts import NothingToDraw, Style
-    from asyncli.report.svg import file_png, file_svg
-    from asyncli.report.text import server_label
+    from asyncli.report.answer import server_label
+    from asyncli.report.figures.drawing import NothingToDraw, Style
+    from asyncli.report.figures.svg import file_png, file_svg
 
     run, summary = results.records, results.summary
     note = f"{MARK}{run.id} of {run.started}: {summary.connections.held:,} connections on {server_label(summary)}"

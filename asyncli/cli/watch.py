@@ -145,9 +145,9 @@ def _first_news(follower: Follower, path: Path) -> News:
 
 def _end(path: Path, news: News) -> tuple[str, str]:
     """How a run ended, in a line for people and in one for machines: by all that its file has."""
+    from asyncli.report.answer import one_line
     from asyncli.report.live import end_line
     from asyncli.report.summary import summarise
-    from asyncli.report.text import one_line
     from asyncli.store.reader import read_run
 
     summary = summarise(read_run(path))

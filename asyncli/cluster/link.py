@@ -28,8 +28,7 @@ from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
 from asyncli.findings.generator import cluster_memory
 from asyncli.metrics import CLIENT, TCP
 from asyncli.plan import Plan, shown_plan
-from asyncli.preflight import read_limits
-from asyncli.preflight.limits import Limits
+from asyncli.preflight.limits import Limits, read_limits
 from asyncli.records import Check, Finding
 from asyncli.units import format_many
 

@@ -12,7 +12,8 @@ from asyncli.collect.groups import Group, memory_group
 from asyncli.errors import HostError
 from asyncli.experiments.context import Context, why_and_remedy
 from asyncli.findings.experiment import no_group
-from asyncli.lab import LabServer, child
+from asyncli.lab import child
+from asyncli.lab.program import LabServer
 
 # A process that was killed leaves its group once its parent has waited for it.
 _EMPTY_S = 5.0

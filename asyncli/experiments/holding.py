@@ -27,8 +27,9 @@ from asyncli.experiments.holding_limits import (
 )
 from asyncli.experiments.record import turned
 from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak, pss_of, push
-from asyncli.lab import LabServer, choose
+from asyncli.lab import choose
 from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.program import LabServer
 from asyncli.metrics import HOST_AVAILABLE_BYTES
 from asyncli.plan import SHORTEST_KEEPALIVE_S
 from asyncli.units import parse_duration

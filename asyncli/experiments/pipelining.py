@@ -51,8 +51,8 @@ from asyncli.experiments.record import (
     turned,
     usable,
 )
-from asyncli.lab import LabServer
 from asyncli.lab.nginx import LabNginx
+from asyncli.lab.program import LabServer
 
 # Pipelines of thousands of requests are answered over the whole of a run.
 _TIMEOUT_S = 120

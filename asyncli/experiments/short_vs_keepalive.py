@@ -29,8 +29,9 @@ from asyncli.experiments.record import (
 )
 from asyncli.experiments.short_vs_keepalive_claims import CALLS, FEW, FULL, KEPT, NGINX, SETUPS, SHORT, TWO, WAYS, judge, step_of
 from asyncli.experiments.strace import counting
-from asyncli.lab import LabServer, choose
+from asyncli.lab import choose
 from asyncli.lab.apache import page
+from asyncli.lab.program import LabServer
 from asyncli.metrics import KERNEL_TCP_TW, SERVER_PSS_BYTES
 
 # A child that closes a connection waits for the client's end of it (lingering close), and meanwhile serves nobody.

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.cost import Cost, Costs, costs
+from asyncli.analysis.cost import Costs, costs
+from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import fold
 from asyncli.app.recorder import NoObserver
 from asyncli.app.soak import KnownServer, Soak
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
-from asyncli.lab import LabServer
+from asyncli.lab.program import LabServer
 from asyncli.metrics import KERNEL_SLAB, SERVER_CPU_S, SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS
 from asyncli.plan import Layer, Plan, build_plan
 from asyncli.records import Phase, Sample, Tick

@@ -14,7 +14,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.errors import PlanError
 from asyncli.plan import Layer
 from asyncli.records import STOLEN, Asked, CpuShares, Deaths, Ended, Finding, Sample, Tick
-from asyncli.report.benched import one_line, tick_line, to_json
+from asyncli.report.bench_report import one_line, tick_line, to_json
 
 URL = "http://127.0.0.1:80/"
 

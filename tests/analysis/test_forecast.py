@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run
 
-from asyncli.analysis.cost import Cost, Costs, costs
+from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, forecast
+from asyncli.analysis.slope import Cost
 from asyncli.plan import Plan
 from asyncli.preflight.nginx import nginx_checks
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx

@@ -27,7 +27,7 @@ from asyncli.cli.runs import command as runs_command
 from asyncli.errors import AsyncliError, StoreError
 from asyncli.plan import plan_document
 from asyncli.records import STOPPED, Deaths, Finding, Phase, Sample
-from asyncli.report import comparison
+from asyncli.report import comparison_report as comparison
 from asyncli.report.listing import listed
 from asyncli.report.summary import summarise
 from asyncli.run import Run

@@ -41,8 +41,7 @@ from asyncli.experiments.record import (
 )
 from asyncli.experiments.run import run
 from asyncli.records import Asked, Ended, Tick
-from asyncli.report.experiment import print_experiment
-from asyncli.report.experiment_page import page
+from asyncli.report.experiment_report import page, print_experiment
 
 ROUNDS = Rounds([
     {"step": "off", "round": 0, "per_s": 100.0}, {"step": "on", "round": 0, "per_s": 210.0},
@@ -93,19 +92,19 @@ def test_figures_of_rounds() -> None:
     assert FigureRow("x", {}).median("a") is None
 
 
-def test_a_table_that_does_not_fit_has_a_figure_a_line() -> None:
+def test_no_cell_of_a_table_that_does_not_fit_is_cut() -> None:
     wide, narrow = text_of(record_of()), text_of(record_of(), 24)
     assert "…" not in wide + narrow
-    assert not [line for line in wide.splitlines() if line.strip() == "switched on"]
-    said = " ".join(narrow.split())
-    assert "off requests/s 150 100 to 200 source 21,203 switched on requests/s 305 210 to 400" in said
+    for cell in ("21,203", "150", "100 to 200", "305", "210 to 400"):
+        assert cell in wide
+        assert cell in narrow
 
 
 def test_text_and_page_say_the_same() -> None:
     record = record_of()
     assert record.complete
     text, html = text_of(record), page(record).replace("\u00a0", " ")
-    assert "Made by <code>asyncli experiment made-up</code>" in html
+    assert "Made by asyncli experiment made-up" in html
     for words in ("A made-up one", "Why?", "holds", "It doubles.", "2.00 to 2.10 times.", "requests/s", "switched on", "150", "100 to 200", "21,203"):
         assert words in text
         assert words in html
@@ -517,7 +516,7 @@ def test_from_the_command_to_the_page_and_again_from_its_record(tmp_path: Path) 
     assert few["proxy_us"] > 0 < few["backend_us"]
     command = "asyncli experiment upstream-keepalive --quick --duration 0.5s"
     assert record["command"] == command
-    assert f"Made by <code>{command}</code>" in (tmp_path / "first" / "report.html").read_text()
+    assert f"Made by {command}" in (tmp_path / "first" / "report.html").read_text()
     again = program(tmp_path, "experiment", "upstream-keepalive", "--plan", "first/record.json", "--out", "second", "--quiet")
     assert (again.status, again.err, again.out) == (0, "", "second/report.html, second/record.json\n")
     second = json.loads((tmp_path / "second" / "record.json").read_text())

@@ -21,7 +21,7 @@ from asyncli.experiments.record import Claim, Record, Round
 from asyncli.experiments.run import run
 from asyncli.experiments.soak_ladder import _beat_us
 from asyncli.records import Phase, Sample, Tick
-from asyncli.report.experiment_page import page
+from asyncli.report.experiment_report import page
 
 pytestmark = pytest.mark.measures
 

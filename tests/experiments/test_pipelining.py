@@ -25,7 +25,7 @@ from asyncli.experiments.pipelining import EXPERIMENT, conclude
 from asyncli.experiments.record import Record, Round
 from asyncli.experiments.run import run
 from asyncli.lab.nginx import LabNginx
-from asyncli.report.experiment_page import page
+from asyncli.report.experiment_report import page
 
 TINY = {"rounds": 1, "responses": 600, "connections": 4, "round_trip_ms": 5, "service_ms": 1, "slow_ms": 60}
 PLAN = EXPERIMENT.defaults

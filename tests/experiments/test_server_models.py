@@ -30,7 +30,7 @@ from asyncli.experiments.run import run
 from asyncli.experiments.server_models import EXPERIMENT
 from asyncli.experiments.server_models_claims import ModelLoad, cells, conclude
 from asyncli.lab.models import MODELS, LabModel
-from asyncli.report.experiment_page import page
+from asyncli.report.experiment_report import page
 
 HOME = Path(experiments.__file__).parents[2]
 CLIENT = (sys.executable, "-m", "asyncli.experiments.bytes_client")

@@ -269,8 +269,8 @@ def _report(path: Path) -> None:
     from rich.console import Console
 
     from asyncli.report.jsonout import to_json
+    from asyncli.report.run_report import print_report
     from asyncli.report.summary import summarise
-    from asyncli.report.text import print_report
 
     summary = summarise(read_run(path))
     to_json(summary)

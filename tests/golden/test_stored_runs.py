@@ -18,13 +18,12 @@ from asyncli.analysis.bench_result import benched
 from asyncli.analysis.capacity import bracket, verdict
 from asyncli.benchplan import BenchRun
 from asyncli.cli.main import run
-from asyncli.report import benched as bench_report
-from asyncli.report import capacity as capacity_report
+from asyncli.report import bench_report, capacity_report
 from asyncli.report.analyses import analyse
-from asyncli.report.charts import NothingToDraw
+from asyncli.report.figures.drawing import NothingToDraw
+from asyncli.report.figures.run import pictures
 from asyncli.report.jsonout import to_json
-from asyncli.report.page import render
-from asyncli.report.pictures import pictures
+from asyncli.report.run_report import render
 from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 

@@ -32,8 +32,8 @@ from asyncli.lab.models import LabModel
 from asyncli.lab.nginx import LabNginx
 from asyncli.plan import Layer, Plan, build_plan
 from asyncli.records import Phase
-from asyncli.report.capacity import Capacity, one_line
-from asyncli.report.livestate import Onlooker
+from asyncli.report.capacity_report import Capacity, one_line
+from asyncli.report.livestate import LiveObserver
 
 SHORT = {"keepalive": 2, "timeout": "1s", "hold": "2s", "baseline": "0.3s", "residue": 0, "batch": 20}
 FLAGS = [word for key, value in SHORT.items() for word in (f"--{key}", str(value))]
@@ -193,7 +193,7 @@ from pathlib import Path
 from asyncli.lab.nginx import LabNginx
 sys.path[:0] = sys.argv[2:]
 from test_capacity_of_servers import searched
-from asyncli.report.capacity import to_json
+from asyncli.report.capacity_report import to_json
 async def main(folder):
     async with LabNginx(connections=1000, workers=1, port=18080) as server:
         found = await searched(folder, server.url, 55, 0.2, server_pid=server.pid, status_url=server.status_url, connect_timeout="1s", baseline="2.5s")
@@ -255,7 +255,7 @@ async def test_a_folder_that_goes_ends_the_search(
     folder = tmp_path / "steps"
     folder.mkdir()
 
-    class Remover(Onlooker):
+    class Remover(LiveObserver):
         def phase(self, phase: Phase) -> None:
             if phase.name == "hold":
                 shutil.rmtree(folder, ignore_errors=True)
@@ -269,7 +269,7 @@ async def test_a_folder_that_goes_ends_the_search(
 async def test_a_reload_says_nothing_of_a_count(tmp_path: Path, nginx: LabNginx) -> None:
     reloads = iter([signal.SIGHUP])
 
-    class Reloader(Onlooker):
+    class Reloader(LiveObserver):
         def phase(self, phase: Phase) -> None:
             if phase.name == "hold" and (number := next(reloads, None)) is not None:
                 os.kill(nginx.pid, number)

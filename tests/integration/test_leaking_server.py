@@ -20,8 +20,8 @@ from programs import Program, recorded
 
 from asyncli.analysis.drift import Drift, drifts
 from asyncli.records import Finding
+from asyncli.report.answer import answer
 from asyncli.report.summary import summarise
-from asyncli.report.text import answer
 
 # Of each request. In half a minute that is more than its connections take, as no settling is.
 LEAK = 1000

@@ -10,8 +10,9 @@ import pytest
 
 from asyncli.engine.spread import Destination, Route, Spread, loopback_sources
 from asyncli.plan import Plan
-from asyncli.preflight import Limits, checks_to_findings, refusals
+from asyncli.preflight import checks_to_findings, refusals
 from asyncli.preflight.checks import host_checks, oldest_s, predicted_bytes, ramp_s
+from asyncli.preflight.limits import Limits
 from asyncli.records import Check
 
 ROOMY = Limits(

@@ -16,8 +16,9 @@ from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.plan import Plan, plan_document
 from asyncli.records import Check, Deaths, Finding, Gap
 from asyncli.report.again import command_for_the_server
+from asyncli.report.answer import answer, one_line, room
+from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, summarise
-from asyncli.report.text import answer, one_line, print_report, room
 from asyncli.run import Run
 from asyncli.units import format_bytes
 
@@ -126,8 +127,8 @@ def test_what_else_was_on_the_host_is_said_once() -> None:
     for sample in run.samples[10:]:
         sample.values["kernel.tcp_alloc"] += 100_000
     text = flat(printed(run))
-    assert text.count("other programs opened 100,000") == 1
-    assert "To know it: run again while no other program on this host opens connections." in text
+    assert text.count("others opened 100,000") == 1
+    assert "To know it: run again while nothing else on this host opens connections." in text
 
 
 def test_a_name_with_blanks_is_quoted_in_the_command_only() -> None:
@@ -240,7 +241,7 @@ def test_what_the_hold_was_too_short_for_comes_before_the_rule() -> None:
 def test_a_difference_of_two_levels_is_called_what_it_is_and_one_remedy_gives_a_slope() -> None:
     text = flat(printed(a_run(3000), verbose=True))
     assert "With what the first ones take once, a connection costs " in text
-    assert "Difference of two levels (including one-time costs, without reused memory); for nginx of PSS (6 samples before" in text
+    assert "Difference of two levels, with what the first connections take once, without what came out of freed memory; for nginx of PSS (6 samples before" in text
     assert "One more connection costs" not in text
     # What the first ones take once is in the bytes of a difference, and so not in the fixed part.
     assert "Fixed: what is there without any; of asyncli" in text
@@ -278,7 +279,7 @@ def test_company_is_told_of_at_the_top() -> None:
     for sample in run.samples[10:]:
         sample.values["kernel.tcp_alloc"] += 100_000
     head = flat(" ".join(printed(run).splitlines()[:9]))
-    assert "But we were not alone: other programs opened 100,000 sockets on this host while our connections took 40,000" in head
+    assert "But we were not alone: while our connections took 40,000 sockets on this host, others opened 100,000" in head
 
 
 def test_an_untested_run() -> None:
@@ -409,7 +410,7 @@ def test_after_a_failure_the_answer_says_what_gave_way_in_place_of_a_forecast() 
         tick.held_at_drain = max(0, tick.held_at_drain - 7)
     summary = summarise(run)
     assert (summary.forecast.memory, summary.forecast.ceilings, summary.forecast.first) == (None, [], None)
-    assert room(summary) == "No forecast, because 7 connects failed: 7 connects were refused."
+    assert room(summary) == "No forecast, as 7 connects failed: 7 connects were refused."
     said = printed(run)
     assert room(summary) in flat(said)
     assert "Room for connections" not in said

@@ -1,4 +1,4 @@
-"""A bench for a terminal, in the terms of ab, and as JSON."""
+"""A bench as a document, in the terms of ab, and as JSON."""
 
 from __future__ import annotations
 
@@ -8,21 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asyncli.analysis.bench_result import RULE, Benched, Spent, Times
+from asyncli.analysis.bench_doubts import Spent
+from asyncli.analysis.bench_result import RULE, Benched
 from asyncli.benchplan import BenchPlan
 from asyncli.plan import masked
 from asyncli.records import Tick
+from asyncli.report.document import (
+    TERMINAL,
+    Block,
+    DataTable,
+    Document,
+    ItemList,
+    Paragraph,
+    Section,
+    TableColumn,
+    TableRow,
+    VerdictLine,
+    View,
+    finding_items,
+)
+from asyncli.report.format import cores
 from asyncli.report.jsonout import finite_json
-from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
-from asyncli.report.words import cores
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.text import Text
-
-_WIDEST = 96
+    from rich.console import Console
 
 
 def to_json(found: Benched) -> str:
@@ -61,33 +72,33 @@ def tick_line(t_s: float, tick: Tick) -> str:
 
 def print_bench(found: Benched, console: Console) -> None:
     """The whole of it; readable at 80 columns, without colour, and piped."""
+    from asyncli.report.terminal import print_document
+
+    print_document(bench_document(found), console, View.VERBOSE)
+
+
+def bench_document(found: Benched) -> Document:
+    """Verdict, what was asked and done, times, percentiles, findings."""
+    findings = found.findings
     if found.verdict == "untested" and not found.connections.opened:
         # Nothing was measured: why is all there is to say.
-        errors = [one for one in found.findings if one.severity == "error"]
-        print_parts([*_answer(found), *_findings(msgspec.structs.replace(found, findings=errors))], console, _WIDEST)
-        return
-    parts = [*_answer(found), *_table(found), *_times(found), *_percentiles(found), *_findings(found)]
-    print_parts(parts, console, _WIDEST)
-
-
-def _answer(found: Benched) -> Iterable[RenderableType]:
-    from rich.text import Text
-
-    yield Text.assemble((found.verdict.upper(), VERDICT_STYLE[found.verdict]), "  ", oneline(found.why))
-    yield ""
-
-
-def _table(found: Benched) -> Iterable[RenderableType]:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for name, words in _rows(found):
-        table.add_row(f"  {name}", Text(oneline(words)))
-    yield table
-    yield ""
+        findings, measured = [one for one in findings if one.severity == "error"], []
+    else:
+        columns = [TableColumn("", kind="words")]
+        rows = [TableRow(f"  {name}", [oneline(words)]) for name, words in _rows(found)]
+        measured = [
+            Section("numbers", "What was measured", [DataTable("", columns, rows, "What was measured", kind="keys", width=0)]),
+            Section("times", "Times", _times(found)),
+            Section("percentiles", "Percentiles", _percentiles(found)),
+        ]
+    told = [ItemList(finding_items(findings))]
+    rule = [Paragraph(f"The rule: {RULE}", style="dim")] if found.verdict != "passed" else []
+    sections = [
+        Section("answer", "", [VerdictLine(found.verdict, found.why)]),
+        *measured,
+        Section("findings", "Findings", [*told, *rule]),
+    ]
+    return Document("bench", f"bench: {found.verdict}", oneline(found.why), [], sections)
 
 
 def _rows(found: Benched) -> Iterable[tuple[str, str]]:
@@ -158,27 +169,19 @@ def _ms(value: float | None) -> str:
     """Milliseconds in four digits: 0.421, 12.30, 4,012."""
     if value is None:
         return "-"
-    return (
-        f"{value:,.3f}"
-        if value < 10
-        else f"{value:,.2f}"
-        if value < 100
-        else f"{value:,.1f}"
-        if value < 1000
-        else f"{value:,.0f}"
-    )
+    digits = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
+    return f"{value:,.{digits}f}"
 
 
-def _times(found: Benched) -> Iterable[RenderableType]:
-    from rich.text import Text
-
-    if not any(found.times_ms.values()):
-        return
-    columns = ("min", "mean", "sd", "median", "max")
-    yield Text(f"  {'times, ms':<12}" + "".join(f"{name:>10}" for name in columns), "dim")
-    for name, times in found.times_ms.items():
-        if times is not None:
-            yield Text(f"  {name:<12}" + "".join(f"{_ms(value):>10}" for value in _values(times)))
+def _times(found: Benched) -> list[Block]:
+    known = {name: times for name, times in found.times_ms.items() if times is not None}
+    if not known:
+        return []
+    rows = [
+        TableRow(f"  {name}", [_ms(one) for one in (times.min, times.mean, times.sd, times.median, times.max)])
+        for name, times in known.items()
+    ]
+    columns = [TableColumn(name) for name in ("min", "mean", "sd", "median", "max")]
     meaning = {
         "connect": "each connection's connect",
         "waiting": "from the request to the first byte",
@@ -187,34 +190,20 @@ def _times(found: Benched) -> Iterable[RenderableType]:
     }
     if found.plan.rate is not None and found.plan.short:
         meaning["total"] += ", with the connect"
-    yield Indented(Text("; ".join(f"{name}: {words}" for name, words in meaning.items()), "dim"), 4, 4)
-    yield ""
+    said = "; ".join(f"{name}: {words}" for name, words in meaning.items())
+    return [DataTable("  times, ms", columns, rows, width=12, kind="tight"), Paragraph(said, style="dim")]
 
 
-def _values(times: Times) -> tuple[float, ...]:
-    return times.min, times.mean, times.sd, times.median, times.max
+# So many shares stand beside each other.
+_BESIDE = 5
 
 
-def _percentiles(found: Benched) -> Iterable[RenderableType]:
-    from rich.text import Text
-
+def _percentiles(found: Benched) -> list[Block]:
     if not found.percentiles_ms:
-        return
-    cells = [f"{name + '%':>6} {_ms(value):<7}" for name, value in found.percentiles_ms.items()]
-    yield Text("  total, ms: a share of the requests was answered within", "dim")
-    for begin in range(0, len(cells), 5):
-        yield Text("  " + "".join(cells[begin : begin + 5]).rstrip())
-    yield ""
-
-
-def _findings(found: Benched) -> Iterable[RenderableType]:
-    from rich.text import Text
-
-    for one in found.findings:
-        style = SEVERITY_STYLE[one.severity]
-        words: Text = Text.assemble((f"{one.severity}: ", style), oneline(one.evidence))
-        if one.remedy:
-            words.append(f"; {oneline(one.remedy)}", "dim")
-        yield Indented(words, 4, 2)
-    if found.verdict != "passed":
-        yield Indented(Text(f"The rule: {RULE}", "dim"), 4, 2)
+        return []
+    cells = [f"{name}%  {_ms(value)}" for name, value in found.percentiles_ms.items()]
+    cells += [""] * (-len(cells) % _BESIDE)
+    rows = [TableRow("", cells[begin : begin + _BESIDE]) for begin in range(0, len(cells), _BESIDE)]
+    columns = [TableColumn("") for _ in range(_BESIDE)]
+    heading = "total, ms: a share of the requests was answered within"
+    return [Paragraph(heading, style="dim", view=TERMINAL), DataTable("", columns, rows, heading, width=0)]

@@ -1,4 +1,4 @@
-"""A comparison of runs for a terminal and as JSON: what is really different first, then every number, then what to know."""
+"""A comparison of runs as a document and as JSON: what is really different first, then every number, then what to know."""
 
 from __future__ import annotations
 
@@ -10,22 +10,39 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from asyncli import __version__
 from asyncli.analysis.compare import GROUPS, METHOD, ROWS, RULE, Comparison, Difference, hindrance
 from asyncli.analysis.measured import MeasuredRun, measure
 from asyncli.errors import PlanError, StoreError
 from asyncli.findings.comparison import in_words, named
-from asyncli.records import SCHEMA, Finding
+from asyncli.records import SCHEMA
+from asyncli.report.document import (
+    TERMINAL,
+    Block,
+    Bullets,
+    DataTable,
+    Definitions,
+    Document,
+    ItemList,
+    Paragraph,
+    Picture,
+    Section,
+    TableColumn,
+    TableRow,
+    View,
+    Words,
+    finding_items,
+)
+from asyncli.report.format import utf8
 from asyncli.report.summary import hangs_on_all, verdict_of_all
-from asyncli.report.terminal import SEVERITY_STYLE, VERDICT_STYLE, Indented, print_parts
-from asyncli.report.words import utf8
+from asyncli.report.terminal import VERDICT_STYLE
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
+    from rich.console import Console
 
 # Beyond this, the eye loses a row of numbers on its way.
 _WIDEST = 120
@@ -199,43 +216,6 @@ def to_json(comparison: Comparison) -> str:
     return msgspec.json.format(msgspec.json.encode(document(comparison)), indent=2).decode()
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print it; readable at 80 columns, without colour, piped, and where only ASCII is known."""
-    width = min(console.width, _WIDEST)
-    parts = [*_runs(comparison), *_findings(comparison.findings)]
-    for second in comparison.runs[1:]:
-        rows = [one for one in comparison.differences if one.between[1] == second.name]
-        parts += [*_answer(rows), *_numbers(rows, width), *_rest(rows)]
-    parts += [*_differs(comparison), *_epilogue()]
-    print_parts(parts, console, _WIDEST)
-
-
-def _runs(comparison: Comparison) -> Iterable[RenderableType]:
-    from rich.text import Text
-
-    for run in comparison.runs:
-        held = f"{format_count(run.held)} held" + (f" for {format_duration(round(run.hold_s))}" if run.hold_s >= 1 else "")
-        verdict = verdict_of(run)
-        text = Text.assemble(
-            (f"{run.name}  ", "bold"), (oneline(run.path), "bold"), f": {server_of(run)}, {held}, begun {run.started}, ",
-            (verdict, VERDICT_STYLE[verdict]),
-        )  # fmt: skip
-        yield Indented(text, 3)
-    yield ""
-
-
-def _findings(findings: Sequence[Finding]) -> Iterable[RenderableType]:
-    from rich.text import Text
-
-    for one in findings:
-        text = Text.assemble((one.severity, SEVERITY_STYLE[one.severity]), f"  {oneline(one.evidence)}")
-        if one.remedy:
-            text.append(f"; {oneline(one.remedy)}", "dim")
-        yield Indented(text, 2)
-    if findings:
-        yield ""
-
-
 def headline(rows: Sequence[Difference]) -> str:
     """How many of the rows could be compared, and how many of those are really different, as a title."""
     first, second = rows[0].between
@@ -263,100 +243,113 @@ def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
     return reasons
 
 
-def _answer(rows: Sequence[Difference]) -> Iterable[RenderableType]:
-    from rich.text import Text
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print it; readable at 80 columns, without colour, piped, and where only ASCII is known."""
+    from asyncli.report.terminal import print_document
 
-    yield Text(headline(rows), "bold")
-    for one in rows:
-        if one.verdict in ("higher", "lower"):
-            yield Indented(Text(f"  {sentence(one)}"), 4)
-    yield ""
+    print_document(comparison_document(comparison), console, View.VERBOSE)
 
 
-_LAYOUTS = ("words", "marks", "narrow")
+def page(comparison: Comparison) -> str:
+    """The page as HTML text. The same comparison gives the same page, byte for byte."""
+    from asyncli.report.html import page as html_page
+
+    return html_page(comparison_document(comparison))
 
 
-def _numbers(rows: Sequence[Difference], width: int) -> Iterable[RenderableType]:
-    """The table, as wide as the terminal lets it be."""
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.text import Text
+def comparison_document(comparison: Comparison) -> Document:
+    """What is really different first, then every number, then what cannot be said, and what else differs."""
+    runs = comparison.runs
+    each = [[one for one in comparison.differences if one.between[1] == run.name] for run in runs[1:]]
+    known: list[Block] = []
+    if comparison.findings:
+        known = [Paragraph("", "text", view=TERMINAL), ItemList(finding_items(comparison.findings))]
+    labels = dict.fromkeys(str(run.facts.get("server.label") or "unknown server") for run in runs)
+    sections = [
+        Section("answer", "", [*(Paragraph(_run(run), "run") for run in runs), *known]),
+        *(section for rows in each for section in _pair(rows, len(each) > 1)),
+        Section("differs", "What differs between the runs", [_differs(comparison)]),
+        Section("method", "How it was compared", [Definitions([
+            ("Real by this rule", f"{RULE}."), ("Intervals", f"{METHOD}."),
+        ])]),
+    ]  # fmt: skip
+    return Document(
+        "comparison",
+        f"{' against '.join(run.name for run in reversed(runs))}: {oneline(' and '.join(labels))}",
+        "; ".join(headline(rows) for rows in each),
+        [oneline(" and ".join(labels))],
+        sections,
+        f"Compared by asyncli {__version__}.",
+        widest=_WIDEST,
+    )
 
-    endless = Console(width=1000)
-    for layout in _LAYOUTS:
-        table = _table(rows, layout)
-        if Measurement.get(endless, endless.options, table).maximum <= width:
-            break
-    yield table
-    if layout != "words":
-        yield Text(f"Real: whether {rows[0].between[1]} really differs; ?: cannot say.", "dim")
-    yield Text(UNITS, "dim")
+
+def _run(run: MeasuredRun) -> Words:
+    held = f"{format_count(run.held)} held" + (f" for {format_duration(round(run.hold_s))}" if run.hold_s >= 1 else "")
+    verdict = verdict_of(run)
+    return (
+        (f"{run.name}  ", "bold"), (oneline(run.path), "bold"), f": {server_of(run)}, {held}, begun {run.started}, ",
+        (verdict, VERDICT_STYLE[verdict]),
+    )  # fmt: skip
 
 
-def _table(rows: Sequence[Difference], layout: str) -> Table:
-    from rich.table import Table
-    from rich.text import Text
+def _pair(rows: Sequence[Difference], several: bool) -> list[Section]:
+    """One run against the first."""
+    from asyncli.report.figures.comparison import forest, forest_alt
 
     first, second = rows[0].between
-    table = Table(box=None, padding=(0, 2 if layout == "words" else 1, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
-    for heading in ("", ""):
-        table.add_column(Text(heading), no_wrap=True)
-    per_cent = [] if layout == "narrow" else ["%"]
-    for heading in (first, second, f"{second} - {first}", *per_cent, "95 % interval"):
-        table.add_column(Text(heading), justify="right", no_wrap=True)
-    table.add_column(Text("" if layout == "words" else "real"), overflow="fold")
-    group = None
+    name, title = f"{second}-{first}".lower(), headline(rows)
+    picture = Picture(
+        name,
+        f"How much {second} differs from {first}",
+        f"Differences as a share of {first}, with 95 % intervals. Filled marks are real differences, open ones are not; an arrow "
+        "points at what lies beyond the axis.",
+        lambda style: forest(rows, style=style),
+        lambda: forest_alt(rows),
+    )
+    real = [sentence(one) for one in rows if one.verdict in ("higher", "lower")]
+    answer: list[Block] = [Paragraph(title, "text", "bold", view=TERMINAL), Bullets(real, strong=True)]
+    narrower = [numbers_table(rows, layout) for layout in ("marks", "narrow")]
+    table = msgspec.structs.replace(numbers_table(rows, "words"), narrower=narrower)
+    reasons = [(", ".join(names), why) for why, names in unsaid(rows).items()]
+    heading = title if several else "The differences"
+    return [
+        Section(name, heading, answer),
+        Section(f"{name}-numbers", "Every number", [picture, table, Paragraph(UNITS, style="dim")]),
+        *([Section(f"{name}-unsaid", "What cannot be said", [Definitions(reasons, "Cannot say")])] if reasons else []),
+    ]
+
+
+def numbers_table(rows: Sequence[Difference], layout: str) -> DataTable:
+    """Every number that a run knows and that is not zero in both: ``layout`` "words", "marks" for a column that says yes or no,
+    "narrow" without per cent too."""
+    first, second = rows[0].between
+    columns = [TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
+    columns.append(TableColumn("verdict", "words") if layout == "words" else TableColumn("real", "word"))
+    lines, group = [], None
     for one in rows:
-        row, shown = _ROW[one.key], amounts(one)
-        # What neither run knows has no numbers to show; the reason stands below.
-        if one.values == (None, None):
+        if all(not value for value in one.values):
             continue
+        row, shown = _ROW[one.key], amounts(one)
         if row.group != group:
             group = row.group
-            table.add_row(Text(GROUPS[group], "bold"))
+            lines.append(TableRow(GROUPS[group], group=True))
+        said = {"no_difference": "no", "cannot_say": "unknown"}.get(one.verdict, one.verdict)
         if layout == "words":
             said = "cannot say (see below)" if one.verdict == "cannot_say" else words(one)
-        else:
-            said = {"no_difference": "no", "cannot_say": "?"}.get(one.verdict, one.verdict)
-        style = "bold" if one.verdict in ("higher", "lower") else "dim" if one.verdict == "cannot_say" else ""
-        cells = (shown.first, shown.second, shown.difference, *([shown.percent] if per_cent else []), shown.interval, said)
-        table.add_row(Text(f" {row.label}", style), Text(shown.unit, "dim"), *(Text(cell, style) for cell in cells))
-    return table
+        real = one.verdict in ("higher", "lower")
+        label = f"{row.label}, {shown.unit}" if shown.unit else row.label
+        cells = (shown.first, shown.second, shown.difference, shown.percent, shown.interval, said)
+        lines.append(TableRow(f" {label}", cells, "dim" if one.verdict == "cannot_say" else "", strong=real))
+    table = DataTable(
+        "", columns, lines, "Every number, with the difference and its 95 % interval", kind="numbers stack", width=0
+    )
+    return table.without("%") if layout == "narrow" else table
 
 
-def _rest(rows: Sequence[Difference]) -> Iterable[RenderableType]:
-    """What cannot be said, and why."""
-    from rich.text import Text
-
-    yield ""
-    reasons = unsaid(rows)
-    if reasons:
-        yield Text("Cannot say", "bold")
-        for why, names in reasons.items():
-            yield Indented(Text(f"  {', '.join(names)}: {why}"), 4)
-        yield ""
-
-
-def _differs(comparison: Comparison) -> Iterable[RenderableType]:
-    from rich.table import Table
-    from rich.text import Text
-
+def _differs(comparison: Comparison) -> Block:
     if not comparison.differs:
-        yield Text("Plan, server and host of these runs are the same in all that was recorded.", "dim")
-        yield ""
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
-    table.add_column(Text("What differs between the runs", "bold not dim"), max_width=30)
-    for run in comparison.runs:
-        table.add_column(Text(run.name), overflow="fold")
-    for one in comparison.differs:
-        table.add_row(Text(f" {named(one.key)}"), *(Text(oneline(in_words(one.key, value))) for value in one.values))
-    yield table
-    yield ""
-
-
-def _epilogue() -> Iterable[RenderableType]:
-    from rich.text import Text
-
-    yield Text(f"Real by this rule: {RULE}.", "dim")
-    yield Text(f"Intervals: {METHOD}.", "dim")
+        return Paragraph("Plan, server and host of these runs are the same in all that was recorded.", "text", "dim")
+    rows = [TableRow(named(one.key), [in_words(one.key, value) for value in one.values]) for one in comparison.differs]
+    columns = [TableColumn(run.name, kind="words") for run in comparison.runs]
+    return DataTable("What differs between the runs", columns, rows, kind="keys", width=0)

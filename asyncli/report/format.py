@@ -6,11 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from asyncli.analysis.cost import SURE, Cost
+from asyncli.analysis.cost import SURE
+from asyncli.analysis.slope import Cost
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from asyncli.analysis.cost import Costs
+    from asyncli.analysis.drift import Drift
     from asyncli.analysis.forecast import Ceiling
     from asyncli.report.summary import CostPart, Then
     from asyncli.topology import Sides
@@ -91,6 +93,45 @@ def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRo
     }  # fmt: skip
     rows = [CostRow(name, labels[name], getattr(costs, name), where.ends if name.startswith("kernel") else 1) for name in COSTS]
     return [one for one in rows if one.cost is not None or one.name != "kernel_queued"]
+
+
+def drift_words(one: Drift) -> str:
+    """``"grows 1.2 MB an hour"``, ``"flat within 300 kB an hour"``, ``"too short to say"``."""
+    if one.verdict == "flat" and one.within_bytes_per_hour is not None:
+        return f"flat within {format_bytes(one.within_bytes_per_hour)} an hour"
+    if one.verdict in ("grows", "shrinks") and one.bytes_per_hour is not None:
+        return f"{one.verdict} {format_bytes(abs(one.bytes_per_hour))} an hour"
+    return "too short to say" if one.verdict == "too_short" else one.verdict
+
+
+def shown_r2(r2: float) -> str:
+    """R² to three digits, with a fourth beyond 0.999; never 1 where it is not."""
+    if r2 == 1.0:
+        return "1"
+    text = f"{r2:.3f}" if r2 < 0.9995 else f"{r2:.4f}"
+    return "> 0.9999" if text.startswith("1") else text
+
+
+def short_bytes(value: float) -> str:
+    """Bytes of one connection without their unit, tenths below ten: ``"10,888"``, ``"9.6"``."""
+    return "0" if abs(value) < 0.05 else f"{value:,.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
+
+
+def minus(text: str) -> str:
+    """Signs as print has them, for a text of numbers alone."""
+    return text.replace("-", "−")
+
+
+def short_count(number: float) -> str:
+    """``100000`` -> ``"100k"``, ``1500000`` -> ``"1.5M"``, and below ten thousand all digits."""
+    size = abs(number)
+    text = f"{number / 1e6:.4g}M" if size >= 999_500 else f"{number / 1e3:.4g}k" if size >= 10_000 else f"{number:,.4g}"
+    return minus(text)
+
+
+def or_bytes(value: float | None) -> str:
+    """Bytes, or "-"."""
+    return "-" if value is None else format_bytes(value)
 
 
 def ceiling(name: str) -> str:

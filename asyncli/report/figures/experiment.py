@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncli.experiments.record import Chart
-from asyncli.report.charts import PALETTE, WIDE, NothingToDraw, Style, drawing
-from asyncli.report.words import digits
+from asyncli.report.figures.drawing import PALETTE, WIDE, NothingToDraw, Style, drawing
+from asyncli.report.format import digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ _C = {name: light for name, (light, _) in PALETTE.items()}
 
 
 def draw(chart: Chart, style: Style = WIDE) -> Figure:
-    """The chart; :class:`~asyncli.report.charts.NothingToDraw` where it has no point."""
+    """The chart; :class:`~asyncli.report.figures.drawing.NothingToDraw` where it has no point."""
     if not any(line.ys for line in chart.lines):
         raise NothingToDraw("Nothing of this was measured.")
     with drawing():

@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.core.histogram import Histogram
-from asyncli.report.decimate import MOST_BUCKETS, Buckets, broken, buckets, extremes, merged, rates, rebinned, sums, thinned
+from asyncli.report.figures.downsample import (
+    MOST_BUCKETS,
+    Buckets,
+    broken,
+    buckets,
+    extremes,
+    merged,
+    rates,
+    rebinned,
+    sums,
+    thinned,
+)
 
 rising = st.lists(st.floats(0.01, 30.0), min_size=1, max_size=300).map(
     lambda steps: [sum(steps[: n + 1]) for n in range(len(steps))]

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-import msgspec
-
-from asyncli.analysis.cost import Cost
 from asyncli.analysis.counts import CountsOverTime, counts_over_time
 from asyncli.analysis.drift import in_words, medians
-from asyncli.report import charts
+from asyncli.analysis.slope import Cost
 from asyncli.report.analyses import Analyses
-from asyncli.report.charts import Style
+from asyncli.report.answer import server_name
+from asyncli.report.document import Picture
+from asyncli.report.figures.cost import Slope, cost_lines, cost_parts, cost_residuals, cost_shares, known_total, slopes
+from asyncli.report.figures.counts import counts_apart
+from asyncli.report.figures.drawing import each
+from asyncli.report.figures.drift import drift_lines
+from asyncli.report.figures.forecast import drawn_ceilings, forecast_ceilings
+from asyncli.report.figures.losses import deaths_by
+from asyncli.report.figures.panels import Timeline, timeline
+from asyncli.report.figures.timeline import timeline_panels
 from asyncli.report.summary import Summary
-from asyncli.report.text import server_name
-from asyncli.report.timeline import Timeline, timeline
 from asyncli.run import Run
 from asyncli.samples import Series
 from asyncli.topology import sides
 from asyncli.units import format_bytes, format_count, format_duration
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-class Picture(msgspec.Struct):
-    """A figure of a run. ``draw`` raises :class:`charts.NothingToDraw` where there is no data; only after it came through
-    may ``alt`` be asked: what the figure shows, in a sentence with its numbers. ``caption``: how to read it."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[Style], Figure]
-    alt: Callable[[], str]
 
 
 def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
@@ -45,17 +32,13 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     counts = counts_over_time(run)
     over_time = timeline(run, _asked(counts), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
+    whole = "; the heavy part of the line over the bar is the total's 95 % interval" if known_total(analyses.costs) else ""
     return [
         Picture(
             "parts",
             "What one connection is made of",
-            "Memory in bytes"
-            + (
-                "; the heavy part of the line over the bar is the total's 95 % interval."
-                if charts.known_total(analyses.costs)
-                else "."
-            ),
-            lambda style: charts.cost_parts(analyses.costs, ends=ends, server=server, style=style),
+            f"Memory in bytes{whole}.",
+            lambda style: cost_parts(analyses.costs, ends=ends, server=server, style=style),
             lambda: _parts_alt(analyses, ends, server),
         ),
         Picture(
@@ -64,8 +47,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "Open marks are medians, the points that each line is fitted to; a cross is a baseline that is none of them, "
             "where the first connections took what no other does; dots are single samples. Each line starts at its fixed "
             "part, so that slopes can be compared; its tint is the slope's 95 % interval, cut where it leaves the figure.",
-            lambda style: charts.cost_lines(fits, ends=ends, server=server, host=host, style=style),
-            lambda: _lines_alt(charts.slopes(fits, ends=ends, server=server, host=host)),
+            lambda style: cost_lines(fits, ends=ends, server=server, host=host, style=style),
+            lambda: _lines_alt(slopes(fits, ends=ends, server=server, host=host)),
         ),
         Picture(
             "residuals",
@@ -73,22 +56,24 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "Each point less its line, each strip on a scale of its own, that of its points. Dots are single samples; those "
             "beyond a strip are left out, and so is a baseline that stands apart. R² is the share of the points' variance on "
             "the line.",
-            lambda style: charts.cost_residuals(fits, ends=ends, server=server, host=host, style=style),
-            lambda: _residuals_alt(charts.slopes(fits, ends=ends, server=server, host=host, unsteady=True)),
+            lambda style: cost_residuals(fits, ends=ends, server=server, host=host, style=style),
+            lambda: _residuals_alt(slopes(fits, ends=ends, server=server, host=host, unsteady=True)),
+            optional=True,
         ),
         Picture(
             "forecast",
             "How many connections each limit allows",
             "The bar through a mark is its 95 % interval, where it has one.",
-            lambda style: charts.forecast_ceilings(analyses.forecast, asked=run.plan.connections, held=held, style=style),
+            lambda style: forecast_ceilings(analyses.forecast, asked=run.plan.connections, held=held, style=style),
             lambda: _forecast_alt(analyses, held),
+            optional=True,
         ),
         Picture(
             "drift",
             "Memory over the hold",
             "Medians of a minute each (of a twentieth of a short hold), and the Theil-Sen line through them, above where that "
             "line begins; each strip on a scale of its own.",
-            lambda style: charts.drift_lines(analyses.drifts, points, server=server, host=host, style=style),
+            lambda style: drift_lines(analyses.drifts, points, server=server, host=host, style=style),
             lambda: _drift_alt(analyses, server, host),
         ),
         Picture(
@@ -96,14 +81,14 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "The run on one time axis",
             "Latencies count from when the heartbeat was due; below 10 µs they are drawn as that. Ramp and drain are tinted. "
             f"{over_time.into.method}",
-            lambda style: charts.timeline_panels(over_time, style=style),
+            lambda style: timeline_panels(over_time, style=style),
             lambda: _timeline_alt(over_time, summary),
         ),
         Picture(
             "deaths",
             "How old the lost connections were, how long idle, after how many requests",
             "A row for each cause; each panel on axes of its own.",
-            lambda style: charts.deaths_by(lost, style=style),
+            lambda style: deaths_by(lost, style=style),
             lambda: _deaths_alt(summary),
         ),
         Picture(
@@ -111,7 +96,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "The server's counts less the client's",
             "At zero both count the same. While connections come and go the two are read up to a second apart, and differ "
             "by what happened in between; the held ones are left out of the drain.",
-            lambda style: charts.counts_apart(counts, over_time.phases, style=style),
+            lambda style: counts_apart(counts, over_time.phases, style=style),
             lambda: _counts_alt(counts),
         ),
     ]
@@ -124,35 +109,35 @@ def _asked(counts: CountsOverTime) -> Series | None:
 
 def _within(cost: Cost, times: int = 1) -> str:
     low, high = cost.ci95
-    return f"{charts.each(times * low, sign=False)} to {charts.each(times * high)}"
+    return f"{each(times * low, sign=False)} to {each(times * high)}"
 
 
 def _parts_alt(analyses: Analyses, ends: int, server: str) -> str:
     parts = ", ".join(
-        f"{label} {charts.each(size)}" for label, _, size in charts.cost_shares(analyses.costs, ends=ends, server=server)
+        f"{label} {each(size)}" for label, _, size in cost_shares(analyses.costs, ends=ends, server=server)
     )
-    total = charts.known_total(analyses.costs)
-    whole = "" if total is None else f" In all {charts.each(total.bytes_per_connection)}, 95 % interval {_within(total)}."
+    total = known_total(analyses.costs)
+    whole = "" if total is None else f" In all {each(total.bytes_per_connection)}, 95 % interval {_within(total)}."
     return f"A bar of one connection's memory: {parts}.{whole}"
 
 
-def _lines_alt(slopes: list[charts.Slope]) -> str:
+def _lines_alt(drawn: list[Slope]) -> str:
     said = "; ".join(
-        f"{one.label} rises by {charts.each(one.each)} a connection (± {charts.each(one.half, sign=False)})" for one in slopes
+        f"{one.label} rises by {each(one.each)} a connection (± {each(one.half, sign=False)})" for one in drawn
     )
-    most = max(max(one.fit.n) for one in slopes)
+    most = max(max(one.fit.n) for one in drawn)
     return f"Memory over 0 to {format_count(most)} connections, with straight lines: {said}."
 
 
-def _residuals_alt(slopes: list[charts.Slope]) -> str:
+def _residuals_alt(drawn: list[Slope]) -> str:
     said = "; ".join(
-        f"{one.label} at most {format_bytes(max(abs(value) for value in one.residuals()))} from its line" for one in slopes
+        f"{one.label} at most {format_bytes(max(abs(value) for value in one.residuals()))} from its line" for one in drawn
     )
     return f"Distances of the points from their lines: {said}."
 
 
 def _forecast_alt(analyses: Analyses, held: int) -> str:
-    known = charts.drawn_ceilings(analyses.forecast)
+    known = drawn_ceilings(analyses.forecast)
     said = ", ".join(f"{one.name.replace('_', ' ')} {format_count(one.connections or 0)}" for one in known)
     return f"Connections that each limit allows, lowest first: {said}. This run held {format_count(held)}."
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,30 +12,39 @@ import msgspec
 
 from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
+from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
 from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report.analyses import Analyses
+from asyncli.report.document import (
+    TERMINAL,
+    Block,
+    DataTable,
+    Document,
+    ItemList,
+    Paragraph,
+    Section,
+    TableColumn,
+    TableRow,
+    VerdictLine,
+    View,
+    finding_items,
+)
+from asyncli.report.format import about, about_to, ceiling, milliseconds, or_bytes, or_dash
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import Summary, limits_of, not_kept
-from asyncli.report.terminal import SEVERITY_STYLE, Indented, print_parts
+from asyncli.report.terminal import VERDICT_STYLE
 from asyncli.report.thresholds import Outcome as OfLimit
-from asyncli.report.words import about, about_to, ceiling, milliseconds, or_dash
 from asyncli.run import Run
 from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_duration, format_many
+from asyncli.units import format_count, format_duration, format_many
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.text import Text
+    from rich.console import Console
 
 #: Of the JSON; raised when a reader of the old one would be wrong.
 SCHEMA = 1
-_WIDEST = 96
-_STYLE: dict[str, str] = {
-    "found": "bold green", "held": "bold green", "invalid": "bold magenta", "untested": "bold yellow", "failed": "bold red",
-    "stopped": "bold yellow", "ours": "bold magenta",
-}  # fmt: skip
 _SIDES: dict[Side, str] = {
     "server": "the server", "host": "this host, not the server", "network": "the network between", "unknown": "not known",
 }  # fmt: skip
@@ -198,38 +207,40 @@ def step_line(step: Step) -> str:
 _OUTCOMES: dict[Outcome, str] = {"held": "held", "failed": "not held", "ours": "this host was the limit", "stopped": "stopped"}
 
 
-_IN_TABLE: dict[Outcome, str] = {**_OUTCOMES, "ours": "our limit"}
-
-
 def print_capacity(found: Capacity, console: Console) -> None:
     """The answer, what gave way, the forecast beside it, and the table of the steps; readable at 80 columns and piped."""
-    parts = [*_answer(found), *_ways(found), *_forecast(found), *_steps(found), *_findings(found.findings), *_epilogue(found)]
-    print_parts(parts, console, _WIDEST)
+    from asyncli.report.terminal import print_document
+
+    print_document(capacity_document(found), console, View.VERBOSE)
 
 
-def _answer(found: Capacity) -> Iterable[RenderableType]:
-    from rich.text import Text
+def capacity_document(found: Capacity) -> Document:
+    """The answer, what gave way, the forecast beside it, the steps, and where they are kept."""
+    answer = oneline(sentence(found))
+    invalid = [Paragraph("This says nothing of the server's own limit: it may hold more.", "doubt", "bold magenta")]
+    sections = [
+        Section("answer", "", [VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
+        Section("gave-way", "What gave way", _ways(found)),
+        Section("forecast", "Forecast", _forecast(found)),
+        Section("steps", "Steps", _steps(found)),
+        Section("findings", "Findings", [ItemList(finding_items(found.findings))]),
+        Section("files", "", _files(found)),
+    ]
+    return Document("capacity", f"{found.server}: {found.verdict}", answer, [], sections)
 
-    yield Text.assemble((found.verdict.upper(), _STYLE[found.verdict]), "  ", (oneline(sentence(found)), "bold"))
-    if found.verdict == "invalid":
-        yield Text("This says nothing of the server's own limit: it may hold more.", "bold magenta")
-    yield ""
 
-
-def _ways(found: Capacity) -> Iterable[RenderableType]:
-    from rich.text import Text
-
+def _ways(found: Capacity) -> list[Block]:
     if not found.gave_way:
-        return
+        return []
     first, *others = found.gave_way
     likely = "" if first.certain or first.side == "unknown" else ", as it looks"
-    yield Text.assemble(("What gave way  ", "bold"), (f"{_SIDES[first.side]}: {called(first.code)}{likely}", "bold"))
-    for one in (first, *others):
-        words = oneline(one.evidence)
-        yield Indented(Text(words if one is first else f"also: {words}"), 4, 2)
-        if one is first and one.remedy:
-            yield Indented(Text(f"remedy: {oneline(one.remedy)}", "dim"), 4, 2)
-    yield ""
+    heading = f"What gave way  {_SIDES[first.side]}: {called(first.code)}{likely}"
+    words = [oneline(first.evidence), *([f"remedy: {oneline(first.remedy)}"] if first.remedy else [])]
+    words += [f"also: {oneline(one.evidence)}" for one in others]
+    return [
+        Paragraph(heading, "line", "bold"),
+        *(Paragraph(one, style="dim" if one.startswith("remedy: ") else "") for one in words),
+    ]
 
 
 #: What gave way in words, by its code; of others the code itself.
@@ -250,12 +261,10 @@ def called(code: str) -> str:
     return _CALLED.get(code, code.replace("_", " "))
 
 
-def _forecast(found: Capacity) -> Iterable[RenderableType]:
-    from rich.text import Text
-
+def _forecast(found: Capacity) -> list[Block]:
     one = found.forecast
     if one is None:
-        return
+        return []
     said = "it agrees with what was measured"
     if one.agrees is None:
         said = "nothing that was measured speaks against it"
@@ -263,51 +272,34 @@ def _forecast(found: Capacity) -> Iterable[RenderableType]:
         said = "it did not see what gave way, which is no limit that could be read"
     elif not one.agrees:
         said = "more were held than it said"
-    text = f"the first limit in sight was {ceiling(one.name)}, at about {_about(one)}: {said}"
-    yield Text("Forecast", "bold")
-    yield Indented(Text(text, "" if one.agrees is not False else "yellow"), 4, 2)
-    yield ""
-
-
-def _about(one: Foretold) -> str:
-    from asyncli.analysis.forecast import Ceiling
-
     shown = Ceiling(one.name, one.connections, one.ci95, one.how)
-    return about(shown) + (f" ({about_to(shown)})" if one.ci95 is not None else "")
+    many = about(shown) + (f" ({about_to(shown)})" if one.ci95 is not None else "")
+    text = f"the first limit in sight was {ceiling(one.name)}, at about {many}: {said}"
+    return [Paragraph("Forecast", "line", "bold", view=TERMINAL), Paragraph(text, style="yellow" if one.agrees is False else "")]
 
 
-def _steps(found: Capacity) -> Iterable[RenderableType]:
-    from rich.table import Table
-    from rich.text import Text
-
+def _steps(found: Capacity) -> list[Block]:
     if not found.steps:
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
-    table.add_column(Text("Steps", "bold not dim"), justify="right", no_wrap=True)
-    for column in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU"):
-        table.add_column(Text(column), justify="right", no_wrap=True)
-    table.add_column(Text(""), no_wrap=True)
+        return []
+    rows = []
     for one in found.steps:
-        table.add_row(
-            Text(format_count(one.asked), "bold"),
-            format_count(one.opened),
-            format_count(one.held),
-            Text(format_count(one.lost), "red" if one.lost else ""),
-            Text(format_count(one.failed), "red" if one.failed else ""),
-            milliseconds(one.latency_p99_ms),
-            milliseconds(one.lateness_p99_ms),
-            "-" if one.available_bytes is None else format_bytes(one.available_bytes),
-            or_dash(one.server_cores, ".2f"),
-            Text(_outcome(one), _STYLE[one.outcome]),
-        )
-    yield table
+        cells = (
+            format_count(one.opened), format_count(one.held), (format_count(one.lost), "red" if one.lost else ""),
+            (format_count(one.failed), "red" if one.failed else ""), milliseconds(one.latency_p99_ms),
+            milliseconds(one.lateness_p99_ms), or_bytes(one.available_bytes), or_dash(one.server_cores, ".2f"),
+            (_outcome(one), VERDICT_STYLE[one.outcome]),
+        )  # fmt: skip
+        rows.append(TableRow(format_count(one.asked), cells))
+    columns = [TableColumn(name) for name in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU")]
     # What is no answer is told here: who was the limit instead, or what else ended a step that was tried again.
     told = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
-    for line in dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in told):
-        yield Indented(Text(line), 4, 2)
-    yield Indented(Text(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", "dim"), 2, 2)
-    yield Indented(Text(_COLUMNS, "dim"), 2, 2)
-    yield ""
+    lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in told)
+    return [
+        DataTable("Steps", [*columns, TableColumn("", kind="word")], rows, width=0),
+        *map(Paragraph, lines),
+        Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
+        Paragraph(_COLUMNS, style="dim"),
+    ]
 
 
 _COLUMNS = (
@@ -318,7 +310,7 @@ _COLUMNS = (
 
 def _outcome(step: Step) -> str:
     if step.outcome != "failed":
-        return _IN_TABLE[step.outcome]
+        return "our limit" if step.outcome == "ours" else _OUTCOMES[step.outcome]
     key = step.crossed[0].removeprefix("heartbeats.by_") if step.crossed else "held"
     name = "latency" if "latency_ms" in key else key if key.startswith("status.") else key.rpartition(".")[2]
     return f"not held: {name.replace('.', ' ')}"
@@ -334,26 +326,13 @@ def _limits(limits: Sequence[str]) -> str:
 _OF_STATUS = re.compile(r"heartbeats\.by_status\.(\d+) > 0")
 
 
-def _findings(findings: Sequence[Finding]) -> Iterable[RenderableType]:
-    from rich.text import Text
-
-    for one in findings:
-        text: Text = Text.assemble((one.severity, SEVERITY_STYLE[one.severity]), f"  {oneline(one.evidence)}")
-        if one.remedy:
-            text.append(f"\n  remedy: {oneline(one.remedy)}", "dim")
-        yield Indented(text, 2, 2)
-    if findings:
-        yield ""
-
-
-def _epilogue(found: Capacity) -> Iterable[RenderableType]:
-    from rich.text import Text
-
+def _files(found: Capacity) -> list[Block]:
     if not found.steps:
-        return
-    many = format_many(len(found.steps), "step")
-    within = f"{found.search.within * 100:.3g} %"
-    yield Text(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "dim")
-    yield Text.assemble("Run files       ", (found.folder, "bold"), overflow="fold")
-    last = Path(found.folder, found.steps[-1].run_file)
-    yield Text.assemble("A step's report ", (f"asyncli report {shlex.quote(str(last))}", "bold"), overflow="fold")
+        return []
+    many, within = format_many(len(found.steps), "step"), f"{found.search.within * 100:.3g} %"
+    last = shlex.quote(str(Path(found.folder, found.steps[-1].run_file)))
+    return [
+        Paragraph(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "text"),
+        Paragraph(("Run files       ", (found.folder, "bold")), "text"),
+        Paragraph(("A step's report ", (f"asyncli report {last}", "bold")), "text"),
+    ]

@@ -9,7 +9,7 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from asyncli.report.charts import PALETTE, drawing
+from asyncli.report.figures.drawing import PALETTE, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,11 +21,11 @@ from asyncli.metrics import (
     STATUS_ACTIVE,
 )
 from asyncli.records import PhaseName, Tick
-from asyncli.report.decimate import Broken, Buckets, broken, buckets, extremes, merged, rates, sums
+from asyncli.report.figures.downsample import Broken, Buckets, broken, buckets, extremes, merged, rates, sums
 from asyncli.run import Run
 from asyncli.samples import Series
 
-#: What a line stands for, and with it how it is drawn; charts.py gives each a colour and a dash of its own.
+#: What a line stands for, and with it how it is drawn; drawing.py gives each a colour and a dash of its own.
 Role = Literal["asked", "total", "server", "kernel", "ours", "middle", "high", "most"]
 Unit = Literal["count", "bytes", "per_s", "ms"]
 
