@@ -38,8 +38,8 @@ from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
 
 if TYPE_CHECKING:
+    from asyncli.app.check import Sampler
     from asyncli.cluster.link import Cluster
-    from asyncli.collect.sampler import Sampler
     from asyncli.report.livestate import LiveObserver
 
 T = TypeVar("T")
