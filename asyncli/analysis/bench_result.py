@@ -54,7 +54,7 @@ class Quantiles(msgspec.Struct):
     max: float | None
 
 
-class Lateness(msgspec.Struct):
+class BenchLateness(msgspec.Struct):
     """How late asyncli asked, in milliseconds; of an open loop only."""
 
     p50: float | None
@@ -84,7 +84,7 @@ class Requests(msgspec.Struct):
     left: int
 
 
-class Connections(msgspec.Struct):
+class BenchConnections(msgspec.Struct):
     """``failed`` attempts that never established, by cause in ``failures``; ``ended``: by cause, while more was to be asked.
     ``requests_each``: answers of a connection that has ended: least, median and most of them.
     """
@@ -104,7 +104,7 @@ class Bytes(msgspec.Struct):
     sent: int
 
 
-class Host(msgspec.Struct):
+class BenchHost(msgspec.Struct):
     """This host's CPUs, in cores: ``others`` by the name of programs that are neither asyncli nor the server."""
 
     cpus: int
@@ -128,12 +128,12 @@ class Benched(msgspec.Struct):
     #: connect, waiting, processing, total: ab's terms. Connect: once for each connection.
     times_ms: dict[str, Times | None]
     percentiles_ms: dict[str, float]
-    lateness_ms: Lateness
-    connections: Connections
+    lateness_ms: BenchLateness
+    connections: BenchConnections
     bytes: Bytes
     generator: Spent
     server: Spent
-    host: Host | None
+    host: BenchHost | None
     findings: list[Finding]
     environment: Environment
 
@@ -181,8 +181,8 @@ def benched(run: BenchRun) -> Benched:
             for percent, value in zip(PERCENTILES, _ms(total.latency_us, [one / 100 for one in PERCENTILES]), strict=True)
             if value is not None
         },
-        lateness_ms=Lateness(*_ms(total.lateness_us, (0.5, 0.99, 1.0))),
-        connections=Connections(
+        lateness_ms=BenchLateness(*_ms(total.lateness_us, (0.5, 0.99, 1.0))),
+        connections=BenchConnections(
             opened=total.opened,
             failed=refused,
             failures=total.failures,
@@ -237,11 +237,11 @@ def _server(run: BenchRun) -> Spent:
     return _spent(cpu_s, None, run.total.answered, run.elapsed_s)
 
 
-def _host(cpus: CpuShares | None) -> Host | None:
+def _host(cpus: CpuShares | None) -> BenchHost | None:
     if cpus is None:
         return None
     ordered = dict(sorted(cpus.others.items(), key=lambda pair: -pair[1]))
-    return Host(cpus.cpus, cpus.busy, sum(ordered.values()), ordered)
+    return BenchHost(cpus.cpus, cpus.busy, sum(ordered.values()), ordered)
 
 
 def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verdict, str]:

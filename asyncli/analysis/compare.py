@@ -59,10 +59,9 @@ REPEAT: dict[str, Repeat] = {
     "latency.p999": Repeat(0.05),
     "lateness.p99": Repeat(0.05),
 }
-# A difference of latencies of which asyncli's own lateness makes this share says nothing of the server.
-_OWN = 0.5
-# A difference of the whole host of which what is left over makes more than this share says nothing of a connection's parts.
-_LEFT_OVER = 0.5
+# A difference of latencies of which asyncli's own lateness makes this share says nothing of the server; nor one of the whole
+# host, of which what is left over makes more, of a connection's parts.
+_HALF = 0.5
 
 METHOD = (
     "the intervals of both runs, independent of each other, combined after Welch and Satterthwaite, with what the same server "
@@ -117,6 +116,7 @@ GROUPS: dict[Group, str] = {
     "drift": "Growth in the hold",
     "asyncli": "asyncli itself",
 }
+
 
 class Difference(msgspec.Struct):
     """One row of two runs: ``values`` are the first's and the second's, ``difference`` is the second's less the first's.
@@ -200,7 +200,7 @@ def _mind_the_rest(rows: Sequence[Difference]) -> None:
     rest = by_key["cost.residual"]
     if whole.verdict not in ("higher", "lower") or whole.difference is None or rest is None:
         return
-    if rest / whole.difference > _LEFT_OVER:
+    if rest / whole.difference > _HALF:
         whole.verdict = "cannot_say"
         whole.why = (
             f"it lies in what is left over ({rest:+,.0f} B of {whole.difference:+,.0f} B a connection), which other programs "
@@ -258,7 +258,7 @@ def _own(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun
     if row.group != "latency":
         return ""
     a, b = (one.late_ms.get(row.key.removeprefix("latency.")) for one in (first, second))
-    if a is None or b is None or abs(b - a) < _OWN * abs(difference) or (b - a) * difference <= 0:
+    if a is None or b is None or abs(b - a) < _HALF * abs(difference) or (b - a) * difference <= 0:
         return ""
     later = first if b < a else second
     return f"in {later.name} asyncli itself was {abs(b - a):.2g} ms later in sending, which latency counts too"

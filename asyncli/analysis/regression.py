@@ -71,7 +71,7 @@ class Part(msgspec.Struct, frozen=True):
     var_slope: float
 
 
-class Line(msgspec.Struct):
+class FittedLine(msgspec.Struct):
     """``intercept + slope * n``; ``half`` of the slope's 95 % interval lies on either side of it.
 
     ``apart``: the points say that the baseline does not belong to the line; the line is then that of the others alone.
@@ -96,7 +96,7 @@ class Line(msgspec.Struct):
         return _half_width(self.at(n), values, self.freedom)
 
 
-def regress(points: Sequence[Point]) -> Line | None:
+def regress(points: Sequence[Point]) -> FittedLine | None:
     """The line through ``points`` with its interval; None with fewer than three points, or all at one N."""
     import numpy as np
 
@@ -111,7 +111,7 @@ def regress(points: Sequence[Point]) -> Line | None:
     if spread_n <= 0:
         return None
     if spread <= 0:
-        return Line(0.0, float(value[0]), 0.0, None, m - 2)
+        return FittedLine(0.0, float(value[0]), 0.0, None, m - 2)
     # Shifted and scaled to order one, so that bytes by the gigabyte lose no digits.
     n0, y0 = float(n.mean()), float(value.mean())
     x, y = (n - n0) / spread_n, (value - y0) / spread
@@ -119,7 +119,7 @@ def regress(points: Sequence[Point]) -> Line | None:
     plain = np.linalg.lstsq(design, y, rcond=None)[0]
     if float(np.max(np.abs(y - design @ plain))) < ROUNDING:
         slope = float(plain[1]) * spread / spread_n
-        return Line(slope, float(plain[0]) * spread + y0 - slope * n0, 0.0, 1.0, m - 2)
+        return FittedLine(slope, float(plain[0]) * spread + y0 - slope * n0, 0.0, 1.0, m - 2)
 
     when, of, over = np.array([(one.t_s, max(1, one.samples), one.span_s) for one in points]).T
     noises, log_prior = _noises(when, of, over)
@@ -163,7 +163,7 @@ def regress(points: Sequence[Point]) -> Line | None:
     # Each kind of noise stands there first without a step to the first connections.
     apart = float(weight[:together].sum()) < _UNLIKELY
     on_it = points[:-1] if apart else points
-    found = Line(slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart)
+    found = FittedLine(slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart)
     return found if all(map(math.isfinite, (slope, intercept, half))) else None
 
 

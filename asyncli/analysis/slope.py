@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
-from asyncli.analysis.regression import Line, Point, regress
+from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
 from asyncli.run import Run
 from asyncli.samples import Series
@@ -89,7 +89,7 @@ class Fit(msgspec.Struct):
     #: Every sample of the stretch that was fitted (baseline, ramp, first seconds of the hold).
     seconds_n: list[float]
     seconds_bytes: list[float]
-    line: Line
+    line: FittedLine
     apart: float | None = None
 
     def at(self, n: float) -> float:
@@ -250,7 +250,7 @@ class Fitter:
         cost = Cost(line.slope, (low, high), line.intercept, method, len(on_it), line.r2)
         return self._fit(cost, on_it, metric.between(-math.inf, self._end), line, apart)
 
-    def _fit(self, cost: Cost, points: Sequence[Point], every: Series, line: Line, apart: float | None = None) -> Fit:
+    def _fit(self, cost: Cost, points: Sequence[Point], every: Series, line: FittedLine, apart: float | None = None) -> Fit:
         seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
         return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line, apart)
 

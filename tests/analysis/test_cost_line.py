@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncli.analysis.regression import Line, Point, regress
+from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.analysis.slope import ramp_points, unsettled
 from asyncli.samples import Series
 
 SLOPE, MB = 1000.0, 1e6
 
 
-def line_of(n: list[float], y: list[float]) -> Line | None:
+def line_of(n: list[float], y: list[float]) -> FittedLine | None:
     return regress([Point(float(t), a, b) for t, (a, b) in enumerate(zip(n, y, strict=True))])
 
 
@@ -106,7 +106,7 @@ def test_what_the_first_connections_take_once_is_a_fixed_cost() -> None:
     chance = np.random.default_rng(3)
     n = [float(k) for k in range(0, 30_000, 1000)]
 
-    def line_with(first_use: float) -> Line:
+    def line_with(first_use: float) -> FittedLine:
         points = [
             Point(k, x, 5e7 + 100 * x + first_use * (x > 0) + 3e4 * chance.normal(), baseline=x == 0) for k, x in enumerate(n)
         ]
