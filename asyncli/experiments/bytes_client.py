@@ -29,12 +29,6 @@ _IP_BIND_ADDRESS_NO_PORT = 24
 _PORTS = 28_232
 # Without an answer for so long a server is stuck. Far beyond what 100 clients wait for one that serves a single client at a time.
 _PATIENCE_S = 30
-# By errno; SO_SNDTIMEO and SO_RCVTIMEO end connect(), send() and recv() with the last two (socket(7)).
-_KINDS = {
-    errno.ECONNREFUSED: "refused", errno.ECONNRESET: "reset", errno.EPIPE: "reset", errno.EADDRNOTAVAIL: "no_ports",
-    errno.EADDRINUSE: "no_ports", errno.EMFILE: "no_descriptors", errno.ENFILE: "no_descriptors",
-    errno.EINPROGRESS: "timeout", errno.EAGAIN: "timeout",
-}  # fmt: skip
 
 
 class _WrongError(Exception):
@@ -76,7 +70,9 @@ def _loops(host: str, port: int, sources: tuple[str | None, ...], loops: int, wa
         except _WrongError as error:
             return done, str(error)
         except OSError as error:
-            return done, _KINDS.get(error.errno or 0, "other")
+            # SO_SNDTIMEO and SO_RCVTIMEO end connect(), send() and recv() as if they were not to block (socket(7)).
+            timeout = isinstance(error, BlockingIOError)
+            return done, "timeout" if timeout else errno.errorcode.get(error.errno or 0, "other")
     return loops, None
 
 
