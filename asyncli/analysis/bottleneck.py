@@ -193,9 +193,10 @@ def _both_busy(seen: Seen) -> Iterator[GaveWay]:
     server, ours = seen.cores(metrics.SERVER_CPU_S), seen.cores(metrics.GENERATOR_CPU_S)
     if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < _BUSY * cpus:
         return
-    # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it.
-    beside = ours if server is None else busy - server
-    if is_saturated(seen.saturation) or ((seen.slow or seen.silent()) and beside >= (1.0 - _BUSY) * cpus):
+    # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it. Other programs make answers
+    # slow; silence for as long as a timeout has another reason.
+    beside, share = ours if server is None else busy - server, (1.0 - _BUSY) * cpus
+    if is_saturated(seen.saturation) or (seen.slow and beside >= share) or (seen.silent() and ours >= share):
         yield _way("host", "both_busy", bottleneck.both_busy(seen.server, cpus, busy, ours, server))
 
 

@@ -46,7 +46,7 @@ def stalls(run: Run) -> list[Finding]:
     found: list[tuple[float, float, int]] = []
     for begun, end in _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < _OURS_S):
         waited = max(tick.awaiting for _, tick in rows[begun:end])
-        around = rows[max(0, begun - 1) : end + 1]
+        around = rows[max(0, begun - 1) : end + 2]
         # What waited when the drain began dies in it.
         if end == len(rows):
             around = [*around, *run.ticks_between(run.stop_s, math.inf)]

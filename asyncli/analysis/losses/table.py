@@ -83,9 +83,11 @@ class Attribution:
 
     def words(self, reason: Reason) -> Words:
         """The reason's, with these dead in their places."""
-        whole = sum_of_deaths([rest for _, rest, *_ in self._parts])
-        age, idle = whole.age_s.quantile(0.5), whole.idle_s.quantile(0.5)
-        medians = None if age is None or idle is None else (age, idle)
+        medians = None
+        if "{medians}" in reason.words.evidence:
+            whole = sum_of_deaths([rest for _, rest, *_ in self._parts])
+            age, idle = whole.age_s.quantile(0.5), whole.idle_s.quantile(0.5)
+            medians = None if age is None or idle is None else (age, idle)
         dead = Dead(self.cause, self.count, self._span("age_s"), self._span("idle_s"), medians, self.since_s, self.to_s)
         return dead.into(reason.words)
 
@@ -115,8 +117,8 @@ class LossTable:
         #: The longest gap between two heartbeats (s), and how long one waits for its answer.
         self.gap_s, self.timeout_s = run.plan.keepalive_s / 2, run.plan.timeout_s
         self.attributions: dict[tuple[str, Reason], Attribution] = {}
-        # By cause: what was left of it, as long as nothing more was claimed of it.
-        self._left_of: dict[str, Deaths] = {}
+        # By cause: what is left of it, as long as nothing more is claimed of it.
+        self._left_of = dict(totals.whole.deaths)
 
     def of(self, *causes: str) -> list[LossCell]:
         """The cells of these causes of which something is left."""
