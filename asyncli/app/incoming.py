@@ -8,10 +8,10 @@ from asyncli.app.progress import STOPPABLE, Progress
 from asyncli.app.recorder import Recorder
 from asyncli.engine.shard import (
     Failed,
-    Measured,
+    HostFinding,
+    ProcessUsage,
     SilentWorkers,
     Ticked,
-    Told,
     Up,
     WorkerBack,
     WorkerLost,
@@ -80,9 +80,9 @@ class Incoming:
             case WorkerReplaced():
                 reopens = self._progress.plan.reopen if self._progress.t0_s else None
                 found(worker_replaced(message.worker, message.pid, message.host, reopens))
-            case Measured(values=values):
+            case ProcessUsage(values=values):
                 self._on_sample(Sample(self._progress.now_s(), values))
-            case Told(finding=finding):
+            case HostFinding(finding=finding):
                 found(finding)
                 self._on_told()
             case Failed():

@@ -19,7 +19,7 @@ from asyncli.cluster import host_probe
 from asyncli.collect.probes import OWN_BUDGET
 from asyncli.collect.processes import ProcessGroup, listed
 from asyncli.engine.generator import Generator
-from asyncli.engine.shard import Adopt, Down, Drain, Failed, Measured, Shard, Start, Ticked
+from asyncli.engine.shard import Adopt, Down, Drain, Failed, ProcessUsage, Shard, Start, Ticked
 from asyncli.errors import AsyncliError
 
 #: A session that asks nothing for so long is gone or cut off, and counts these connections no more: they are closed. Shorter than
@@ -159,7 +159,7 @@ class HostActor:
         values, cost_s = await asyncio.to_thread(self._read)
         self._measure_at = time.monotonic() + cost_s / OWN_BUDGET
         if values:
-            self._say(_encode(Measured(values)))
+            self._say(_encode(ProcessUsage(values)))
 
     def _read(self) -> tuple[dict[str, float], float]:
         begun = time.thread_time()

@@ -24,11 +24,11 @@ from asyncli.engine.shard import (
     Adopt,
     Drain,
     Failed,
-    Measured,
+    HostFinding,
+    ProcessUsage,
     Shard,
     Start,
     Ticked,
-    Told,
     Up,
     WorkerBack,
     WorkerLost,
@@ -182,7 +182,7 @@ class ClusterGenerator:
                 self._merging.silence(host.name, False)
                 self._record_finding(host_back(host.name, now - host.heard_s))
                 # For whoever explains what it lost meanwhile, of which it tells from now on.
-                self._out.put_nowait(Measured({f"{SILENT}{host.name}": now - host.heard_s}))
+                self._out.put_nowait(ProcessUsage({f"{SILENT}{host.name}": now - host.heard_s}))
             host.heard_s = now
         for message in messages:
             if not host.over:
@@ -195,9 +195,9 @@ class ClusterGenerator:
                 tick.dropped = self._dropped(host, tick.dropped)
                 host.silent_workers.ticked()
                 self._merging.heard(host.name, tick)
-            case Measured(values=values):
+            case ProcessUsage(values=values):
                 if (whole := self._usage.measured(host.name, values, [one.name for one in self._living()])) is not None:
-                    self._out.put_nowait(Measured(whole))
+                    self._out.put_nowait(ProcessUsage(whole))
             case Failed(why=why, away=away):
                 self._lose(host, f"has given up ({why})", for_good=not away)
             case WorkerReplaced(worker=worker) if worker in host.adopting:
@@ -206,7 +206,7 @@ class ClusterGenerator:
                 host.silent_workers.heard(message)
                 message.host = host.name
                 self._out.put_nowait(message)
-            case Told():
+            case HostFinding():
                 self._out.put_nowait(message)
 
     def _dropped(self, host: RemoteHost, dropped: dict[int, int]) -> dict[int, int]:
@@ -373,7 +373,7 @@ class ClusterGenerator:
         return "opened again" if self._fleet.plan.reopen else "gone on with"
 
     def _record_finding(self, finding: Finding) -> None:
-        self._out.put_nowait(Told(finding))
+        self._out.put_nowait(HostFinding(finding))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task that fails is a bug, which must not hide behind a fleet that looks silent."""

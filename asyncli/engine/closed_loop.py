@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncli.core.life import event_of
 from asyncli.engine.load import Load
-from asyncli.engine.load_connections import WATCH
+from asyncli.engine.load_connections import UNBOUNDED, WATCH
 from asyncli.engine.net import PEER_CLOSED, Net
 from asyncli.engine.shard import LoadShard
 
@@ -20,8 +20,11 @@ class ClosedLoop(Load):
     def __init__(self, shard: LoadShard, worker: int, net: Net) -> None:
         super().__init__(shard, worker, net, kept=True)
 
-    def _claim(self, now: float) -> tuple[float, int]:
-        room = self._shard.pipeline
+    def _claim(self, now: float, place: int, served: int) -> tuple[float, int]:
+        # As many as the pipeline is deep, or as the server lets a connection have.
+        if served > self._limits[place]:
+            self._limits[place] = UNBOUNDED
+        room = min(self._shard.pipeline, max(1, self._limits[place] - served))
         if self._again:
             since, many = self._again.popleft()
             if many > room:
@@ -40,7 +43,7 @@ class ClosedLoop(Load):
         if self._shard.pipeline > 1:
             self.pause_s += (min(_LONGEST_PAUSE_S, _PAUSE * (now - self._since[handle])) - self.pause_s) / 8
         if self._todo or self._again:
-            since, many = self._claim(now)
+            since, many = self._claim(now, self._place[handle], self._served[handle])
             self._write(handle, since, many, now)
         else:
             self._free.append(handle)

@@ -32,7 +32,7 @@ _MOST_UNPROVEN = MOST_PENDING // 4
 _READ_BYTES = 8192
 
 
-class Connections:
+class HeldConnections:
     """Worker ``worker``'s rows."""
 
     def __init__(self, shard: Shard, worker: int, net: Net) -> None:

@@ -32,13 +32,13 @@ from asyncli.engine.shard import (
     Down,
     Drain,
     Failed,
+    HostFinding,
     LoadShard,
     Ready,
     Shard,
     Start,
     Stop,
     Ticked,
-    Told,
     Up,
     WorkerBack,
     WorkerLost,
@@ -85,7 +85,7 @@ class _Link:
         self.last_words = ""
 
 
-class Host:
+class WorkerHost:
     """Forks ``shard``'s workers and passes orders down and merged ticks up."""
 
     def __init__(self, shard: Shard | LoadShard) -> None:
@@ -272,7 +272,7 @@ class Host:
             self._lost += 1
             from asyncli.findings.generator import worker_not_started
 
-            self._say(Told(worker_not_started(number, str(error.strerror))))
+            self._say(HostFinding(worker_not_started(number, str(error.strerror))))
         else:
             self._say(WorkerReplaced(worker=number, pid=link.pid))
 
@@ -362,7 +362,7 @@ def main() -> NoReturn:
     shard = msgspec.msgpack.decode(_read_exactly(struct.unpack("<I", head)[0]), type=Shard | LoadShard)
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: F401  (loaded once here, shared by every worker)
-    host = Host(shard)
+    host = WorkerHost(shard)
     try:
         host.run()
     except BrokenPipeError:

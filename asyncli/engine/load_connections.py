@@ -47,6 +47,8 @@ class LoadConnections(ABC):
         self._replies = [Replies(shard.new_reader, self._read) for _ in shard.destinations]
         self._known = [replies.known for replies in self._replies]
         self._asks = [shard.asks[one.target] for one in shard.destinations]
+        # What it is seen to allow a connection: two in turn that were ended, announced, after as many.
+        self._limits, self._last_limits = [UNBOUNDED] * len(self._asks), [0] * len(self._asks)
         self._slots = Slots(shard, worker, waiting=kept)
         self._counts = LoadCounts(shard, self._replies)
         # By handle, grown on demand.
@@ -73,8 +75,8 @@ class LoadConnections(ABC):
     # -- what a loop decides
 
     @abstractmethod
-    def _claim(self, now: float) -> tuple[float, int]:
-        """What a connection asks next: since when the latency counts, and how many requests."""
+    def _claim(self, now: float, place: int, served: int) -> tuple[float, int]:
+        """What a connection that has served so many asks next: since when the latency counts, and how many requests."""
 
     @abstractmethod
     def _use_free(self, handle: int, now: float) -> None:
@@ -157,7 +159,7 @@ class LoadConnections(ABC):
         net, place = self._net, self._slots.place[slot]
         began = net.clock()
         number = self._slots.begin(slot)
-        claimed = self._claim(began) if self._asks_at_once else (began, 0)
+        claimed = self._claim(began, place, 0) if self._asks_at_once else (began, 0)
         try:
             handle = net.connect(place, number * self._shard.workers + self._worker)
         except OSError as error:
@@ -254,6 +256,12 @@ class LoadConnections(ABC):
         deaths = self._counts.tick.deaths.setdefault(why, Deaths())
         deaths.count += 1
         deaths.requests.add(served)
+        if event == ANNOUNCED and served:
+            # A pipeline then asks no more of one.
+            place = self._place[handle]
+            if served == self._last_limits[place]:
+                self._limits[place] = served
+            self._last_limits[place] = served
         begun = begun or handle in self._state
         if pending and (begun or not served or event in (DEADLINE, GARBAGE) or not self._shard.may_repeat):
             asked.failed[why] = asked.failed.get(why, 0) + 1

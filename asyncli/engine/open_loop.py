@@ -35,7 +35,7 @@ class OpenLoop(Load):
         following = super()._next_instant()
         return min(following, self._instant()) if self._free or self._idle else following
 
-    def _claim(self, now: float) -> tuple[float, int]:
+    def _claim(self, now: float, place: int, served: int) -> tuple[float, int]:
         since = self._instant()
         if self._again:
             self._again.popleft()
@@ -69,8 +69,9 @@ class OpenLoop(Load):
             if not self._again:  # what is asked again was asked in time before
                 self._note_lateness(due, now, queued)
             if self._kept:
-                since, many = self._claim(now)
-                self._write(self._free.popleft(), since, many, now)
+                handle = self._free.popleft()
+                since, many = self._claim(now, self._place[handle], self._served[handle])
+                self._write(handle, since, many, now)
             else:
                 self._connect(self._idle.popleft())
                 now = self._net.clock()

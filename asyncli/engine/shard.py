@@ -244,20 +244,20 @@ class Failed(msgspec.Struct, tag=True):
     away: bool = False
 
 
-class Measured(msgspec.Struct, tag=True):
+class ProcessUsage(msgspec.Struct, tag=True):
     """What the generator's processes use on hosts that the session cannot look at: metrics of a sample, by name."""
 
     values: dict[str, float]
 
 
-class Told(msgspec.Struct, tag=True):
+class HostFinding(msgspec.Struct, tag=True):
     """What the user should know of a fleet's hosts."""
 
     finding: Finding
 
 
 Down = Start | Drain | Stop | Adopt | Alive
-Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed | Measured | Told
+Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed | ProcessUsage | HostFinding
 
 
 class SilentWorkers:

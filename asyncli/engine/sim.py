@@ -1,7 +1,7 @@
 """The simulated twin of the network: a server with faults and a clock that leaps from event to event.
 
-The same :class:`~asyncli.engine.table.Table` runs on it as on the kernel, so a soak of twelve hours takes seconds, and its
-counts are exact: every event has its instant, nothing is random but by the seed.
+The same :class:`~asyncli.engine.table.ConnectionTable` runs on it as on the kernel, so a soak of twelve hours takes seconds, and
+its counts are exact: every event has its instant, nothing is random but by the seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from asyncli.engine.load import MOST_EVENTS
 from asyncli.engine.loadworker import new_load
 from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE
 from asyncli.engine.shard import LoadShard, Shard
-from asyncli.engine.table import Table
+from asyncli.engine.table import ConnectionTable
 from asyncli.records import Tick
 
 _NEVER = float("inf")
@@ -291,7 +291,7 @@ def simulate(shard: Shard, server: SimServer, hold_s: float, *, net: SimNet | No
     compared afterwards.
     """
     net = net or SimNet(server)
-    table = Table(shard, 0, net)
+    table = ConnectionTable(shard, 0, net)
     table.start(net.now)
     start, second, upcoming = net.now, 0, table.turn()
     drain_at = start + shard.ramp.end_s + hold_s

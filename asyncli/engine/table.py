@@ -1,6 +1,6 @@
 """The table of one process's connections: one wheel of what is due, one turn that does what can be done now.
 
-No asyncio here and no clock of its own: a driver calls :meth:`Table.turn` when the network is ready or something is due
+No asyncio here and no clock of its own: a driver calls :meth:`ConnectionTable.turn` when the network is ready or something is due
 (worker.py on the real clock, sim.py on a virtual one). Laws, beside those of connections.py:
 
 - Level-triggered, a bounded number of events a turn.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from asyncli.core.life import IDLE
 from asyncli.core.pacer import MISSED_S, RampPacer, ReopenPacer
-from asyncli.engine.connections import MOST_PENDING, Connections
+from asyncli.engine.connections import MOST_PENDING, HeldConnections
 from asyncli.engine.net import Net
 from asyncli.engine.shard import Shard
 from asyncli.records import Tick
@@ -26,12 +26,12 @@ _MOST_CLOSES = 400
 _SWEEP_S = 0.1
 
 
-class Table:
+class ConnectionTable:
     """Worker ``worker``'s share of a shard. ``replaces``: one that was lost, whose connections it opens again."""
 
     def __init__(self, shard: Shard, worker: int, net: Net, *, replaces: bool = False) -> None:
         self._shard, self._net, self._replaces = shard, net, replaces
-        self._connections = Connections(shard, worker, net)
+        self._connections = HeldConnections(shard, worker, net)
         self._ramp = RampPacer(shard.ramp, worker, shard.workers, shard.again)
         self._reopens = ReopenPacer(shard.ramp, shard.workers)
         self._missed = self._connections.missed

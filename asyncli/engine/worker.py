@@ -14,7 +14,7 @@ import msgspec
 
 from asyncli.engine.net import RealNet
 from asyncli.engine.shard import Down, Drain, LoadShard, Shard, Start, Stop
-from asyncli.engine.table import Table
+from asyncli.engine.table import ConnectionTable
 from asyncli.records import Tick
 
 # The least time between two turns that a timer asks for. Beats due within it go out together; it is far below any lateness
@@ -32,7 +32,7 @@ class Worker:
 
     def __init__(self, shard: Shard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
         self._net = RealNet(shard.destinations, shard.sources, shard.crowded)
-        self._table = Table(shard, number, self._net, replaces=replaces)
+        self._table = ConnectionTable(shard, number, self._net, replaces=replaces)
         self._link = link
         self._unsent: Tick | None = None
         self._error: BaseException | None = None

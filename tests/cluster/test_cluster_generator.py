@@ -23,7 +23,7 @@ from asyncli.cluster.placement import Member, Placement
 from asyncli.cluster.remote_host import RemoteHost
 from asyncli.collect.clock_offset import Offset
 from asyncli.engine.fleet import Room
-from asyncli.engine.shard import Adopt, Drain, Failed, Ticked, Told, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
+from asyncli.engine.shard import Adopt, Drain, Failed, HostFinding, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import HostError
 from asyncli.plan import Plan
@@ -111,7 +111,7 @@ async def test_a_host_that_is_lost_in_the_residue_costs_nothing() -> None:
     ticks = [one.tick for one in heard if isinstance(one, Ticked)]
     assert (ticks[0].held, ticks[1].held_at_drain) == (200, 200)
     assert not any(one.deaths for one in [*ticks, generator._merging.rest()])
-    (told,) = (one.finding for one in heard if isinstance(one, Told))
+    (told,) = (one.finding for one in heard if isinstance(one, HostFinding))
     assert (told.severity, told.fields["host"], told.fields["held"]) == ("warning", "b", 0)
 
 
@@ -124,7 +124,7 @@ async def test_hosts_that_fall_silent_at_once_point_at_the_sessions_own_network(
         generator._lose(host, "is cut off")
     heard = await said(generator)
     assert not any(isinstance(one, Failed) for one in heard)
-    (told,) = (one.finding for one in heard if isinstance(one, Told) and one.finding.code == "hosts_all_lost")
+    (told,) = (one.finding for one in heard if isinstance(one, HostFinding) and one.finding.code == "hosts_all_lost")
     assert (told.fields["within_s"] is not None) is at_once
 
 
@@ -180,7 +180,7 @@ async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPa
     keeping = asyncio.create_task(host._keep_time())
     await asyncio.wait_for(over.wait(), 10.0)
     keeping.cancel()
-    told = [one.finding.evidence for one in await said(generator) if isinstance(one, Told)]
+    told = [one.finding.evidence for one in await said(generator) if isinstance(one, HostFinding)]
     assert [one.partition(" ms")[0].rpartition(" ")[2] for one in told] == ["+20", "+300", "+5000"]
 
 

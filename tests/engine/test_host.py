@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_table import shard
 
 from asyncli.engine import host as module
-from asyncli.engine.host import Host, _Link
+from asyncli.engine.host import WorkerHost, _Link
 from asyncli.engine.shard import Adopt, Drain, Shard, Ticked, Up, WorkerLost
 from asyncli.records import Tick
 
@@ -57,7 +57,7 @@ class Fleet:
         monkeypatch.setattr(module, "SILENCE_S", float("inf"))
         monkeypatch.setattr(module, "_SHORT_LIFE_S", 0.0)
         monkeypatch.setattr(os, "wait4", lambda *_: (1, 9, SimpleNamespace(ru_utime=0.0, ru_stime=0.0)))
-        self.host = host = Host(shard(workers))
+        self.host = host = WorkerHost(shard(workers))
         host._poll, host._t0 = select.poll(), T0
         host._say = lambda message: self.said.append((self.now, message))  # type: ignore[method-assign]
         host._fork = self.fork  # type: ignore[method-assign]

@@ -20,7 +20,7 @@ from asyncli.engine.connections import MOST_PENDING
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
-from asyncli.engine.table import Table
+from asyncli.engine.table import ConnectionTable
 from asyncli.plan import Layer, build_plan
 from asyncli.records import Tick
 
@@ -193,11 +193,11 @@ def test_the_schedule_does_not_depend_on_the_number_of_workers() -> None:
         seen = []
         for worker in range(workers):
             net = SimNet(SimServer(latency_s=0.0, connect_s=0.0))
-            table = Table(shard(workers, connections=60, keepalive=30, ramp="7/10ms"), worker, net)
+            table = ConnectionTable(shard(workers, connections=60, keepalive=30, ramp="7/10ms"), worker, net)
             table.start(0.0)
             send = net.send
 
-            def noted(handle: int, data: bytes, table: Table = table, net: SimNet = net, send: Any = send) -> int:
+            def noted(handle: int, data: bytes, table: ConnectionTable = table, net: SimNet = net, send: Any = send) -> int:
                 sent: int = send(handle, data)
                 seen.append((table._connections._number(table._connections._row_of[handle]), round(net.now, 6)))
                 return sent
@@ -384,7 +384,7 @@ def test_an_address_that_leads_nowhere_costs_nothing_where_another_answers(error
     assert sum(destination == 0 for _, destination in net.tried) <= 64
 
 
-def until_ramped(table: Table, net: SimNet) -> None:
+def until_ramped(table: ConnectionTable, net: SimNet) -> None:
     table.start(0.0)
     upcoming = table.turn()
     while not table.ramped:
@@ -396,7 +396,7 @@ def until_ramped(table: Table, net: SimNet) -> None:
 @pytest.mark.parametrize("error", NOWHERE)
 def test_the_ramp_lasts_until_each_has_been_at_the_next_address(error: int) -> None:
     net = _LeadsNowhere(error)
-    table = Table(msgspec.structs.replace(shard(connections=1, connect_timeout=5), destinations=BOTH), 0, net)
+    table = ConnectionTable(msgspec.structs.replace(shard(connections=1, connect_timeout=5), destinations=BOTH), 0, net)
     until_ramped(table, net)
     assert table.held == 1
     # At once after what the first one took, not after a backoff.
@@ -419,7 +419,7 @@ def test_a_name_that_answers_nowhere_does_not_stretch_the_ramp_of_another() -> N
     nowhere = [msgspec.structs.replace(one, target=1) for one in BOTH]
     orders = shard(connections=1000, batch=1, interval="10ms", urls=["http://a/", "http://b/"])
     net = _LeadsNowhere(errno.ECONNREFUSED, (1, 2))
-    table = Table(msgspec.structs.replace(orders, destinations=(answers, *nowhere)), 0, net)
+    table = ConnectionTable(msgspec.structs.replace(orders, destinations=(answers, *nowhere)), 0, net)
     until_ramped(table, net)
     assert net.now <= orders.ramp.end_s + 0.1
 
@@ -459,7 +459,7 @@ class Net(SimNet):
         return super().connect(destination, source)
 
 
-def drive(table: Table, net: SimNet, until: float, *, stall: tuple[float, float] = (math.inf, math.inf)) -> Tick:
+def drive(table: ConnectionTable, net: SimNet, until: float, *, stall: tuple[float, float] = (math.inf, math.inf)) -> Tick:
     """Call the table whenever something happens until then, but not within ``stall``; all ticks merged, gauges of the last."""
     total, second, upcoming = Tick(), math.floor(net.now), table.turn()
     while net.now < until:
@@ -477,8 +477,8 @@ def drive(table: Table, net: SimNet, until: float, *, stall: tuple[float, float]
     return total
 
 
-def started(net: SimNet, *, workers: int = 1, worker: int = 0, replaces: bool = False, t0: float = 0.0, **values: Any) -> Table:
-    table = Table(shard(workers, **values), worker, net, replaces=replaces)
+def started(net: SimNet, *, workers: int = 1, worker: int = 0, replaces: bool = False, t0: float = 0.0, **values: Any) -> ConnectionTable:
+    table = ConnectionTable(shard(workers, **values), worker, net, replaces=replaces)
     table.start(t0)
     return table
 
@@ -585,7 +585,7 @@ def test_a_worker_in_the_place_of_a_lost_one_opens_its_connections_again() -> No
 
 def test_a_run_that_is_resumed_opens_all_again() -> None:
     net = Net(SimServer(connect_s=0.0))
-    table = Table(msgspec.structs.replace(shard(connections=500, keepalive=10), again=True), 0, net)
+    table = ConnectionTable(msgspec.structs.replace(shard(connections=500, keepalive=10), again=True), 0, net)
     table.start(0.0)
     total = drive(table, net, 20.0)
     assert (total.opened, total.reopened, total.ramp_lateness_us.count) == (500, 500, 0)

@@ -12,7 +12,7 @@ import msgspec
 from asyncli.engine.net import RealNet
 from asyncli.engine.shard import Start, Stop, build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.engine.table import Table
+from asyncli.engine.table import ConnectionTable
 from asyncli.engine.worker import Worker
 from asyncli.plan import Plan
 from asyncli.records import Tick
@@ -44,7 +44,7 @@ def test_a_heartbeat_larger_than_the_kernels_buffers_is_sent_whole() -> None:
         plan = Plan(urls=("http://127.0.0.1:9/",), connections=1)
         shard = msgspec.structs.replace(build_shard(plan, Spread((address,), (), 1, True, 1000)), requests=(large,))
         net = RealNet((address,), ())
-        table, read = Table(shard, 0, net), 0
+        table, read = ConnectionTable(shard, 0, net), 0
         table.start(net.clock())
         table.turn()
         served, _ = listener.accept()
