@@ -117,26 +117,22 @@ class ProcessGroup:
         """
         if not self._living:
             return ProbeReading()
+        rss = self._named({"rss_bytes": float(sum(stat.rss_bytes for stat in self._living))})
         read: list[Memory] = []
         for stat in self._living:
             try:
                 memory = read_memory(stat.pid, self._proc)
             except PermissionError as error:
-                return self._unprivileged(stat.pid, error)
+                return ProbeReading(rss, [memory_unprivileged(self._prefix, stat.pid, str(error.strerror), os.geteuid())])
             if memory is not None:
                 read.append(memory)
         sums = {name: sum(getattr(one, name) or 0 for one in read) for name in Memory.__struct_fields__}
         if not sums["pss_bytes"]:
             # They ended since the scan, or the kernel is older than smaps_rollup (4.14).
-            return ProbeReading(self._named({"rss_bytes": float(sum(stat.rss_bytes for stat in self._living))}))
+            return ProbeReading(rss)
         if any(one.anon_shmem_bytes is None for one in read):
             del sums["anon_shmem_bytes"]
         return ProbeReading(self._named({name: float(value) for name, value in sums.items()}))
-
-    def _unprivileged(self, pid: int, error: PermissionError) -> ProbeReading:
-        finding = memory_unprivileged(self._prefix, pid, str(error.strerror), os.geteuid())
-        rss = float(sum(stat.rss_bytes for stat in self._living))
-        return ProbeReading(self._named({"rss_bytes": rss}), [finding])
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         named = ((f"{self._prefix}.{name}", value) for name, value in values.items())
