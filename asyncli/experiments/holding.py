@@ -23,8 +23,8 @@ from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, 
 from asyncli.lab import LabServer, choose
 from asyncli.lab.binary import descriptor_limit
 from asyncli.metrics import HOST_AVAILABLE_BYTES
-from asyncli.plan import SHORTEST_KEEPALIVE_S
 from asyncli.units import format_bytes, format_count, parse_duration
+from asyncli.values import SHORTEST_KEEPALIVE_S
 
 
 class Shape(NamedTuple):
