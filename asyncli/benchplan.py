@@ -10,9 +10,10 @@ import msgspec
 
 from asyncli import plan as soaks
 from asyncli.errors import PlanError
-from asyncli.plan import Discreet, Layer, Plan, above_zero, count_to, one_of, read_layers
+from asyncli.plan import Discreet, Layer, Plan, read_layers
 from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
 from asyncli.units import shown
+from asyncli.values import above_zero, count_to, one_of
 
 # Methods whose answers this program can tell the end of; CONNECT and UPGRADE leave HTTP.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

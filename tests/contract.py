@@ -59,7 +59,7 @@ BENCH: dict[str, Any] = {
         "urls": None, "connections": None, "requests": None, "duration_s": None, "rate": None, "pipeline": None, "short": None,
         "method": None, "headers": None, "body": None, "workers": None, "sources": None, "timeout_s": None,
         "connect_timeout_s": None, "status_url": None, "server_pid": None, "server_pidfile": None, "server_name": None,
-        "seed": None, "force": None,
+        "fail_if": None, "seed": None, "force": None,
     },
     "workers": None,
     "requests": {

@@ -14,10 +14,11 @@ from asyncli.app.capacity import CapacitySearch, _Guard
 from asyncli.app.headroom import _two_digits, most_here
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
-from asyncli.plan import MOST_CONNECTIONS, Plan
+from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import NOTHING_LISTENS, Phase, Sample
 from asyncli.report.livestate import LiveObserver
+from asyncli.values import MOST_CONNECTIONS
 
 PLAN = Plan(urls=("http://127.0.0.1:1/",), workers=1)
 

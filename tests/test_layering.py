@@ -16,7 +16,7 @@ PACKAGE = Path(asyncli.__file__).parent
 #: What all may know: plans, records and their names, and small things that know nothing else.
 MODEL = {
     "asyncli", "benchplan", "certificates", "errors", "findings", "metrics", "plan", "records", "run", "samples", "secret_variables", "text",
-    "topology", "trust", "units", "core.histogram",
+    "topology", "trust", "units", "values", "core.histogram",
 }  # fmt: skip
 #: Each part, and the others that it may import beside MODEL; its own modules it always may.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -45,7 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }  # fmt: skip
 #: MODEL's own order.
 MODEL_MAY_IMPORT: dict[str, set[str]] = {
-    "plan": {"core.ramp", "errors", "units"},
+    "values": {"units"},
+    "plan": {"core.ramp", "errors", "units", "values"},
     "records": {"core.histogram", "text"},
     "findings": {"records", "units"},
     "samples": {"metrics", "records"},

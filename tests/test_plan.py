@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from asyncli.errors import PlanError
-from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, parse_url, plan_document, read_plan_file, shown_plan
+from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document, read_plan_file, shown_plan
+from asyncli.values import parse_url
 
 URL = "http://127.0.0.1:8080/"
 

@@ -21,6 +21,7 @@ from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
 from asyncli.app.headroom import sized
 from asyncli.app.rest import Rest
+from asyncli.app.results import read_results
 from asyncli.app.soak import Soak
 from asyncli.collect.listening import nothing_listens
 from asyncli.environment import probe_host
@@ -30,11 +31,8 @@ from asyncli.metrics import HOST_AVAILABLE_BYTES
 from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import refuse
 from asyncli.records import Environment, Finding, Phase, Sample, Tick
-from asyncli.report.analyses import analyse
 from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of
 from asyncli.report.livestate import LiveObserver
-from asyncli.report.summary import summarise
-from asyncli.store.reader import read_run
 from asyncli.topology import of_ours
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -182,15 +180,14 @@ class CapacitySearch:
             if self._stopping:
                 soak.stop()
             await soak.run()
-        run = await asyncio.to_thread(read_run, path)
-        analyses = await asyncio.to_thread(analyse, run)
-        summary = summarise(run, analyses)
-        step = step_of(run, analyses, summary, path.name)
+        results = await asyncio.to_thread(read_results, path)
+        analyses = await asyncio.to_thread(lambda: results.analyses)
+        step = step_of(results.records, analyses, results.summary, path.name)
         if not step.answered and self.steps and step.outcome == "failed":
             # A server that is not there says nothing of this count.
             step.outcome, self._gone = "stopped", f"nothing answered any more in the step of {format_count(count)}"
         self.steps.append(step)
-        self._environment, self._server = run.environment, step.server
+        self._environment, self._server = results.records.environment, step.server
         self._forecasts.append((count, step.outcome == "held", analyses.foretold))
         self._say(step_line(step))
 

@@ -9,10 +9,11 @@ import msgspec
 from asyncli.analysis.capacity import Search
 from asyncli.environment import probe_host
 from asyncli.errors import PlanError
-from asyncli.plan import MOST_CONNECTIONS, Plan
+from asyncli.plan import Plan
 from asyncli.preflight import checks_to_findings, refusals, refuse
 from asyncli.preflight.checks import host_checks
 from asyncli.records import Check
+from asyncli.values import MOST_CONNECTIONS
 
 # A preflight's numbers are predictions: to two digits.
 _TWO_DIGITS = 1.02

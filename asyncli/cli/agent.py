@@ -17,8 +17,9 @@ from asyncli.cli.options import server_options
 from asyncli.cli.outputs import UNSEEN
 from asyncli.cli.signals import Heard, caught
 from asyncli.errors import HostError, PlanError
-from asyncli.plan import AGENT_PORT, KEYS, Plan
+from asyncli.plan import KEYS, Plan
 from asyncli.secret_variables import TOKEN_VARIABLE
+from asyncli.values import AGENT_PORT
 
 
 @click.command(name="agent", no_args_is_help=True, context_settings={"max_content_width": 110})

@@ -11,8 +11,9 @@ import msgspec
 
 from asyncli.cli.options import plan_from, plan_options
 from asyncli.errors import PlanError
-from asyncli.plan import MOST_CONNECTIONS, Layer, Plan
+from asyncli.plan import Layer, Plan
 from asyncli.units import format_count, format_duration, parse_count
+from asyncli.values import MOST_CONNECTIONS
 
 #: What makes a step one that was not held, unless --fail-if sets another limit on the same number.
 LIMITS = (

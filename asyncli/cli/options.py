@@ -12,9 +12,10 @@ import msgspec
 
 from asyncli.cli.outputs import Outputs
 from asyncli.errors import HostError, PlanError
-from asyncli.plan import HEADER_FILE, KEYS, Layer, Plan, build_plan, headers_in, read_plan_file, with_one_host
+from asyncli.plan import HEADER_FILE, KEYS, Layer, Plan, build_plan, read_plan_file
 from asyncli.secret_variables import HEADERS_VARIABLE, secret
 from asyncli.units import parse_duration
+from asyncli.values import headers_in, with_one_host
 
 if TYPE_CHECKING:
     from asyncli.benchplan import BenchPlan

@@ -29,10 +29,11 @@ from asyncli.collect.procfs import (
 )
 from asyncli.errors import HostError
 from asyncli.findings.server import server_program_not_run
-from asyncli.plan import Plan, Target
+from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.text import oneline, tidy
 from asyncli.trust import User, ask_server, read_regular, user_of
+from asyncli.values import Target
 
 # They hold the port for a server in a container: their memory is not the server's.
 _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})

@@ -10,10 +10,11 @@ from asyncli import __version__
 from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Plan, Target
+from asyncli.plan import Plan
 from asyncli.protocols.http1 import Http1, Scanner
 from asyncli.protocols.interface import Protocol, Reader
 from asyncli.records import Finding, Tick
+from asyncli.values import Target
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):

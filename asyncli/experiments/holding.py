@@ -31,8 +31,8 @@ from asyncli.lab import choose
 from asyncli.lab.binary import descriptor_limit
 from asyncli.lab.program import LabServer
 from asyncli.metrics import HOST_AVAILABLE_BYTES
-from asyncli.plan import SHORTEST_KEEPALIVE_S
 from asyncli.units import parse_duration
+from asyncli.values import SHORTEST_KEEPALIVE_S
 
 #: Every server of the lab. The iterative one is a case of its own: it has no slope.
 SERVERS = ("iterative", *SHAPES)

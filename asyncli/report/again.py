@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from asyncli.plan import AGENT_PORT, KEYS, Plan, parse_url
+from asyncli.plan import KEYS, Plan
 from asyncli.records import Environment
 from asyncli.topology import sides
 from asyncli.units import parse_pace
+from asyncli.values import AGENT_PORT, parse_url
 
 # What it changes, or writes in its own way; a seed was chosen for the run.
 _LEFT_OUT = ("urls", "connections", "keepalive", "header", "server_pid", "server_pidfile", "server_name", "agent", "seed")

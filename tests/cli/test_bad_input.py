@@ -103,7 +103,7 @@ LINES: list[tuple[str, str]] = [
     ("bench URL --method get", "--method: 'get' is not a method to bench with; write GET, HEAD"),
     ("bench URL --body x --method GET", "--body: a GET carries no body"),
     ("bench URL --body @missing", "--body: 'missing' cannot be read (No such file or directory)"),
-    ("bench URL --server-pid 4000000", "no process 4000000"), ("bench URL -c 60k --workers 1", "descriptors of one process"),
+    ("bench URL --server-pid 4000000", "--server-pid: no process 4000000"), ("bench URL -c 60k --workers 1", "descriptors of one process"),
     ("bench URL --fail-if lots>1", "--fail-if: 'lots' is no number of a run"),
     ("bench URL --json no/such.json", "--json: no/such.json lies in a folder that does not exist"),
     ("capacity URL --start 0", "--start: '0' is below 1"), ("capacity URL --most 11M", "--most: '11M' is more than one run is built for"),

@@ -15,8 +15,9 @@ from scratch import FOLDER
 from yarl import URL
 
 from asyncli.errors import PlanError
-from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, parse_url, plan_document, read_plan_file
+from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document, read_plan_file
 from asyncli.units import parse_pace
+from asyncli.values import parse_url
 
 #: Values by their keys, or the bytes of a plan file, or what a run file may have as its plan.
 Case = dict[str, Any] | bytes | tuple[str, Any]
