@@ -50,7 +50,7 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "findings": {"records", "units"},
     "samples": {"records"},
     "topology": {"records"},
-    "run": {"metrics", "plan", "records", "samples", "topology"},
+    "run": {"plan", "records", "samples", "topology"},
     "benchplan": {"errors", "plan", "records", "units"},
     "certificates": {"errors"},
 }
