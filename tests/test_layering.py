@@ -49,9 +49,9 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"core.ramp", "errors", "units", "values"},
     "records": {"core.histogram", "text"},
     "findings": {"records", "units"},
-    "samples": {"metrics", "records"},
-    "topology": {"metrics", "records"},
-    "run": {"metrics", "plan", "records", "samples", "topology"},
+    "samples": {"records"},
+    "topology": {"records"},
+    "run": {"plan", "records", "samples", "topology"},
     "benchplan": {"errors", "plan", "records", "units"},
     "certificates": {"errors"},
 }
