@@ -19,16 +19,16 @@ from asyncli.app.results import compare_results, free_name
 from asyncli.errors import HostError, PlanError
 from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell
 from asyncli.plan import Layer, Plan, build_plan, load_plan, plan_document
-from asyncli.report.comparison import require_some
-from asyncli.report.livestate import Onlooker
+from asyncli.report.answer import why
+from asyncli.report.comparison_report import require_some
+from asyncli.report.livestate import LiveObserver
 from asyncli.report.summary import Summary
-from asyncli.report.text import why
 from asyncli.report.thresholds import require as require_limits
 from asyncli.store.reader import read_run
 from asyncli.views import Compared, Plots, Recorded
 
 if TYPE_CHECKING:
-    from asyncli.lab import LabServer
+    from asyncli.lab.program import LabServer
 
 __all__ = ["Compared", "Plots", "Recorded", "compare", "lab_server", "load", "make_plan", "soak"]
 
@@ -107,7 +107,7 @@ async def soak(
     line, for what stands in the way: a plan that cannot be, a preflight that refuses, a file that exists.
     """
     try:
-        from asyncli.app.soak import Soak, Target
+        from asyncli.app.soak import KnownServer, Soak
     except ImportError as error:
         raise HostError(f"soaking needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
     target = None
@@ -121,15 +121,15 @@ async def soak(
     elif not hasattr(aim, "status_url"):
         raise PlanError(f"soak: {aim!r} is nothing to aim at; give a URL, a plan or a lab server")
     else:
-        target = Target(aim.label, aim.pid)
+        target = KnownServer(aim.label, aim.pid)
         status = {} if aim.status_url is None else {"status_url": aim.status_url}
         plan = make_plan(aim.url, **{**status, "server_pid": aim.pid, **settings})
     path = free_name() if out is None else Path(out)
-    observer: Onlooker
+    observer: LiveObserver
     if progress is not False and kernel_shell() is not None:
         observer = NotebookObserver(plan)
     else:
-        observer = LogObserver(plan) if progress else Onlooker(plan)
+        observer = LogObserver(plan) if progress else LiveObserver(plan)
     fleet = None
     if cluster is not None:
         from asyncli.cluster.link import Cluster

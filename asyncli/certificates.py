@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from pathlib import Path
 
@@ -34,3 +35,22 @@ def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, 
         what = "hold no certificate with its key, in PEM and without a passphrase"
         raise HostError(f"{files}: {what} ({why}); name both files") from None
     return context
+
+
+def refused_because(context: ssl.SSLContext, certificate: str) -> str | None:
+    """Why even clients that trust this very certificate will refuse it, as OpenSSL says it ("certificate has expired")."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        client.load_verify_locations(certificate)
+        ends = client.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True)
+        for end in ends * 2:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except (OSError, ValueError):
+        return None  # of what cannot be tried nothing is said
+    return None

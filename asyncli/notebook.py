@@ -11,7 +11,7 @@ from typing import Any
 from asyncli.plan import Plan
 from asyncli.report.live import PlainView
 from asyncli.report.livehtml import Look
-from asyncli.report.livestate import LiveState, Onlooker
+from asyncli.report.livestate import LiveObserver, LiveState
 
 # As on a terminal: more often tires the eye, and sends to the browser what nobody sees.
 _SHORTEST_FRAME_S = 0.25
@@ -24,7 +24,7 @@ def kernel_shell() -> Any | None:
     return shell if shell is not None and getattr(shell, "kernel", None) is not None else None
 
 
-class _Shown(Onlooker):
+class _Shown(LiveObserver):
     """Shows what it sees of a soak."""
 
     def __init__(self, plan: Plan) -> None:
@@ -97,7 +97,7 @@ def show_figures() -> None:
 
 def _png(figure: Any) -> tuple[bytes, dict[str, int]]:
     """Twice as fine as the screen, for screens that can show it, and at the width that it was laid out for."""
-    from asyncli.report.charts import drawing
+    from asyncli.report.figures.drawing import drawing
 
     buffer = io.BytesIO()
     with drawing():

@@ -109,7 +109,8 @@ class Run(msgspec.Struct, dict=True):
 
     def ticks_between(self, after_s: float, until_s: float) -> Ticks:
         """The ticks that close in ``(after_s, until_s]``."""
-        return [(t_s, tick) for t_s, tick in self.ticks if after_s < t_s <= until_s]
+        first, last = (bisect_right(self.ticks, t_s, key=lambda row: row[0]) for t_s in (after_s, until_s))
+        return self.ticks[first:last]
 
     # What was read.
 

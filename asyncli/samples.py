@@ -152,6 +152,13 @@ class Series(msgspec.Struct):
         share = (t_s - t0) / (t1 - t0)
         return self.values[after - 1] * (1 - share) + self.values[after] * share
 
+    def per_second(self, start_s: float, stop_s: float, least_s: float) -> float | None:
+        """By how much a counter rises a second between two instants; None where its readings there span less than ``least_s``."""
+        part = self.between(start_s, stop_s)
+        if len(part) < 2 or part.t_s[-1] - part.t_s[0] < least_s:
+            return None
+        return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
+
     def near(self, t_s: float, gap_s: float) -> float | None:
         """As :meth:`at`, but None where no value lies within ``gap_s`` on either side; one at that very instant is enough."""
         after = bisect_left(self.t_s, t_s)

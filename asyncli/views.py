@@ -19,12 +19,14 @@ from asyncli.errors import PlanError
 from asyncli.notebook import show_figures
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding
-from asyncli.report import charts
-from asyncli.report import comparison as comparison_report
+from asyncli.report import comparison_report
+from asyncli.report.answer import answer, one_line, server_name, why
+from asyncli.report.figures.drawing import NothingToDraw, Style
+from asyncli.report.figures.panels import timeline
+from asyncli.report.figures.timeline import timeline_panels
 from asyncli.report.frames import Frames, pandas
-from asyncli.report.tables import CostView, DeathView, DriftView, Table
-from asyncli.report.text import answer, one_line, print_report, server_name, why
-from asyncli.report.timeline import timeline
+from asyncli.report.run_report import print_report
+from asyncli.report.tables import CostView, DeathView, DriftView
 from asyncli.topology import Sides, sides
 
 if TYPE_CHECKING:
@@ -168,7 +170,7 @@ class Plots:
         over_time = timeline(self._run.records, server=server_name(self._run.summary))
         panels = [one for one in over_time.panels if one.key in ("latency", "lateness")]
         part = msgspec.structs.replace(over_time, panels=panels, lanes=[])
-        return _figure(lambda style: charts.timeline_panels(part, style=style), "Latency and lateness over time", self._note)
+        return _figure(lambda style: timeline_panels(part, style=style), "Latency and lateness over time", self._note)
 
     def deaths(self) -> Figure:
         """How old, how long idle and after how many requests connections ended, by cause."""
@@ -187,11 +189,11 @@ class Plots:
         return f"{self._run.path.name}, begun {self._run.records.started}"
 
 
-def _figure(draw: Callable[[charts.Style], Figure], title: str, note: str) -> Figure:
+def _figure(draw: Callable[[Style], Figure], title: str, note: str) -> Figure:
     show_figures()
     try:
-        return draw(charts.Style(title=title, note=note))
-    except charts.NothingToDraw as nothing:
+        return draw(Style(title=title, note=note))
+    except NothingToDraw as nothing:
         return _says(str(nothing), title)
 
 
@@ -249,7 +251,7 @@ class Compared:
         if not rows:
             names = ", ".join(run.name for run in self.comparison.runs[1:])
             raise PlanError(f"plot: there is no run {second!r} beside the first; write one of {names}")
-        from asyncli.report.comparison_page import forest
+        from asyncli.report.figures.comparison import forest
 
         title = f"How much {second} differs from {rows[0].between[0]}"
         return _figure(lambda style: forest(rows, style=style), title, "Filled marks are real differences, open ones are not.")
@@ -271,18 +273,9 @@ class Compared:
         rows = [one for one in self.differences if one.between[1] == second and None not in one.values]
         if not rows:
             return f"<div>Nothing is known of both {second} and the first run.</div>"
-        cells = []
-        for one in rows:
-            shown, said = comparison_report.amounts(one), comparison_report.words(one)
-            label = _ROWS[one.key].name + (f", {shown.unit}" if shown.unit else "")
-            percent = "-" if shown.percent == "-" else f"{shown.percent} %"
-            cells.append((label, shown.first, shown.second, shown.difference, percent, shown.interval, said))
-        first = rows[0].between[0]
-        columns = (f"{second} against {first}", first, second, "difference", "in %", "95 % interval", "verdict")
-        strong = tuple(place for place, one in enumerate(rows) if one.verdict in ("higher", "lower"))
-        notes = (f"Rule: {comparing.RULE}.",)
-        caption = comparison_report.headline(rows)
-        return Table(caption, columns, tuple(cells), notes, wordy=("verdict",), strong=strong)._repr_html_()
+        table = comparison_report.numbers_table(rows, "words")
+        caption, notes = comparison_report.headline(rows), [f"Rule: {comparing.RULE}."]
+        return msgspec.structs.replace(table, caption=caption, notes=notes)._repr_html_()
 
 
 _ROWS = {row.key: row for row in comparing.ROWS}

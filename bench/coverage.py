@@ -22,7 +22,8 @@ import numpy as np
 from common import command, machine
 from scipy import stats
 
-from asyncli.analysis.cost import Fit, costs
+from asyncli.analysis.cost import costs
+from asyncli.analysis.slope import Fit
 from asyncli.plan import Plan
 from asyncli.records import Phase, Sample, Tick
 from asyncli.run import Run

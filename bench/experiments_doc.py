@@ -10,9 +10,9 @@ from pathlib import Path
 
 from asyncli.errors import PlanError
 from asyncli.experiments import command_of, load, require_plan
-from asyncli.experiments.record import VERDICTS, Table, record_of
+from asyncli.experiments.record import VERDICTS, FigureTable, record_of
 from asyncli.experiments.run import concluded
-from asyncli.report.experiment import amount, cell, heading, server_labels
+from asyncli.report.experiment_report import amount, cell, heading, server_labels
 from asyncli.units import format_duration
 
 # Of the tables after the first one, those without which the claims say little.
@@ -28,7 +28,7 @@ compare ratios, not figures.
 """
 
 
-def table(one: Table) -> list[str]:
+def table(one: FigureTable) -> list[str]:
     columns = [column for column in one.columns if any(row.values.get(column.key) for row in one.rows)]
     lines = ["| |" + "".join(f" {heading(column.label, column.unit)} |" for column in columns), "|---" * (len(columns) + 1) + "|"]
     for row in one.rows:

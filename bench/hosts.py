@@ -22,7 +22,18 @@ from pathlib import Path
 import psutil
 from common import command, machine, spread_of
 
-from asyncli.experiments.cabled import AGENT, CLIENTS, FLEET, SCHEDULER, SERVER, SESSION, SYSCTLS, WORKER, Programs, Running
+from asyncli.experiments.netns_testbed import (
+    AGENT,
+    CLIENTS,
+    FLEET,
+    SCHEDULER,
+    SERVER,
+    SESSION,
+    SYSCTLS,
+    WORKER,
+    Programs,
+    Running,
+)
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
 

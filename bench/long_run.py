@@ -196,9 +196,8 @@ def stages(path: Path) -> dict[str, float]:
     from rich.console import Console
 
     from asyncli.report.analyses import analyse
-    from asyncli.report.page import render
+    from asyncli.report.run_report import print_report, render
     from asyncli.report.summary import summarise
-    from asyncli.report.text import print_report
     from asyncli.store.reader import read_run
 
     assert all((jinja2, matplotlib.figure, np, scipy.stats))

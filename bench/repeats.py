@@ -20,9 +20,11 @@ from pathlib import Path
 
 from common import command, machine, settle
 
-from asyncli import soak
 from asyncli.analysis import compare
-from asyncli.analysis.compare import ROWS, Estimate, Measured, Rate, measure
+from asyncli.analysis.compare import ROWS
+from asyncli.analysis.estimates import Estimate, Rate
+from asyncli.analysis.measured import MeasuredRun, measure
+from asyncli.api import soak
 from asyncli.lab.nginx import LabNginx
 from asyncli.plan import Layer, build_plan
 from asyncli.store.reader import read_run
@@ -60,7 +62,7 @@ async def one(options: argparse.Namespace, out: Path) -> Path:
     return out
 
 
-def show(measured: list[Measured]) -> None:
+def show(measured: list[MeasuredRun]) -> None:
     print(f"{'':26} {'rounds':>6} {'median':>14} {'sd':>8} {'own sd':>8} {'beyond':>8} {'beyond':>14}")
     for row in ROWS:
         said = [one.said[row.key] for one in measured]

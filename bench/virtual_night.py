@@ -16,7 +16,7 @@ import time
 import psutil
 from common import command, machine
 
-from asyncli.analysis.drift import trend
+from asyncli.analysis.trend import trend
 from asyncli.engine.shard import build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -56,6 +58,34 @@ _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
     ),
     "compiler": (_compiler, "no C compiler with its headers on this host; apt-get install gcc libc6-dev", ("ASYNCLI_REQUIRE_COMPILER",)),
 }
+
+
+#: Who imports or calls one of these starts programs or servers, or waits for time to pass.
+_LIVE = re.compile(
+    r"^\s*(?:from|import) (?:subprocess|multiprocessing|http\.server|distributed|nbclient|asyncli\.(?:api|lab|agent\.server|trust"
+    r"|app\.(?:soak|bench|capacity)|engine\.(?:net|host|worker)))\b|socket\.socket\(|(?:create|start)_server\(|\.sleep\((?!0\))",
+    re.MULTILINE,
+)
+_HELPERS = {path.stem: path for path in Path(__file__).parent.rglob("*.py") if not path.stem.startswith(("test_", "conftest"))}
+
+
+@functools.cache
+def _is_live(path: Path) -> bool:
+    """Whether a module of tests, or a helper that it imports, starts something: its tests then are not for a quick run."""
+    text = path.read_text(encoding="utf-8")
+    named = {_HELPERS[name] for name in re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE) if name in _HELPERS}
+    return _LIVE.search(text) is not None or any(_is_live(one) for one in named - {path})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is live; and keep together, where several processes share the tests, those of a module that share a fixture."""
+    for item in items:
+        if any(item.get_closest_marker(server) for server in _SERVERS) or _is_live(item.path):
+            item.add_marker("live")
+        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
+        shared = {one.scope for (*_, one) in fixtures if Path(one.func.__code__.co_filename).is_relative_to(Path(__file__).parent)}
+        if shared & {"module", "package", "session"}:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 @functools.cache

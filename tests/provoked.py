@@ -284,7 +284,7 @@ class Told:
             with_others = any(befell(one.cause, one.count) in evidence for evidence in said.values())
             assert f"lost_{one.cause}" in said or with_others, one
         # The server is ours alone.
-        assert [code for code, remedy in self.remedies.items() if remedy.startswith("someone else uses this server")] == []
+        assert [code for code, remedy in self.remedies.items() if remedy.startswith("other clients use this server")] == []
         self._counts_are_exact()
         self.does_not_hammer()
 

@@ -17,7 +17,7 @@ from asyncli.errors import PreflightError
 from asyncli.plan import MOST_CONNECTIONS, Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import NOTHING_LISTENS, Phase, Sample
-from asyncli.report.livestate import Onlooker
+from asyncli.report.livestate import LiveObserver
 
 PLAN = Plan(urls=("http://127.0.0.1:1/",), workers=1)
 
@@ -80,7 +80,7 @@ def test_a_step_ends_before_this_host_has_no_memory() -> None:
     said: list[str] = []
 
     def a_guard(total: int | None) -> _Guard:
-        guard = _Guard(Onlooker(plan), total)
+        guard = _Guard(LiveObserver(plan), total)
         guard.stop = said.append
         return guard
 

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "preflight": {"engine.spread"},
     "environment": {"collect.listening", "engine.resolve", "engine.spread", "preflight.limits"},
     "agent": {"collect", "engine.spread", "environment", "preflight"},
-    "cluster": {"agent", "collect", "engine", "environment", "preflight"},
+    "cluster": {"collect", "engine", "environment", "preflight"},
     "store": set(),
     "analysis": set(),
     "report": {"analysis", "core.life", "engine.spread", "experiments.record", "store.reader"},

@@ -15,7 +15,7 @@ from asyncli.app.soak import Soak
 from asyncli.collect.locate import ServerFacts
 from asyncli.plan import Plan
 from asyncli.records import Check, Finding, Phase, Sample, Tick
-from asyncli.report.livestate import Onlooker
+from asyncli.report.livestate import LiveObserver
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.text import oneline, plain, printable
@@ -84,7 +84,7 @@ def test_a_watcher_that_raises_is_told_of_once_and_called_no_more(tmp_path: Path
     assert watcher.called == 1
 
 
-class _Blind(Onlooker):
+class _Blind(LiveObserver):
     """Its front end is gone, as rich says it of a pipe whose reader has left."""
 
     shown = 0
@@ -101,7 +101,7 @@ def test_who_sees_nothing_any_more_still_ends_a_run_that_crosses_a_limit(tmp_pat
     assert "aborted_by_limit" in {one.code for one in run.findings}
 
 
-class _Folds(Onlooker):
+class _Folds(LiveObserver):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.seen: list[str] = []

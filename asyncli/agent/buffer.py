@@ -32,7 +32,7 @@ class SampleBuffer:
         return self._rows[0].n if self._rows else self.newest + 1
 
     def sample(self, sample: Sample) -> None:
-        """Keep one. What names a soak's session is the agent's own process here, and there is no generator."""
+        """Add a sample. What a soak names session is the agent itself here, and there is no generator."""
         values = {}
         for name, value in sample.values.items():
             # JSON has finite numbers alone.
@@ -45,7 +45,7 @@ class SampleBuffer:
             self._rows.popleft()
 
     def finding(self, t_s: float, finding: Finding) -> None:
-        """Keep one; what holds on is told to whoever comes, until it is over."""
+        """Add a finding. A condition that lasts is in `standing` until it is over."""
         finding = rewritten(finding, _of_the_agent)
         self._said.append(FindingRow(self.newest, t_s, finding))
         what, _, end = finding.code.rpartition("_")
@@ -56,7 +56,7 @@ class SampleBuffer:
             self._standing[finding.code] = finding
 
     def after(self, n: int) -> tuple[list[SampleRow], list[FindingRow]]:
-        """What came after sample ``n``, as much as one answer holds; a finding comes with the sample that follows it."""
+        """Samples after number ``n``, at most one answer full, and the findings made before the last of them."""
         rows = [row for row in self._rows if row.n > n][:MOST_ROWS]
         last = rows[-1].n if rows else n
         return rows, [said for said in self._said if n <= said.n < last]
@@ -66,12 +66,12 @@ class SampleBuffer:
         return list(self._standing.values())
 
     def latest(self, now_s: float, within_s: float = STALE_S) -> dict[str, float]:
-        """The last value of each metric that is not older than that, and whose page or processes are not known to be gone."""
+        """The last value of each metric that is younger than ``within_s`` and whose source still answers."""
         gone = tuple(f"{code.rpartition('_')[0]}." for code in self._standing if code.endswith(("_lost", "_ended")))
         there = ((name, value) for name, (t_s, value) in self._latest.items() if t_s >= now_s - within_s)
         return {name: value for name, value in there if not name.startswith(gone)}
 
 
 def _of_the_agent(_: str, value: object) -> object:
-    """What is a session's elsewhere is the agent's own here."""
+    """What a session's findings name 'session' is the agent's own process here."""
     return f"agent{value[7:]}" if isinstance(value, str) and (value == "session" or value.startswith("session_")) else value

@@ -52,13 +52,11 @@ class AgentError(PeerError):
 
 
 class LostError(AgentError):
-    """It did not answer."""
-
     lost = True
 
 
 class AgentHeldError(AgentError, HeldError):
-    """Another session holds it, or we hold it no more."""
+    """Another session holds the lease, or ours has expired."""
 
 
 class AgentClient:
@@ -83,12 +81,12 @@ class AgentClient:
 
     @property
     def in_the_clear(self) -> bool:
-        """A token crosses a network unencrypted."""
+        """Whether the token crosses a network unencrypted."""
         host = urlsplit(self.url).hostname or ""
         return self._token is not None and self._tls is None and host not in ("localhost", "::1") and not host.startswith("127.")
 
     async def hello(self, *, measure: bool = True) -> Hello:
-        """Who it is; ``measure``: and the clock by several round trips."""
+        """The agent, its host and the server; ``measure``: and its clock's offset."""
         body = await self._ask("GET", "/v1/hello", within_s=_HELLO_S)
         hello = self._read(body, Hello)
         for _ in range(_ROUND_TRIPS if measure else 0):
@@ -98,17 +96,16 @@ class AgentClient:
         return hello
 
     async def take(self, holder: str) -> Granted:
-        """Hold it; raises where another session does, and says who."""
+        """Take the lease; raises with the name of its holder where another session has it."""
         granted = self._read(await self._ask("POST", "/v1/lease", body=msgspec.json.encode(Wish(holder[:200]))), Granted)
         self._lease = granted.lease
         return granted
 
     async def leave(self) -> None:
-        """Let others have it."""
         await self._ask("DELETE", "/v1/lease")
 
     async def samples(self, after: int, now_within_s: float | None = None) -> Batch:
-        """What came after that sample; with ``now_within_s``, after one more of everything, which is waited for so long."""
+        """Samples after number ``after``; with ``now_within_s``, after one more of everything, awaited for so long."""
         asked_s = time.monotonic()
         if now_within_s is None:
             body = await self._ask("GET", f"/v1/samples?after={after}")

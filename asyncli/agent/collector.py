@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from asyncli import metrics
 from asyncli.agent.client import BORDER_S, AgentClient, AgentError, AgentHeldError
 from asyncli.agent.wire import KEEPS_S, Batch, Granted, Hello
 from asyncli.collect.collector import probes_of_ourselves
@@ -26,19 +27,6 @@ from asyncli.engine.spread import Spread
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten
 from asyncli.findings.agents import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
-from asyncli.metrics import (
-    AGENT_CPU_S,
-    CLIENT,
-    KERNEL_TCP_INUSE,
-    KERNEL_TCP_ORPHAN,
-    KERNEL_TCP_TW,
-    METRICS,
-    SERVER_ENDED,
-    STATUS_CONNECTS,
-    STATUS_POLLS,
-    STATUS_UNANSWERED,
-    TCP,
-)
 from asyncli.plan import Plan
 from asyncli.preflight import examine_far
 from asyncli.records import Check, Finding, Sample
@@ -56,15 +44,16 @@ _FUTURE_S = 10.0
 # A sample may come so far (s) behind the one before it: as the clock is known a little better, beside that of a border.
 _BEHIND_S = 0.1
 #: What the agent counts from its own start: where it is started anew in a run, it goes on from where it was.
-_ITS_OWN = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, AGENT_CPU_S)
-_FAMILIES = tuple(name for name in METRICS if name.endswith("."))
-_NEAR = (TCP, KERNEL_TCP_INUSE, KERNEL_TCP_ORPHAN, KERNEL_TCP_TW)
+_ITS_OWN = (metrics.STATUS_POLLS, metrics.STATUS_CONNECTS, metrics.STATUS_UNANSWERED, metrics.SERVER_ENDED, metrics.AGENT_CPU_S)
+_FAMILIES = tuple(name for name in metrics.METRICS if name.endswith("."))
+_NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW)
 
 
 class AgentCollector(Sampler):
     """Used as a :class:`~asyncli.collect.collector.Collector` is."""
 
-    border_wait_s = BORDER_S
+    #: Longer than the agent's answer to a border takes, lest its loss go unseen at the end.
+    border_wait_s = BORDER_S + 1.0
 
     def __init__(
         self,
@@ -97,17 +86,16 @@ class AgentCollector(Sampler):
 
     @property
     def server(self) -> ServerFacts:
-        """The server as the agent found it."""
         return ServerFacts() if self._hello is None else self._hello.server
 
     @property
     def local(self) -> bool:
-        """The server is on this very host, which pays for both ends of each connection."""
+        """Whether the server is on this host, which then pays for both ends of each connection."""
         return self._hello is not None and self._hello.boot_id is not None and self._hello.boot_id == boot_id()
 
     @property
     def boot(self) -> str | None:
-        """Which boot of which machine the agent is on; None where it cannot tell."""
+        """The boot id of the agent's machine; None where unknown."""
         return None if self._hello is None else self._hello.boot_id
 
     @property
@@ -116,7 +104,7 @@ class AgentCollector(Sampler):
 
     @property
     def agent(self) -> dict[str, Any] | None:
-        """What the run's environment keeps of the agent, its clock as it is known by now."""
+        """The agent as the run's environment records it."""
         hello, offset = self._hello, self._client.clock.now(time.monotonic())
         if hello is None:
             return None
@@ -160,7 +148,6 @@ class AgentCollector(Sampler):
             self._tell(self._of_the_agent(finding))
 
     async def close(self) -> None:
-        """Let the agent go."""
         await super().close()
         if self._leased:
             with contextlib.suppress(AgentError):
@@ -168,14 +155,14 @@ class AgentCollector(Sampler):
         await self._client.close()
 
     def end(self) -> None:
-        """The run is over, and what the agent owes by now is missing."""
+        """The run is over: what the agent has not delivered by now is a gap."""
         if self._lost_s is not None:
             self._gap(self._lost_s, self._clock(), "the agent was not heard, and it did not come back before the run's end")
 
     # What comes from the agent.
 
     async def _follow(self, everything: bool) -> ProbeReading:
-        """Whatever is new is taken in as samples of its own; at a border after one more of everything. What fails is a gap."""
+        """Record the samples that are new, at a border after one more of everything. A failure is a gap."""
         within_s = None if not everything else BORDER_S if self._lost_s is None else _SILENT_BORDER_S
         try:
             if not self._leased:
@@ -210,13 +197,13 @@ class AgentCollector(Sampler):
             self._tell(self._of_the_agent(finding))
 
     def _started_anew(self, hello: Hello) -> None:
-        """Its numbers and counts begin anew. What it asked the server after its last sample nobody knows: once a second."""
+        """The agent restarted: its numbers and counts start again from 0."""
         self._hello, self._after, self._anew = hello, 0, True
         begun_s = self._on_our_clock(hello.started_s)
         self._before = dict(self._counted)
-        if math.isfinite(self._last_s) and STATUS_POLLS in self._counted:
+        if math.isfinite(self._last_s) and metrics.STATUS_POLLS in self._counted:
             # Counted among those of which the server may have seen none or all.
-            for name in (STATUS_POLLS, STATUS_UNANSWERED):
+            for name in (metrics.STATUS_POLLS, metrics.STATUS_UNANSWERED):
                 self._before[name] += max(0.0, math.ceil(begun_s - self._last_s) + 1.0)
         self._tell(agent_restarted(self._client.url, begun_s))
 
@@ -245,7 +232,7 @@ class AgentCollector(Sampler):
             self._tell(self._of_the_agent(said.finding))
 
     def _heard_again(self) -> None:
-        """It has told all up to now; where its last sample is an old one, only the next tells whether it stood still."""
+        """It has delivered all up to now. Where its last sample is old, the next one tells whether it stood still."""
         if self._lost_s is None or self._clock() - self._last_s > _HOLE_S:
             return
         if self._told and not self._gaping:
@@ -253,7 +240,7 @@ class AgentCollector(Sampler):
         self._lost_s, self._told, self._gaping = None, False, False
 
     def _missed(self, error: AgentError) -> None:
-        """It did not answer, or not us: said once, where that lasts."""
+        """No answer, or a refusal: reported once, when it lasts."""
         now_s = self._clock()
         if self._lost_s is None:
             self._lost_s = self._last_s if math.isfinite(self._last_s) else now_s
@@ -267,13 +254,13 @@ class AgentCollector(Sampler):
         self._on_finding(agent_gap(from_s, to_s, why))
 
     def _tell(self, finding: Finding) -> None:
-        """Once: an agent that is met again says what it has said."""
+        """Report a finding once: an agent that is met again repeats its own."""
         if (finding.code, finding.evidence) not in self._said:
             self._said.add((finding.code, finding.evidence))
             self._on_finding(finding)
 
     def _of_the_agent(self, finding: Finding) -> Finding:
-        """Its instants on the run's clock, and on which host it was."""
+        """The finding with its instants on the run's clock."""
 
         def ours(name: str, value: object) -> object:
             return self._on_our_clock(float(value)) if name in INSTANTS and isinstance(value, int | float) else value
@@ -291,8 +278,8 @@ class AgentCollector(Sampler):
         return self._clock() - now_s + theirs_s - (offset.offset_s if offset is not None else 0.0)
 
     def _continued(self, values: dict[str, float]) -> dict[str, float]:
-        """What we know by name, its own counters on from where they were."""
-        known = {name: value for name, value in values.items() if name in METRICS or name.startswith(_FAMILIES)}
+        """The metrics that we know, its counters continued across a restart."""
+        known = {name: value for name, value in values.items() if name in metrics.METRICS or name.startswith(_FAMILIES)}
         for name in known.keys() & _ITS_OWN:
             self._counted[name] = known[name] = known[name] + self._before.get(name, 0.0)
         return known
@@ -300,7 +287,7 @@ class AgentCollector(Sampler):
     # What is read here.
 
     def _of_this_host(self) -> dict[str, Probe]:
-        """What the agent does not read of it."""
+        """Probes of what the agent does not read on this host."""
         probes: dict[str, Probe] = {}
         if not self._one_network:
             probes["client_kernel"] = lambda: _of_the_client(read_counters(), near_only=self.local)
@@ -314,4 +301,4 @@ def _of_the_client(reading: ProbeReading, *, near_only: bool = False) -> ProbeRe
     """The same under names of this host's own; ``near_only``: what each network namespace has for itself. What cannot be read of
     it has no finding: no number of the report wants it."""
     kept = {name: value for name, value in reading.values.items() if not near_only or name.startswith(_NEAR)}
-    return ProbeReading({f"{CLIENT}{name}": value for name, value in kept.items()})
+    return ProbeReading({f"{metrics.CLIENT}{name}": value for name, value in kept.items()})

@@ -30,7 +30,7 @@ _LEFT = "it left in the handshake: it gave up waiting, or does not trust the cer
 
 
 class Guest(asyncio.Protocol):
-    """A connection. Its ``handler`` hears what comes, as long as that is not ``too_much`` for a request."""
+    """A connection. Its ``handler`` gets the data until that is ``too_much`` for a request."""
 
     def __init__(self, handler: Any, network: str, too_much: Callable[[], None]) -> None:
         self.network = network
@@ -47,7 +47,7 @@ class Guest(asyncio.Protocol):
         return self.coming is not None and self.coming.done()
 
     def heard(self) -> None:
-        """A request of it is answered from now on."""
+        """A request starts."""
         self.last_s, self.asking, self._unheard = time.monotonic(), True, 0
 
     def answered(self) -> None:
@@ -78,7 +78,7 @@ class Guest(asyncio.Protocol):
 
 
 class Door:
-    """Not asyncio's own server, which knows nobody before his TLS handshake is over. ``refuse`` hears of whom, and why."""
+    """Accepts connections itself: asyncio's own server knows nobody before the TLS handshake is over."""
 
     def __init__(self, server: web.Server, tls: ssl.SSLContext | None, refuse: Callable[[str, str], None]) -> None:
         self._server, self._tls, self._refuse = server, tls, refuse
@@ -87,7 +87,7 @@ class Door:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def open(self, host: str, port: int) -> int:
-        """Listen at every address of ``host``: the port. Raises :class:`OSError`."""
+        """Listen at every address of ``host``; the port. Raises :class:`OSError`."""
         listening = await asyncio.to_thread(_listening, host, port)
         self.tasks = [asyncio.create_task(self._let_in(one), name="the agent's door") for one in listening]
         return int(listening[0].getsockname()[1])
@@ -100,14 +100,13 @@ class Door:
             await asyncio.wait(self.tasks)
 
     def sweep(self) -> None:
-        """Close what has been silent for long: a request that never ends, a connection that never asks."""
+        """Close idle connections: a request that never ends, a client that never asks."""
         self._forget()
         now_s = time.monotonic()
         for handler in [one for one, guest in self.guests.items() if not guest.asking and now_s - guest.last_s > IDLE_S]:
             self._send_away(handler)
 
     async def _let_in(self, listening: socket.socket) -> None:
-        """Accept until cancelled."""
         loop = asyncio.get_running_loop()
         with listening:
             while True:
@@ -166,7 +165,7 @@ class Door:
             handler.transport.abort()
 
     def _forget(self) -> None:
-        """Who has gone."""
+        """Drop closed connections."""
         there = set(self._server.connections)
         self.guests = {one: guest for one, guest in self.guests.items() if one in there or not guest.has_come}
 
@@ -188,7 +187,7 @@ def _listening(host: str, port: int) -> list[socket.socket]:
 
 
 def _network(address: str) -> str:
-    """Whose an address is: of IPv6 a host has a network of 64 bits to itself (RFC 4291, 2.5.1)."""
+    """The network of an address: an IPv6 host has 64 bits to itself (RFC 4291, 2.5.1)."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if found.version == 6 and found.ipv4_mapped is None:
         return str(ipaddress.ip_network((found, 64), strict=False))
@@ -196,5 +195,5 @@ def _network(address: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Somebody else's words for a log: on one line, and short."""
+    """A client's text for the log: one line, and short."""
     return printable(text[:200])

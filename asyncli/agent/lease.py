@@ -9,7 +9,7 @@ from asyncli.agent.wire import LEASE_S
 
 
 class Lease:
-    """``draw`` makes tokens that nobody guesses."""
+    """``draw`` makes tokens that cannot be guessed."""
 
     def __init__(self, draw: Callable[[], str]) -> None:
         self._draw = draw
@@ -18,21 +18,21 @@ class Lease:
         self.holder = ""
 
     def take(self, holder: str, now_s: float) -> str | None:
-        """The token by which ``holder`` has it from now on; None while another has."""
+        """A new token for ``holder``; None while another session holds the lease."""
         if self._token and now_s < self._until_s:
             return None
         self._token, self.holder, self._until_s = self._draw(), holder, now_s + LEASE_S
         return self._token
 
     def renew(self, token: str, now_s: float) -> bool:
-        """Whether ``token`` is the holder's, who then has it for as long again; also late, while nobody else has asked."""
+        """Extend the lease of ``token``, also after it expired if nobody else took it; whether it was ours to extend."""
         if not self.known(token):
             return False
         self._until_s = now_s + LEASE_S
         return True
 
     def known(self, token: str) -> bool:
-        """Whether ``token`` is the holder's, or was the last one's."""
+        """Whether ``token`` is that of the last holder."""
         return bool(self._token) and same(token, self._token)
 
     def leave(self, token: str) -> bool:
@@ -46,5 +46,5 @@ class Lease:
 
 
 def same(given: str, expected: str) -> bool:
-    """Whether two secrets are equal, in a time that does not tell how much of them is."""
+    """Compare two secrets in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))

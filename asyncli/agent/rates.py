@@ -27,13 +27,12 @@ class Rates:
 
 
 class Refusals:
-    """Lines about who was refused: not more than a log can bear, and none forgotten in number."""
+    """Lines for the log about refusals, limited in rate; those left out are counted."""
 
     def __init__(self) -> None:
         self._rate, self._unsaid = Rates(1.0 / _LINE_EVERY_S, _LINES), 0
 
     def line(self, address: str, why: str, now_s: float) -> str | None:
-        """The line to log, or None for now."""
         if not self._rate.allow("", now_s):
             self._unsaid += 1
             return None

@@ -104,12 +104,11 @@ class Agent:
 
     @property
     def server(self) -> ServerFacts:
-        """The server as found at the start."""
         return self._collector.server
 
     @property
     def unknown(self) -> list[str]:
-        """What cannot be read, in words, with what would mend it."""
+        """What cannot be read, with the remedy."""
         return [f"{one.evidence}; {one.remedy}" if one.remedy else one.evidence for one in self._buffer.standing]
 
     async def open(self) -> None:
@@ -159,7 +158,6 @@ class Agent:
             ) from None
 
     async def run(self) -> None:
-        """Sample until cancelled."""
         assert self._door is not None
         sampling = asyncio.create_task(self._collector.run())
         tasks = {sampling, *self._door.tasks}
@@ -173,7 +171,6 @@ class Agent:
             await asyncio.wait({sampling})
 
     async def close(self) -> None:
-        """Let everybody go."""
         if self._door is not None:
             await self._door.close()
         if self._runner is not None:
@@ -210,7 +207,7 @@ class Agent:
         return _answer(Refusal(why), status, {"WWW-Authenticate": "Bearer"} if status == 401 else None)
 
     def _count(self, request: web.Request, address: str) -> None:
-        """A stranger of the same address (another program there, a tunnel's other end) uses up nobody's share but his own."""
+        """Limit the rate, apart for strangers, so that one at the same address (a tunnel) uses up nobody else's share."""
         may, held = self._may(request), self._lease.known(request.headers.get(LEASE_HEADER, ""))
         whose = "holder" if may and held else "known" if may else "stranger"
         if not self._rates.allow(f"{address} {whose}", time.monotonic()):
@@ -254,7 +251,7 @@ class Agent:
         )
 
     async def _read_facts(self) -> tuple[Limits, Configured]:
-        """Limits and configuration as they are now, or were some seconds ago: they take a process and tens of milliseconds."""
+        """Limits and configuration, cached for some seconds: they take a process and tens of milliseconds."""
         async with self._reading:
             if self._facts is None or time.monotonic() - self._facts[0] > _FACTS_FOR_S:
                 await self._collector.describe_anew()
@@ -335,7 +332,7 @@ class _OnWarning(logging.Handler):
 
 
 async def _nameless(_: web.Request, response: web.StreamResponse) -> None:
-    """Which Python and which library answer is nobody's business."""
+    """Do not reveal the versions of Python and aiohttp."""
     response.headers["Server"] = "asyncli"
 
 
@@ -344,7 +341,6 @@ def _answer(what: msgspec.Struct, status: int = 200, headers: dict[str, str] | N
 
 
 def _number(request: web.Request) -> int:
-    """The ``after`` of a question."""
     text = request.query.get("after", "")
     if not text.isascii() or not text.isdigit() or len(text) > _LONGEST_DIGITS:
         raise web.HTTPBadRequest(reason="after= is no number")

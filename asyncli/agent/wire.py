@@ -37,15 +37,13 @@ Instant = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Instants(msgspec.Struct, frozen=True):
-    """When the agent heard the question and when it answered (s)."""
+    """When the agent received the question and when it answered (s)."""
 
     heard_s: Instant
     said_s: Instant
 
 
 class SampleRow(msgspec.Struct, frozen=True):
-    """Sample number ``n``, taken at ``t_s``."""
-
     n: Number
     t_s: float
     values: dict[str, float]
@@ -98,28 +96,24 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """What of a hello every version has."""
+    """What the hello of every version has."""
 
     protocol: int
     asyncli: str = "?"
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """Who asks for the agent, in words for those who come later."""
-
     holder: Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_HOLDER)]
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """The agent is held, under this word, by whoever says it, until it has not been said for :data:`LEASE_S`."""
+    """A lease token; it expires :data:`LEASE_S` after the last renewal."""
 
     lease: str
     newest: Number
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why not, in one line."""
-
     error: str
 
 

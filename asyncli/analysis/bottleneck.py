@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from asyncli import metrics
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.likelihood import FEWEST
@@ -22,29 +23,6 @@ from asyncli.analysis.saturation import is_saturated
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import Words, bottleneck
 from asyncli.findings.forecast import gave_way
-from asyncli.metrics import (
-    GENERATOR_CPU_S,
-    GENERATOR_USS_BYTES,
-    HOST_AVAILABLE_BYTES,
-    HOST_CPU_BUSY_S,
-    KERNEL_SOCKET_BYTES,
-    SERVER_CPU_S,
-    SERVER_DESCRIPTORS,
-    SERVER_DESCRIPTORS_LIMIT,
-    SERVER_GROUP_BYTES,
-    SERVER_GROUP_KILLED,
-    SERVER_GROUP_LIMIT_BYTES,
-    SERVER_PSS_BYTES,
-    SERVER_THREADS,
-    STATUS_ACCEPTS,
-    STATUS_ACTIVE,
-    STATUS_BUSY,
-    STATUS_CONNECTS,
-    STATUS_HANDLED,
-    STATUS_IDLE,
-    STATUS_LIMIT,
-    TCP,
-)
 from asyncli.records import Finding
 from asyncli.run import Run, Ticks
 
@@ -139,7 +117,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     def overflowed(self) -> float:
         """How often a listen queue of the server's host was full."""
-        return self.rise(f"{TCP}ListenOverflows") if self.run.sides.server else 0.0
+        return self.rise(f"{metrics.TCP}ListenOverflows") if self.run.sides.server else 0.0
 
 
 def memory_floor(total: float, available: float) -> float:
@@ -211,8 +189,8 @@ def _diagnosed(side: Side, codes: Set[str], seen: Seen) -> Iterator[GaveWay]:
 
 def _both_busy(seen: Seen) -> Iterator[GaveWay]:
     """All CPUs of a host that server and asyncli share, where that made either late."""
-    cpus, busy = seen.run.place.cpus, seen.cores(HOST_CPU_BUSY_S)
-    server, ours = seen.cores(SERVER_CPU_S), seen.cores(GENERATOR_CPU_S)
+    cpus, busy = seen.run.place.cpus, seen.cores(metrics.HOST_CPU_BUSY_S)
+    server, ours = seen.cores(metrics.SERVER_CPU_S), seen.cores(metrics.GENERATOR_CPU_S)
     if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < _BUSY * cpus:
         return
     # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it.
@@ -244,11 +222,11 @@ def _host_memory(seen: Seen) -> Iterator[GaveWay]:
     """A host that had less memory left than must stay: the server's elsewhere, or asyncli's own."""
     # Of what took how much, what was sampled is of the server's host, where that is another one.
     run, far = seen.run, seen.run.sides.far
-    took = {seen.server: seen.rise(SERVER_PSS_BYTES), "the kernel's sockets": seen.rise(KERNEL_SOCKET_BYTES)}
+    took = {seen.server: seen.rise(metrics.SERVER_PSS_BYTES), "the kernel's sockets": seen.rise(metrics.KERNEL_SOCKET_BYTES)}
     if far is not None:
-        yield from _short_of_memory(seen, "the server's host", far.memory_bytes, HOST_AVAILABLE_BYTES, took)
-    took = {**took, "asyncli": seen.rise(GENERATOR_USS_BYTES)} if far is None else {}
-    yield from _short_of_memory(seen, "this host", run.place.memory_bytes, run.of_ours(HOST_AVAILABLE_BYTES), took)
+        yield from _short_of_memory(seen, "the server's host", far.memory_bytes, metrics.HOST_AVAILABLE_BYTES, took)
+    took = {**took, "asyncli": seen.rise(metrics.GENERATOR_USS_BYTES)} if far is None else {}
+    yield from _short_of_memory(seen, "this host", run.place.memory_bytes, run.of_ours(metrics.HOST_AVAILABLE_BYTES), took)
 
 
 def _short_of_memory(seen: Seen, who: str, total: float | None, available: str, took: dict[str, float]) -> Iterator[GaveWay]:
@@ -265,8 +243,8 @@ def _short_of_memory(seen: Seen, who: str, total: float | None, available: str, 
 
 
 def _server_memory(seen: Seen) -> Iterator[GaveWay]:
-    killed = seen.rise(SERVER_GROUP_KILLED, to_end=True)
-    limit, most = seen.run.series(SERVER_GROUP_LIMIT_BYTES).last(), seen.most(SERVER_GROUP_BYTES)
+    killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
+    limit, most = seen.run.series(metrics.SERVER_GROUP_LIMIT_BYTES).last(), seen.most(metrics.SERVER_GROUP_BYTES)
     if limit is not None and (killed or most >= _FULL_GROUP * limit):
         yield _way("server", "memory_limit", bottleneck.memory_limit(seen.server, limit, most, killed))
 
@@ -278,20 +256,20 @@ def _slots(seen: Seen, *, certain: bool = True) -> Iterator[GaveWay]:
             yield GaveWay("server", "slots", one.evidence, one.remedy, certain)
     if not certain:
         return
-    refused = seen.rise(STATUS_ACCEPTS) - seen.rise(STATUS_HANDLED)
-    if seen.run.series(STATUS_HANDLED).values and refused >= 1:
+    refused = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_HANDLED)
+    if seen.run.series(metrics.STATUS_HANDLED).values and refused >= 1:
         yield _way("server", "slots", bottleneck.not_handled(seen.server, refused))
-    limit, most = seen.run.series(STATUS_LIMIT).last(), seen.most(STATUS_ACTIVE)
+    limit, most = seen.run.series(metrics.STATUS_LIMIT).last(), seen.most(metrics.STATUS_ACTIVE)
     if limit is not None and most >= _FULL_GROUP * limit - _POLLERS:
         yield _way("server", "slots", bottleneck.sessions(seen.server, most, limit))
-    busy, idle = (seen.run.series(name).last(until_s=seen.run.stop_s) for name in (STATUS_BUSY, STATUS_IDLE))
+    busy, idle = (seen.run.series(name).last(until_s=seen.run.stop_s) for name in (metrics.STATUS_BUSY, metrics.STATUS_IDLE))
     if busy and idle == 0:
         yield _way("server", "slots", bottleneck.busy_workers(seen.server, busy))
 
 
 def _server_descriptors(seen: Seen) -> Iterator[GaveWay]:
     """A process that has none left: its accept() fails, and who connects waits in the listen queue."""
-    used, limit = seen.run.series(SERVER_DESCRIPTORS), seen.run.series(SERVER_DESCRIPTORS_LIMIT)
+    used, limit = seen.run.series(metrics.SERVER_DESCRIPTORS), seen.run.series(metrics.SERVER_DESCRIPTORS_LIMIT)
     shares = [(a / b, a, b) for a, b in zip(used.values, limit.values, strict=False) if b]
     share, most, of = max(shares, default=(0.0, 0.0, 0.0))
     if share >= _FULL_DESCRIPTORS:
@@ -307,8 +285,8 @@ def _server_ended(seen: Seen) -> Iterator[GaveWay]:
 
 def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
     """As many cores as the server has threads to use, where it was slow or silent."""
-    cpus, used = (seen.run.sides.far or seen.run.place).cpus, seen.cores(SERVER_CPU_S)
-    threads = seen.run.series(SERVER_THREADS).last()
+    cpus, used = (seen.run.sides.far or seen.run.place).cpus, seen.cores(metrics.SERVER_CPU_S)
+    threads = seen.run.series(metrics.SERVER_THREADS).last()
     if used is None or cpus is None or threads is None or not (seen.slow or seen.silent() or seen.overflowed()):
         return
     may_use = min(threads, cpus)
@@ -327,10 +305,15 @@ def _listen_queue(seen: Seen) -> Iterator[GaveWay]:
 def _never_arrived(seen: Seen) -> Iterator[GaveWay]:
     """Connects without an answer that the server never accepted, by its own count."""
     timeouts, started = seen.failures("connect_timeout"), seen.totals.whole.started
-    accepted = seen.rise(STATUS_ACCEPTS) - seen.rise(STATUS_CONNECTS)
+    accepted = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_CONNECTS)
     # A SYN that a full listen queue drops is sent again, and dropped again: then nothing was lost on the way.
     dropped = 2 * seen.overflowed() >= max(1, seen.silent())
-    if seen.run.series(STATUS_ACCEPTS).values and not dropped and started - accepted >= max(FEWEST, timeouts / 2) and timeouts:
+    if (
+        seen.run.series(metrics.STATUS_ACCEPTS).values
+        and not dropped
+        and started - accepted >= max(FEWEST, timeouts / 2)
+        and timeouts
+    ):
         words = bottleneck.never_arrived(seen.server, timeouts, accepted, started, seen.run.place.local is True)
         yield _way("network", "never_arrived", words, certain=seen.run.place.local is True)
 
@@ -357,7 +340,7 @@ def _lost(seen: Seen) -> Iterator[GaveWay]:
 
 def _slow(seen: Seen) -> Iterator[GaveWay]:
     if seen.slow:
-        words = bottleneck.slow(seen.server, seen.slow, seen.cores(SERVER_CPU_S))
+        words = bottleneck.slow(seen.server, seen.slow, seen.cores(metrics.SERVER_CPU_S))
         yield _way("server" if seen.run.place.local is True else "unknown", "slow", words, certain=False)
 
 
@@ -380,5 +363,5 @@ def served_most(ticks: Ticks) -> int:
 
 def least_available(run: Run) -> float | None:
     """The least memory (bytes) that was available on this host from the first connect on; None where it was not read."""
-    available = run.series(run.of_ours(HOST_AVAILABLE_BYTES))
+    available = run.series(run.of_ours(metrics.HOST_AVAILABLE_BYTES))
     return min(available.between(run.first_connect_s, run.stop_s).values, default=None)

@@ -1,25 +1,21 @@
 """Does memory grow with time, at a number of connections that stays? A rate per hour with an interval, and a verdict.
 
-The median of the slopes through all pairs of points (Theil 1950; Sen 1968, J. Am. Stat. Assoc. 63, whose interval this
-is), tested by Kendall's S (Mann 1945, Econometrica 13). The points are medians of a minute, so that no single reading
-counts. Neighbouring minutes are not independent (allocators, caches and other programs wander slowly), and test and
-interval would be too sure of themselves. The variance of S is therefore multiplied by what correlation does to it, as
-Hamed and Rao (1998, J. Hydrol. 204) do; but not by the correlations of the points alone: in simulated holds of an hour with
-slow wander under white noise those gave a trend to 40 of 100 runs that had none. See :func:`_tail`.
+The points are medians of a minute, so that no single reading counts; :mod:`asyncli.analysis.trend` draws the line through them.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from asyncli.analysis.gaps import for_drift
+from asyncli.analysis.regression import CONFIDENCE
+from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
 from asyncli.metrics import (
     GENERATOR_USS_BYTES,
@@ -46,11 +42,8 @@ Verdict = Literal["grows", "shrinks", "flat", "too_short"]
 BIN_S = 60.0
 # A hold that has fewer minutes than this is cut into so many shorter bins: a time-compressed run is judged as a long one is.
 POINTS_WANTED = 20
-# With fewer points no correlation can be told from a trend.
-FEWEST_POINTS = 10
 # Twelve hours of minutes. A longer hold gets longer bins: the pairs of points grow as their square.
 MOST_POINTS = 720
-CONFIDENCE = 0.95
 # Growth below this share of the metric is called flat even where it is certain: over an hour, or over a hold shorter than that.
 # At 0.1 % an hour a server needs six weeks to double.
 MEANINGLESS_SHARE = 0.001
@@ -61,8 +54,6 @@ FLAT_SHARE = 0.1
 # The hold's beginning, in which each connection gets to its second heartbeat, is left out: after the ramp to 100,000 with
 # --keepalive 60 asyncli's own memory rose by 0.6 % in 60 s, and by 0.1 % in the next 180. At most this share of the hold.
 _SETTLING_SHARE = 0.25
-# Memory is read once a second, or less often.
-_READ_S = 1.0
 # What else runs on the host keeps its own time: no run that is compressed has made it go faster, so that its growth or
 # shrinking takes as many whole minutes as others take points. In 15 s of a hold of 20,000 connections it rose by 12 MB, which
 # carried on is 3 GB an hour, while neither the server nor the kernel had grown by a byte. And what asyncli itself has settles for
@@ -127,142 +118,9 @@ class Drift(msgspec.Struct):
     metric: str = ""
 
 
-class Trend(msgspec.Struct, frozen=True):
-    """The slope of y per unit of x, its 95 % interval, and Kendall's two-sided p."""
-
-    slope: float
-    low: float
-    high: float
-    p_value: float
-
-
-def trend(x: Sequence[float], y: Sequence[float]) -> Trend | None:
-    """Theil-Sen slope of ``y`` over rising ``x``, about evenly spaced; None for fewer than ten points."""
-    import numpy as np
-
-    n = len(x)
-    if n < FEWEST_POINTS:
-        return None
-    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    first, second = np.triu_indices(n, 1)
-    rises = ys[second] - ys[first]
-    slopes = rises / (xs[second] - xs[first])
-    slope = float(np.median(slopes))
-    ties = np.unique(ys, return_counts=True)[1].astype(float)
-    # Kendall 1975, Rank Correlation Methods, with his correction for ties.
-    variance = (n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18
-    if variance <= 0:
-        return Trend(0.0, 0.0, 0.0, 1.0)
-    tail = _tail(ys - slope * xs, variance)
-    s = abs(float(np.sign(rises).sum()))
-    p_value = tail(max(0.0, s - 1))
-    low, high = _as_a_walk(xs, ys)
-    rank = math.floor((len(slopes) - _reach(tail, len(slopes))) / 2) - 1
-    if rank >= 0:
-        # Sen's interval; where wander leaves of it only the steepest pairs of neighbours, that of a walk is the narrower.
-        ends = np.partition(slopes, [rank, len(slopes) - 1 - rank])[[rank, len(slopes) - 1 - rank]]
-        if ends[1] - ends[0] <= high - low or p_value < 1 - CONFIDENCE:
-            low, high = float(ends[0]), float(ends[1])
-    return Trend(slope, min(low, slope), max(high, slope), p_value)
-
-
-def _reach(tail: Callable[[float], float], most: float) -> float:
-    """The |S| that chance alone passes in 5 % of runs; ``most`` where it is beyond the largest."""
-    low, high = 0.0, most
-    if tail(high) > 1 - CONFIDENCE:
-        return high
-    while high - low > 0.5:
-        middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle) > 1 - CONFIDENCE else (low, middle)
-    return high
-
-
-def _as_a_walk(xs: Any, ys: Any) -> tuple[float, float]:
-    """The 95 % interval of the rate if all noise were a random walk, whose steps are independent: the widest case."""
-    import numpy as np
-    from scipy.special import stdtrit
-
-    size = -(-len(xs) // _MOST_BLOCKS)
-    blocks = len(xs) // size
-    t, y = (column[len(column) - blocks * size :].reshape(blocks, size).mean(axis=1) for column in (xs, ys))
-    steps = np.diff(y)
-    half = float(stdtrit(len(steps) - 1, 0.5 + CONFIDENCE / 2)) * float(steps.std(ddof=1)) * math.sqrt(len(steps))
-    rise, length = float(y[-1] - y[0]), float(t[-1] - t[0])
-    return (rise - half) / length, (rise + half) / length
-
-
-# What the noise may be: correlation times as shares of the stretch, from between two points to a random walk over all of it,
-# each with white noise by the variance of the wander's step from point to point.
-_TIMES = (1 / 40, 1 / 20, 1 / 10, 1 / 5, 1 / 2, 1.0, 30.0)
-_WHITE = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
-# Slow wander shows as well in the means of a few points as in all, and the work grows as the cube of their number.
-_MOST_BLOCKS = 40
-
-
-def _tail(residuals: Any, variance: float) -> Callable[[float], float]:
-    """How probable |S| of at least so much is by chance, given how the residuals hang together.
-
-    Whether noise wanders, how slowly, and how much white noise hides it, is known from some points only roughly. So
-    each kind of noise counts by its restricted likelihood, as in :mod:`asyncli.analysis.regression`, and with it what
-    it does to the variance of S. Of normal scores, so that single readings far off do not decide.
-    """
-    import numpy as np
-    from scipy.special import ndtri, stdtr
-
-    n = len(residuals)
-    _, place, counts = np.unique(residuals, return_inverse=True, return_counts=True)
-    scores = ndtri((np.cumsum(counts) - counts / 2)[place] / n)
-    size = -(-n // _MOST_BLOCKS)
-    blocks = n // size
-    contrasts, roots, log_det, white, wander, weight = _noises(blocks)
-    rest = ((roots @ (contrasts.T @ scores[n - blocks * size :].reshape(blocks, size).mean(axis=1))) ** 2).sum(axis=1)
-    if rest[0] > _ROUNDING * n:
-        log_likelihood = -0.5 * (log_det + (blocks - 2) * np.log(rest))
-        likelihood = np.exp(log_likelihood - log_likelihood.max())
-    else:
-        # All points lie on the line.
-        likelihood = np.eye(len(log_det))[0]
-    likelihood = likelihood / likelihood.sum()
-    # The variance of the sum of x times noise by what it is for independent points that vary as much.
-    inflation = np.maximum(1.0, size * weight / (white * size + wander))
-    deviation = np.sqrt(variance * inflation)
-    return lambda s: min(1.0, float((likelihood * 2 * stdtr(blocks - 2, -s / deviation)).sum()))
-
-
-# Residuals below this are rounding.
-_ROUNDING = 1e-12
-
-
-@functools.lru_cache(maxsize=8)
-def _noises(m: int) -> tuple[Any, Any, Any, Any, Any, Any]:
-    """For ``m`` evenly spaced points and each kind of noise, the pure white one first.
-
-    Contrasts free of any line; what makes them independent; the logarithm of their determinant; the variance that is
-    white and that which is wander (about the stretch's own mean); the variance of the noise's sum with x.
-    """
-    import numpy as np
-
-    x = np.arange(m) - (m - 1) / 2
-    contrasts = np.linalg.qr(np.column_stack([np.ones(m), x]), mode="complete")[0][:, 2:]
-    apart = np.abs(x[:, None] - x[None, :])
-    covariances, white, wander = [np.eye(m)], [1.0], [0.0]
-    for time in _TIMES:
-        shape = np.exp(-apart / (time * (m - 1)))
-        shape /= -2 * math.expm1(-1 / (time * (m - 1)))
-        for share in _WHITE:
-            covariances.append(shape + share * np.eye(m))
-            white.append(share)
-            wander.append(float(np.trace(shape) - shape.sum() / m) / (m - 1))
-    every = np.array(covariances)
-    roots = np.linalg.cholesky(contrasts.T @ every @ contrasts)
-    log_det = 2 * np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
-    weight = np.einsum("i,kij,j->k", x, every, x) / (x @ x)
-    return contrasts, np.linalg.inv(roots), log_det, np.array(white), np.array(wander), weight
-
-
 def least_hold_s(keepalive_s: float) -> float:
     """The shortest hold (s) of which a rate can be known: so many readings of memory, one a second, after it has settled."""
-    points_s = FEWEST_POINTS * _READ_S
+    points_s = float(FEWEST_POINTS)
     return min(points_s + keepalive_s, points_s / (1 - _SETTLING_SHARE))
 
 
@@ -282,20 +140,14 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     start, end = run.hold.start_s + min(run.plan.keepalive_s, _SETTLING_SHARE * run.hold.length_s), run.hold.end_s
     look = _Look(run, start, end)
 
-    found: dict[MetricName, Drift] = {}
-    starts_anew = _restarts(run)
-    for name in SOURCES:
-        source = source_of(run, name)
-        metric = drifting(run, source)
-        if metric.between(start, end).t_s:
-            of_server = name == "server_user"
-            wider = [run.series(one) for one in _WIDER] if of_server and source not in _WIDER else []
-            cuts = starts_anew if of_server else ()
-            found[name] = look.at(metric, follows=name == "kernel", cuts=cuts, wider=wider, slow=name in _SLOW_TO_TELL)
-            found[name].metric = found[name].metric or source
+    sources = {name: source_of(run, name) for name in SOURCES}
+    found = {name: look.at(name, one) for name, one in sources.items() if drifting(run, one).between(start, end).t_s}
     available = run.series(HOST_AVAILABLE_BYTES).last(until_s=end)
-    grown = [_grows(name, found[name], available) for name in found if _worth_saying(name, found)]
-    return found, [*grown, *_unknown({name: one for name, one in found.items() if one.bytes_per_hour is None})]
+    findings = [_grows(name, found[name], available) for name in found if _worth_saying(name, found)]
+    if unknown := {name: one for name, one in found.items() if one.bytes_per_hour is None}:
+        too_short = min(one.minutes for one in unknown.values()) < FEWEST_POINTS
+        findings.append(drift_unknown(list(unknown), max(one.points for one in unknown.values()), FEWEST_POINTS, too_short))
+    return found, findings
 
 
 def medians(run: Run, found: Mapping[MetricName, Drift]) -> dict[MetricName, Series]:
@@ -321,32 +173,27 @@ def drifting(run: Run, source: str) -> Series:
 
 
 class _Look:
-    """One metric after another over the same stretch of the hold."""
+    """One metric of a run after another, over the same stretch of the hold."""
 
     def __init__(self, run: Run, start_s: float, end_s: float) -> None:
-        self._settling_s = run.plan.keepalive_s
-        self._start, self._end, self._held, self._before = start_s, end_s, run.held, run.first_connect_s
-        self._answered = Series([t_s for t_s, _ in run.ticks], [float(tick.answered) for _, tick in run.ticks])
+        self._run, self._start, self._end = run, start_s, end_s
 
-    def at(
-        self, metric: Series, *, follows: bool, cuts: Sequence[float], wider: Sequence[Series] = (), slow: bool = False
-    ) -> Drift:
-        """The drift of ``metric``, which surely ``follows`` the number of connections or perhaps does.
+    def at(self, name: MetricName, source: str) -> Drift:
+        """The drift of ``name``, by the metric ``source``.
 
-        ``cuts``: where it begins anew; the longest stretch between two of them counts. ``wider``: what ``metric`` leaves out is
-        in each of these: where all of them grow by more, that is the drift, and what all may grow by is not excluded. ``slow``:
-        minutes alone tell. Growth goes on and settling does not: where the later half surely moves by less than the whole, it
-        alone counts.
+        Where the server is started anew it begins anew: the longest stretch between two starts counts. Growth goes on and
+        settling does not: where the later half surely moves by less than the whole, it alone counts.
         """
-        edges = [self._start, *(cut for cut in cuts if self._start < cut < self._end), self._end]
+        starts = _restarts(self._run) if name == "server_user" else ()
+        edges = [self._start, *(cut for cut in starts if self._start < cut < self._end), self._end]
         start, end = max(pairwise(edges), key=lambda stretch: stretch[1] - stretch[0])
         if start > self._start:
-            # A server that is started anew settles anew, as it does at the hold's beginning.
-            start += min(self._settling_s, _SETTLING_SHARE * (end - start))
-        found = self._over(metric, start, end, wider, follows=follows, slow=slow)
+            # It settles anew, as it does at the hold's beginning.
+            start += min(self._run.plan.keepalive_s, _SETTLING_SHARE * (end - start))
+        found = self._over(name, source, start, end)
         while found.bytes_per_hour and found.p_value is not None and found.p_value < 1 - CONFIDENCE:
             start = (start + end) / 2
-            later = self._over(metric, start, end, wider, follows=follows, slow=slow)
+            later = self._over(name, source, start, end)
             if later.ci95 is None or later.ci95[0] <= found.bytes_per_hour <= later.ci95[1]:
                 break
             if abs(later.bytes_per_hour or 0.0) > abs(found.bytes_per_hour):
@@ -354,25 +201,31 @@ class _Look:
             found = later
         return found
 
-    def _over(self, metric: Series, start: float, end: float, wider: Sequence[Series], *, follows: bool, slow: bool) -> Drift:
-        """The drift of ``metric`` between two instants (see :meth:`at`)."""
+    def _over(self, name: MetricName, source: str, start: float, end: float) -> Drift:
+        """The drift between two instants.
+
+        What of the server ``source`` leaves out is in each of :data:`_WIDER`: where all of them grow by more, that is the drift,
+        and what all may grow by is not excluded.
+        """
+        follows, metric = name == "kernel", drifting(self._run, source)
         bin_s = _bin_s(metric.between(start, end).t_s, end - start)
         times, values, held = self.medians(metric, start, end, bin_s)
         result = Drift(
             bytes_per_hour=None, ci95=None, p_value=None, minutes=int((end - start) // 60), verdict="too_short",
             within_bytes_per_hour=None, points=len(times), bin_s=bin_s, from_s=start, to_s=end,
-            level_bytes=statistics.median(values) if values else None,
+            level_bytes=statistics.median(values) if values else None, metric=source,
         )  # fmt: skip
         if len(times) < FEWEST_POINTS:
             return result
         found = self._trend(metric, times, values, held, follows=follows)
-        if (more := self._of_all(wider, start, end, bin_s, follows=follows)) is not None:
+        wider = _WIDER if name == "server_user" and source not in _WIDER else ()
+        if (more := self._of_all([self._run.series(one) for one in wider], start, end, bin_s)) is not None:
             if more.p_value < 1 - CONFIDENCE and more.low > max(0.0, found.high):
                 found, result.metric = more, _WIDER[0]
             else:
                 found = msgspec.structs.replace(found, high=max(found.high, more.high))
-        baseline, level = metric.between(-math.inf, self._before), statistics.median(values)
-        had, taken = math.inf if slow else values[0], 0.0
+        baseline, level = metric.between(-math.inf, self._run.first_connect_s), statistics.median(values)
+        had, taken = math.inf if name in _SLOW_TO_TELL else values[0], 0.0
         if baseline.t_s:
             before, grown_h = statistics.median(baseline.values), (times[0] - statistics.median(baseline.t_s)) / 3600
             # Less what it would have grown by since.
@@ -380,12 +233,12 @@ class _Look:
         self._conclude(result, found, level, taken, had, start, end)
         return result
 
-    def _of_all(self, wider: Sequence[Series], start: float, end: float, bin_s: float, *, follows: bool) -> Trend | None:
+    def _of_all(self, wider: Sequence[Series], start: float, end: float, bin_s: float) -> Trend | None:
         """What each of ``wider`` grows by at least; None where one has too few points, or there are none."""
         rows = [self.medians(one, start, end, bin_s) for one in wider]
         if not rows or min(len(times) for times, _, _ in rows) < FEWEST_POINTS:
             return None
-        each = [self._trend(one, *row, follows=follows) for one, row in zip(wider, rows, strict=True)]
+        each = [self._trend(one, *row, follows=False) for one, row in zip(wider, rows, strict=True)]
         slope, low, high = (min(ends) for ends in zip(*((one.slope, one.low, one.high) for one in each), strict=True))
         return Trend(slope, low, high, max(one.p_value for one in each))
 
@@ -427,7 +280,7 @@ class _Look:
             result.verdict = "grows" if rate > 0 else "shrinks"
         elif result.within_bytes_per_hour <= max(FLAT_SHARE * taken, MEANINGLESS_SHARE * level):
             result.verdict = "flat"
-        answered = sum(self._answered.between(math.nextafter(start, math.inf), end).values)
+        answered = sum(tick.answered for _, tick in self._run.ticks_between(start, end))
         if answered:
             result.bytes_per_request = rate * hours / answered
 
@@ -440,15 +293,15 @@ class _Look:
             part = metric.between(low, math.nextafter(high, -math.inf))
             if part.t_s:
                 t_s = part.t_s[len(part.t_s) // 2] if len(part.t_s) % 2 else statistics.median(part.t_s)
-                n = self._held.between(low, math.nextafter(high, -math.inf)).values
-                rows.append((t_s, statistics.median(part.values), statistics.median(n) if n else self._held.at(t_s) or 0.0))
+                n = self._run.held.between(low, math.nextafter(high, -math.inf)).values
+                rows.append((t_s, statistics.median(part.values), statistics.median(n) if n else self._run.held.at(t_s) or 0.0))
         usual = statistics.median(n for _, _, n in rows) if rows else 0.0
         rows = [row for row in rows if abs(row[2] - usual) <= _OFF_SHARE * usual]
         return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
     def _each(self, metric: Series, value: float, held: float) -> float | None:
         """What one connection adds, by the baseline and the stretch's beginning: good enough to correct for a few."""
-        baseline = metric.between(-math.inf, self._before).values
+        baseline = metric.between(-math.inf, self._run.first_connect_s).values
         return max(0.0, (value - statistics.median(baseline)) / held) if baseline and held else None
 
 
@@ -531,9 +384,3 @@ def _grows(name: MetricName, drift: Drift, available: float | None) -> Finding:
     each = drift.bytes_per_request if name != "host_total" else None
     return drift_grows(name, from_s, to_s, rate, drift.ci95 or (rate, rate), each, available)
 
-
-def _unknown(short: dict[MetricName, Drift]) -> list[Finding]:
-    if not short:
-        return []
-    too_short = min(one.minutes for one in short.values()) < FEWEST_POINTS
-    return [drift_unknown(list(short), max(one.points for one in short.values()), FEWEST_POINTS, too_short)]

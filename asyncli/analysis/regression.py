@@ -25,12 +25,12 @@ import msgspec
 CONFIDENCE = 0.95
 # A line takes two parameters, and an interval one degree of freedom more.
 FEWEST_POINTS = 3
-# Correlation times of the wander as shares of the stretch that the points span: from well below the distance of twenty
+#: Correlation times of the wander as shares of the stretch that the points span: from well below the distance of twenty
 # points to one that is a random walk over the whole stretch.
-_TIMES = (1 / 40, 1 / 20, 1 / 10, 1 / 5, 1 / 2, 1.0)
-_WALK = 30.0
-# Variance of the white noise by that of the wander's step from point to point.
-_WHITE = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
+TIMES = (1 / 40, 1 / 20, 1 / 10, 1 / 5, 1 / 2, 1.0)
+WALK = 30.0
+#: Variance of the white noise by that of the wander's step from point to point.
+WHITE = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
 # Prior weights. Each kind of wander counts one, and there are 36 of them; white noise alone and each random walk count more,
 # for some forty points hardly tell a walk from its neighbours. Found by bench/coverage.py: with one each, 70 to 88 of 100
 # intervals held the truth under a random walk; so, 82 to 91, while the intervals of white noise are a fifth wider.
@@ -42,8 +42,8 @@ _FIRST_USE = (0.0, 1e2, 1e5)
 _UNLIKELY = 0.05
 # An interval is found to this share of itself: far below what it says of itself.
 _FINE = 1e-6
-# Residuals below this share of the points' range are rounding: the points lie on the line.
-_ROUNDING = 1e-12
+#: Residuals below this share of the points' range are rounding: the points lie on the line.
+ROUNDING = 1e-12
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ def regress(points: Sequence[Point]) -> Line | None:
     x, y = (n - n0) / spread_n, (value - y0) / spread
     design = np.column_stack([np.ones(m), x])
     plain = np.linalg.lstsq(design, y, rcond=None)[0]
-    if float(np.max(np.abs(y - design @ plain))) < _ROUNDING:
+    if float(np.max(np.abs(y - design @ plain))) < ROUNDING:
         slope = float(plain[1]) * spread / spread_n
         return Line(slope, float(plain[0]) * spread + y0 - slope * n0, 0.0, 1.0, m - 2)
 
@@ -203,15 +203,15 @@ def _noises(t_s: Any, samples: Any, span_s: Any) -> tuple[Any, Any]:
     found, prior = [white], [_PRIOR_WHITE]
     # The wander's step over the usual distance of points has variance one, so that white noise means the same beside each.
     step = whole / max(1, m - 1)
-    for share in (*_TIMES, _WALK):
+    for share in (*TIMES, WALK):
         time = share * whole
         length = np.maximum(span_s / time, 1e-4)
         shrink = -np.expm1(-length) / length
         wander = shrink[:, None] * shrink[None, :] * np.exp(-gap / time)
         np.fill_diagonal(wander, 2 * (1 - shrink) / length)
         wander /= 2 * -math.expm1(-step / time)
-        found += [wander + of_white * white + 1e-9 * np.eye(m) for of_white in _WHITE]
-        prior += [_PRIOR_WALK if share == _WALK else 1.0] * len(_WHITE)
+        found += [wander + of_white * white + 1e-9 * np.eye(m) for of_white in WHITE]
+        prior += [_PRIOR_WALK if share == WALK else 1.0] * len(WHITE)
     return np.array(found), np.log(np.array(prior))
 
 

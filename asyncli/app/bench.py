@@ -17,7 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from asyncli import preflight
-from asyncli.analysis.benched import Benched, benched
+from asyncli.analysis.bench_result import Benched, benched
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect import cpus
 from asyncli.collect.collector import Collector

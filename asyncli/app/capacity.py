@@ -31,8 +31,8 @@ from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import refuse
 from asyncli.records import Environment, Finding, Phase, Sample, Tick
 from asyncli.report.analyses import analyse
-from asyncli.report.capacity import SCHEMA, Capacity, Step, step_line, step_of
-from asyncli.report.livestate import Onlooker
+from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of
+from asyncli.report.livestate import LiveObserver
 from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 from asyncli.topology import of_ours
@@ -57,7 +57,7 @@ class CapacitySearch:
         search: Search,
         folder: Path,
         *,
-        onlooker: Callable[[Plan], Onlooker] = Onlooker,
+        onlooker: Callable[[Plan], LiveObserver] = LiveObserver,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.plan, self.search, self.folder = plan, search, folder
@@ -207,7 +207,7 @@ class _Guard:
     of what is available on it.
     """
 
-    def __init__(self, onlooker: Onlooker, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
+    def __init__(self, onlooker: LiveObserver, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
         self.stop: Callable[[str], None] = lambda _: None
         self._to, self._total, self._own = onlooker, total, own
         self._before: float | None = None

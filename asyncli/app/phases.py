@@ -21,8 +21,8 @@ from asyncli.store.resume import HOLD_ENDS
 from asyncli.units import format_instant, instant_of
 
 if TYPE_CHECKING:
-    from asyncli.app.check import Sampler
     from asyncli.cluster.generator import ClusterGenerator
+    from asyncli.collect.sampler import Sampler
     from asyncli.engine.generator import Generator
 
 # A ramp may end late by its connects' deadlines and their retries; past this the hold begins with what there is.

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from asyncli.analysis.compare import Comparison, compare
 from asyncli.report.analyses import Analyses, analyse
-from asyncli.report.comparison import measure_files
+from asyncli.report.comparison_report import measure_files
 from asyncli.report.summary import Summary, summarise
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 
 if TYPE_CHECKING:
-    from asyncli.report.pictures import Picture
+    from asyncli.report.document import Picture
 
 
 class Results:
@@ -41,13 +41,13 @@ class Results:
     @cached_property
     def pictures(self) -> list[Picture]:
         """The report's figures."""
-        from asyncli.report.pictures import pictures
+        from asyncli.report.figures.run import pictures
 
         return pictures(self.records, self.summary, self.analyses)
 
     def html(self) -> str:
         """The report as one HTML page that needs no network, as ``asyncli report --html`` writes it."""
-        from asyncli.report.page import render
+        from asyncli.report.run_report import render
 
         return render(self.records, self.summary, self.analyses, self.pictures)
 

@@ -38,14 +38,14 @@ from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
 
 if TYPE_CHECKING:
-    from asyncli.app.check import Sampler
     from asyncli.cluster.link import Cluster
-    from asyncli.report.livestate import Onlooker
+    from asyncli.collect.sampler import Sampler
+    from asyncli.report.livestate import LiveObserver
 
 T = TypeVar("T")
 
 
-class Target(msgspec.Struct, frozen=True):
+class KnownServer(msgspec.Struct, frozen=True):
     """What is known of the server beforehand, from the lab that started it: its name for the report and its root process."""
 
     label: str
@@ -66,7 +66,7 @@ class Soak:
         out: Path,
         *,
         observer: Observer | None = None,
-        target: Target | None = None,
+        target: KnownServer | None = None,
         resume: Interrupted | None = None,
         cluster: Cluster | None = None,
         wait_for_server_s: float = 0.0,
@@ -89,12 +89,12 @@ class Soak:
         self._generator: Any = None
 
     @classmethod
-    def shown_by(cls, onlooker: Onlooker, plan: Plan, out: Path, **more: Any) -> Self:
-        """A soak that ``onlooker`` shows, and ends where a limit of the plan is crossed that can only get worse."""
+    def shown_by(cls, observer: LiveObserver, plan: Plan, out: Path, **more: Any) -> Self:
+        """A soak that ``observer`` shows, and ends where a limit of the plan is crossed that can only get worse."""
         from asyncli.report.livelimits import too_short
 
-        soak = cls(plan, out, observer=onlooker, findings=() if more.get("resume") else too_short(plan), **more)
-        onlooker.stop, onlooker.failed = soak.stop, soak.observer_failed
+        soak = cls(plan, out, observer=observer, findings=() if more.get("resume") else too_short(plan), **more)
+        observer.stop, observer.failed = soak.stop, soak.observer_failed
         return soak
 
     def stop(self, because: str = "") -> None:

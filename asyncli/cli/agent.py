@@ -62,7 +62,7 @@ def _run(
     import ssl
 
     from asyncli.agent.wire import read_token
-    from asyncli.certificates import identify
+    from asyncli.certificates import identify, refused_because
     from asyncli.preflight.limits import raise_nofile
 
     token = read_token(token_file, "--token-file")
@@ -76,6 +76,8 @@ def _run(
         tls = identify(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ("--tls-cert", "--tls-key"), certificate, key)
     if token_file is not None and os.stat(token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
         _say(f"warning: {token_file} can be read by others on this host; chmod 600 {token_file}")
+    if tls is not None and certificate is not None and (why := refused_because(tls, certificate)) is not None:
+        _say(f"warning: --tls-cert {certificate}: {why}; every soak will refuse it until the agent is started with another")
     if token is not None and tls is None and not _loopback(host):
         _say("warning: the token crosses the network in the clear; give --tls-cert and --tls-key")
     raise_nofile()

@@ -75,7 +75,7 @@ def command(
     from asyncli.cli.outputs import deliver, printing, require_files, write_file
     from asyncli.cli.screen import speaker
     from asyncli.cli.signals import until_stopped
-    from asyncli.report.benched import one_line, print_bench, tick_line, to_json
+    from asyncli.report.bench_report import one_line, print_bench, tick_line, to_json
     from asyncli.report.junit import suite
     from asyncli.report.summary import exit_status
 

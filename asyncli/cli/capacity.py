@@ -111,7 +111,7 @@ def _run(
     from asyncli.cli.outputs import deliver, made_folder, printing, require_files, write_file
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped
-    from asyncli.report.capacity import one_line, print_capacity, to_json
+    from asyncli.report.capacity_report import one_line, print_capacity, to_json
 
     require_files({"--json": json_file})
     folder = Path(out) if out is not None else free_name("asyncli-capacity", "")

@@ -22,7 +22,7 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
     whatever differs. With --json or --html it is written there instead.
     """
     from asyncli.app.results import compare_results
-    from asyncli.report.comparison import print_comparison, require_some, to_json
+    from asyncli.report.comparison_report import print_comparison, require_some, to_json
 
     paths = [Path(run) for run in runs]
     require_some("RUN", len(paths))
@@ -39,7 +39,7 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
     if json_file is not None:
         write_file("--json", json_file, to_json(comparison) + "\n")
     if html_file is not None:
-        from asyncli.report.comparison_page import page
+        from asyncli.report.comparison_report import page
 
         write_file("--html", html_file, page(comparison))
         if html_file != "-":

@@ -72,7 +72,7 @@ def command(
     from asyncli.cli.screen import speaker
     from asyncli.cli.signals import until_stopped
     from asyncli.experiments.run import run
-    from asyncli.report.experiment import print_experiment
+    from asyncli.report.experiment_report import print_experiment
 
     # What is said has paths and compilers' complaints in it: brackets are no markup, and colons no emoji.
     console = Console(stderr=json_file == "-", highlight=False, markup=False, emoji=False)
@@ -126,7 +126,7 @@ def _keep(record: Record, folder: Path) -> tuple[Path | None, str | None]:
 
 
 def _write(record: Record, folder: Path) -> None:
-    from asyncli.report.experiment_page import page
+    from asyncli.report.experiment_report import page
 
     folder.mkdir(exist_ok=True)
     # The record first: the page can be made of it.

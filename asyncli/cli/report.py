@@ -79,22 +79,22 @@ def _print(results: Results, verbose: bool) -> None:
     from rich.console import Console
 
     from asyncli.cli.outputs import printing
-    from asyncli.report.text import print_report
-    from asyncli.store.claim import is_claimed
+    from asyncli.report.run_report import print_report
+    from asyncli.store.lock import is_locked
 
     with printing():
         print_report(results.summary, Console(highlight=False), results.path, verbose=verbose)
         if not results.records.complete:
             goes_on = f"It goes on: a process writes it. 'asyncli watch {results.path}' looks on."
-            print(goes_on if is_claimed(results.path) else "No process writes it: it was killed, or came to no end.")
+            print(goes_on if is_locked(results.path) else "No process writes it: it was killed, or came to no end.")
 
 
 def _plots(results: Results) -> Iterator[tuple[str, bytes]]:
     """(name, content) of each figure that there is data for, as PNG and as SVG."""
     from asyncli.cli.outputs import MARK
-    from asyncli.report.charts import NothingToDraw, Style
-    from asyncli.report.svg import file_png, file_svg
-    from asyncli.report.text import server_label
+    from asyncli.report.answer import server_label
+    from asyncli.report.figures.drawing import NothingToDraw, Style
+    from asyncli.report.figures.svg import file_png, file_svg
 
     run, summary = results.records, results.summary
     note = f"{MARK}{run.id} of {run.started}: {summary.connections.held:,} connections on {server_label(summary)}"

@@ -15,18 +15,19 @@ import msgspec
 from rich.console import Console
 
 from asyncli.app.results import Results, free_name, read_results
-from asyncli.app.soak import Soak, Target
+from asyncli.app.soak import KnownServer, Soak
 from asyncli.cli.main import INTERRUPTED
 from asyncli.cli.outputs import Outputs, deliver, printing, require_files, written_reports
 from asyncli.cli.screen import Screen, speaker
 from asyncli.cli.signals import until_stopped
-from asyncli.lab import LabServer
+from asyncli.lab.program import LabServer
 from asyncli.plan import Plan
+from asyncli.report.answer import one_line
 from asyncli.report.jsonout import to_json
 from asyncli.report.live import end_line
 from asyncli.report.livelimits import unwatched
+from asyncli.report.run_report import print_report
 from asyncli.report.summary import exit_status
-from asyncli.report.text import one_line, print_report
 from asyncli.store.writer import require_free
 
 # A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for what hangs.
@@ -82,7 +83,7 @@ async def _soak(
             if lab is not None:
                 await stack.enter_async_context(lab)
                 plan = msgspec.structs.replace(plan, urls=(lab.url,), status_url=lab.status_url, server_pid=lab.pid)
-                target = Target(lab.label, lab.pid)
+                target = KnownServer(lab.label, lab.pid)
                 say = speaker(console, to.quiet)
                 say(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
             with Screen(plan, log, to.quiet, to.log_json) as screen:

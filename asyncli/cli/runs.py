@@ -32,10 +32,10 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
     require_files({"--json": json_file}, root)
 
     from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
-    from asyncli.store.claim import is_claimed
     from asyncli.store.follow import last_written_s, size_bytes
-    from asyncli.store.head import read_head
+    from asyncli.store.lock import is_locked
     from asyncli.store.reader import read_run
+    from asyncli.store.run_index import read_index_entry
 
     runs: list[Listed] = []
     unread: list[Unread] = []
@@ -46,8 +46,8 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
             if error is not None:
                 raise error
             # One whose process stands still, or whose disk is full, goes on all the same.
-            size, changed_s = size_bytes(path), 0.0 if is_claimed(path) else now - last_written_s(path)
-            run = read_head(path)
+            size, changed_s = size_bytes(path), 0.0 if is_locked(path) else now - last_written_s(path)
+            run = read_index_entry(path)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
             runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=partial(read_run, path)))
         except StoreError as broken:

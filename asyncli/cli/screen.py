@@ -11,10 +11,10 @@ from rich.console import Console
 from asyncli.cli.outputs import UNSEEN
 from asyncli.plan import Plan
 from asyncli.report.live import JsonView, LiveView, NullView, PlainView, plain_line
-from asyncli.report.livestate import Onlooker
+from asyncli.report.livestate import LiveObserver
 
 
-class Screen(Onlooker):
+class Screen(LiveObserver):
     """Folds what happens into a state and shows it."""
 
     def __init__(self, plan: Plan, console: Console, quiet: bool, log_json: bool = False) -> None:

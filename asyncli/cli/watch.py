@@ -145,9 +145,9 @@ def _first_news(follower: Follower, path: Path) -> News:
 
 def _end(path: Path, news: News) -> tuple[str, str]:
     """How a run ended, in a line for people and in one for machines: by all that its file has."""
+    from asyncli.report.answer import one_line
     from asyncli.report.live import end_line
     from asyncli.report.summary import summarise
-    from asyncli.report.text import one_line
     from asyncli.store.reader import read_run
 
     summary = summarise(read_run(path))
@@ -162,7 +162,7 @@ def _how_it_is(follower: Follower, news: News) -> str:
     if quiet_s < (_QUIET_S if follower.is_open or not there else _UNCLAIMED_S):
         return ""
     if not there:
-        why = "the file was moved or deleted: the run's own log says where it goes on"
+        why = "the file was moved or deleted, which ended the run"
     elif follower.is_open:
         why = "it stands still"
     else:

@@ -78,12 +78,12 @@ class HostActor:
         return ""
 
     async def clock(self) -> float:
-        """Now, by this host's monotonic clock."""
+        """This host's monotonic clock."""
         self._asked = time.monotonic()
         return self._asked
 
     async def tell(self, number: int, order: bytes) -> None:
-        """Order ``number``, from 0 on; one that was told before and is repeated is not done twice."""
+        """Order ``number``, from 0 on; a repeated one is not carried out again."""
         self._asked = time.monotonic()
         if number < self._orders or self._generator is None:
             return
@@ -101,7 +101,7 @@ class HostActor:
                 self._generator.adopt(adopt)
 
     async def said(self, after: int, wait_s: float) -> list[bytes]:
-        """Messages number ``after`` and on, waiting ``wait_s`` for one if there is none; those before have arrived and go."""
+        """Messages from number ``after`` on, waiting ``wait_s`` for the first; earlier ones have arrived and are dropped."""
         self._asked = time.monotonic()
         while self._kept and self._first < after:
             self._kept.popleft()
@@ -114,7 +114,7 @@ class HostActor:
         return list(self._kept)
 
     async def close(self) -> None:
-        """End the host process, and wait for it."""
+        """End the host process and wait for it."""
         if self._closing is None:
             self._closing = self._keep(self._close())
         await asyncio.shield(self._closing)
@@ -130,12 +130,11 @@ class HostActor:
             self._give_back()
 
     def _give_back(self) -> None:
-        """What it holds, and not what another actor of the same session does."""
         if self._holds:
             host_probe.held_by, self._holds = "", False
 
     async def _mind(self) -> None:
-        """End with the session: at once where Dask says that it is gone, and after a while where nothing is heard."""
+        """End when the session does: when Dask drops this actor, or after LEASH_S without a call."""
         while self._closing is None:
             await asyncio.sleep(1.0)
             if self._generator is not None and self._opened.is_set():
@@ -178,7 +177,7 @@ class HostActor:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """One that fails is a bug, which must not hide behind a host that goes on answering."""
+        """A task that fails is a bug, which must not hide behind a host that goes on answering."""
         _tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

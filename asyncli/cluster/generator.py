@@ -110,7 +110,7 @@ class ClusterGenerator:
             task.add_done_callback(self._ended)
 
     def begin(self, t0: float) -> None:
-        """Start the ramp at ``t0`` of this host's monotonic clock: each host is told the same instant by its own."""
+        """Start the ramp at ``t0`` of our monotonic clock, converted to the clock of each host."""
         self._t0 = t0
         for host in self._living():
             host.orders.put_nowait(Start(t0 + host.clock.offset_s))
@@ -121,14 +121,14 @@ class ClusterGenerator:
             host.orders.put_nowait(Drain())
 
     async def messages(self) -> AsyncIterator[Up]:
-        """What the hosts say, their ticks made one; when all are lost, a last :class:`Failed`."""
+        """The hosts' messages, their ticks merged into one a second; after the loss of all hosts a last :class:`Failed`."""
         while (message := await self._out.get()) is not None:
             yield message
             if isinstance(message, Failed):
                 return
 
     def document(self) -> list[dict[str, Any]]:
-        """What each host is, its share at the start, and its clock, for the run file; then those that came later, with theirs."""
+        """Each host, its share and its clock for the run file, those that joined later last."""
         dealt = {member.name for member in self._fleet.members}
         documents = [self._fleet.document(member) for member in self._fleet.members]
         for name, host in self._hosts.items():
@@ -141,7 +141,7 @@ class ClusterGenerator:
         return documents
 
     async def close(self) -> None:
-        """End every host's processes and wait for it; cancelled, a moment only: an actor that is released ends by itself."""
+        """End the processes of all hosts and wait for it; when cancelled, only for a moment: a released actor ends by itself."""
         if self._closed:
             return
         self._closed = True
@@ -210,7 +210,7 @@ class ClusterGenerator:
                 self._out.put_nowait(message)
 
     def _dropped(self, host: RemoteHost, dropped: dict[int, int]) -> dict[int, int]:
-        """Places in its own list of destinations, as places in the fleet's."""
+        """Indices of the host's destinations as indices of the fleet's."""
         theirs, ours = host.member.spread.destinations, self._fleet.destinations
         return {ours.index(theirs[number]): count for number, count in dropped.items() if theirs[number] in ours}
 
@@ -251,9 +251,7 @@ class ClusterGenerator:
                 self._give_up(f"every host is lost, and none came within {format_duration(ALONE_S)}")
 
     def _lose(self, host: RemoteHost, why: str, for_good: bool = False) -> None:
-        """A host is gone: what it held is our loss, and others open its share again as far as they have room. ``for_good``: it
-        ended by itself, and would do so again.
-        """
+        """A host is lost: what it held is our loss, and others open its share. ``for_good``: it gave up by itself."""
         if host.over:
             return
         host.over, host.lost_s = True, time.monotonic()
@@ -276,7 +274,7 @@ class ClusterGenerator:
             self._all_lost(f"the last one, {host.name}, {why}", for_good)
 
     def _all_lost(self, why: str, for_good: bool) -> None:
-        """Whoever comes within a while is taken in; where there is nothing to open again, or nobody to come, this is the end."""
+        """Wait for hosts to join; give up where there is nothing to open again."""
         if for_good or self._draining or self._t0 is None or not self._fleet.plan.reopen:
             self._give_up(f"every host is lost; {why}")
             return
@@ -292,7 +290,7 @@ class ClusterGenerator:
         self._out.put_nowait(Failed(why))
 
     def _reopen(self) -> str:
-        """Give those that nobody is to who has room; in words, who that is."""
+        """Assign idle worker numbers to hosts with room; in words, to which."""
         living = {host.name: host for host in self._living()}
         free = {name: self._room_left(host) for name, host in living.items() if not host.silent}
         taken, self._idle = self._fleet.take_over(self._idle, free)
@@ -308,7 +306,7 @@ class ClusterGenerator:
         return msgspec.structs.replace(room, connections=room.connections - self._fleet.share(host.workers))
 
     def _hand(self, host: RemoteHost, numbers: tuple[int, ...]) -> None:
-        """From now on these of the lost are its."""
+        """Assign these idle worker numbers to the host."""
         host.workers += numbers
         host.adopting.update(numbers)
         host.orders.put_nowait(Adopt(numbers, crowded=host.member.spread.crowds(self._fleet.share(host.workers))))
@@ -316,9 +314,7 @@ class ClusterGenerator:
         self._merging.taken(len(numbers))
 
     async def _look_out(self) -> None:
-        """While nobody opens a part of the connections: give it to who has room by now, or take in a host: one that is there
-        again, or a new one.
-        """
+        """While worker numbers are idle: assign them to hosts with room, or take in a host that returned or is new."""
         pause_s = _LOOK_S
         while True:
             await asyncio.sleep(pause_s)
@@ -365,7 +361,7 @@ class ClusterGenerator:
         self._record_finding(host_joined(name, self._fleet.share(numbers), self._fleet.plan.reopen))
 
     def _leave(self, host: RemoteHost) -> None:
-        """In case it hears: nothing may be held there that nobody counts."""
+        """Close it in case it still hears us: it must not hold what nobody counts."""
         self._tasks.append(asyncio.create_task(self._let_go(host)))
 
     async def _let_go(self, host: RemoteHost) -> None:
@@ -380,7 +376,7 @@ class ClusterGenerator:
         self._out.put_nowait(HostFinding(finding))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task of ours that fails is a bug, which must not hide behind a fleet that looks silent."""
+        """A task that fails is a bug, which must not hide behind a fleet that looks silent."""
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._closed:
             self._out.put_nowait(Failed(why=f"{task.get_name()} failed: {type(error).__name__}: {error}"))

@@ -36,13 +36,13 @@ class HostProbe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """What of a probe every version has."""
+    """What the probe of every version has."""
 
     asyncli: str = "?"
 
 
 def read_probe(said: bytes) -> HostProbe | str:
-    """What :func:`probe_client_host` gave; in words why it says nothing, where it was made by another asyncli than this."""
+    """Decode what :func:`probe_client_host` gave; an error in words where another version of asyncli made it."""
     try:
         version = msgspec.msgpack.decode(said, type=_Version).asyncli
         if version == __version__:
@@ -75,7 +75,7 @@ held_by = ""
 
 
 def machine() -> str:
-    """Which boot of which machine this is, or its name where that cannot be read."""
+    """The boot id of this machine, or its name where that cannot be read."""
     return boot_id() or host_name()
 
 

@@ -28,8 +28,7 @@ from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
 from asyncli.findings.generator import cluster_memory
 from asyncli.metrics import CLIENT, TCP
 from asyncli.plan import Plan, shown_plan
-from asyncli.preflight import read_limits
-from asyncli.preflight.limits import Limits
+from asyncli.preflight.limits import Limits, read_limits
 from asyncli.records import Check, Finding
 from asyncli.units import format_many
 
@@ -142,11 +141,11 @@ class Cluster:
         return limits, msgspec.structs.replace(fleet.spread, local=self._server_there)
 
     def watched_by_agent(self, boot: str | None) -> None:
-        """What is sampled is the server's host, by an agent: the machine of this boot, where that is known."""
+        """An agent samples the server; ``boot`` is the boot id of its machine, None where unknown."""
         self._agent, self._server_there, self._watched = True, True, boot or "elsewhere"
 
     def _opened_on(self, boot: str) -> int:
-        """How many connections the machine of this boot opens."""
+        """How many connections the machine with this boot id opens."""
         assert self._fleet is not None
         return sum(self._fleet.share(member.workers) for member in self._fleet.members if member.seen.boot == boot)
 
@@ -157,14 +156,13 @@ class Cluster:
 
     @property
     def findings(self) -> list[Finding]:
-        """What is to be said of the hosts."""
         assert self._fleet is not None
         left_out = None if self._ends else cluster_memory(self._ends, self._agent)
         return [one for one in (said_of(self._fleet), open_cluster(self.address), left_out) if one is not None]
 
     @property
     def leave_out(self) -> tuple[str, ...]:
-        """Beginnings of the names of what is sampled and says nothing of this run."""
+        """Prefixes of the metrics that say nothing about this run."""
         assert self._fleet is not None
         names = ("generator.",) if self._ends else ("generator.", "kernel.", "host.", *((TCP,) if self._ends == 0 else ()))
         all_here = self._opened_on(machine()) == self._fleet.plan.connections
@@ -172,7 +170,7 @@ class Cluster:
         return (*names, CLIENT) if self._agent and not all_here else names
 
     def environment(self, hosts: list[dict[str, Any]]) -> dict[str, Any]:
-        """What the run file's environment has of it; ``hosts``: :meth:`ClusterGenerator.document`."""
+        """What the run file records; ``hosts``: :meth:`ClusterGenerator.document`."""
         about = {
             "scheduler": self.address, "distributed": distributed.__version__, "hosts": hosts,
             "server_here": self._server_there and not self._agent,
@@ -180,12 +178,11 @@ class Cluster:
         return {"cluster": about, "local": self._ends == 2}
 
     def generator(self, shard: Shard) -> ClusterGenerator:
-        """The fleet's processes, not started yet."""
         assert self._fleet is not None
         return ClusterGenerator(self._fleet, shard, self._start_actor, self._find)
 
     async def close(self) -> None:
-        """Leave the cluster. What is left of us there ends by itself."""
+        """Leave the cluster; our actors there end by themselves."""
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(Exception):
@@ -208,7 +205,7 @@ class Cluster:
             raise ClusterError(unanswered(self.address, reason)) from None
 
     async def _gather(self, plan: Plan, waits: Callable[[str], None]) -> list[Member]:
-        """The hosts that are there, once they are as many as were asked for."""
+        """The hosts, once they are as many as were asked for."""
         least, until, told = self._least or 0, time.monotonic() + _COME_S, ""
         while True:
             last = not least or time.monotonic() >= until
@@ -234,8 +231,13 @@ class Cluster:
             await asyncio.sleep(1.0)
 
     async def _addresses(self) -> list[str]:
-        async with self._in_time("list its workers"):
-            found = sorted(await self._client.nthreads())
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                found = sorted(await self._client.nthreads())
+        except (OSError, RuntimeError) as error:
+            raise ClusterError(
+                f"the scheduler at {self.address} does not list its workers ({_reason(error)}); see its log"
+            ) from None
         if not found:
             raise ClusterError(
                 f"the scheduler at {self.address} has no worker; start one on each client host: dask worker {self.address}"
@@ -243,9 +245,7 @@ class Cluster:
         return found
 
     async def _see(self, plan: Plan, addresses: list[str]) -> dict[str, HostProbe | str]:
-        """What each worker sees of its host, or in words why it does not. Each is asked by itself: one may be cut off, though the
-        scheduler has not noticed.
-        """
+        """What each worker sees of its host, or why it does not. Each is asked by itself: one may be cut off."""
         document = shown_plan(plan)
         said = await asyncio.gather(*(self._probe_from(address, document) for address in addresses))
         return dict(zip(addresses, said, strict=True))
@@ -264,7 +264,7 @@ class Cluster:
         return f"cannot be asked ({reason}); its log says more"
 
     async def _find(self, known: set[str]) -> list[Member]:
-        """Hosts that are there, but for those at the places ``known``."""
+        """Hosts other than those at the places ``known``."""
         assert self._fleet is not None
         plan = self._fleet.plan
         if self._client is None or self._client.status != "running":
@@ -295,17 +295,9 @@ class Cluster:
                 why = f"nothing within {_ANSWER_S:.0f} s" if isinstance(error, TimeoutError) else _reason(error)
                 raise ClusterError(f"no actor can be started on {member.name} ({member.address}): {why}") from None
 
-    @contextlib.asynccontextmanager
-    async def _in_time(self, what: str) -> Any:
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                yield
-        except (OSError, RuntimeError) as error:
-            raise ClusterError(f"the scheduler at {self.address} does not {what} ({_reason(error)}); see its log") from None
-
 
 class _Actor:
-    """What :class:`~asyncli.cluster.generator.Handle` asks for."""
+    """A :class:`~asyncli.cluster.remote_host.Handle`."""
 
     def __init__(self, future: Any, proxy: Any) -> None:
         self._future, self._proxy = future, proxy
@@ -323,7 +315,7 @@ class _Actor:
 
 
 def unanswered(address: str, reason: str) -> str:
-    """What to say of a scheduler that cannot be talked to, by what a connect came to: does anybody listen, and what to mend."""
+    """The message for a scheduler that does not answer, by the error of the connect."""
     if not any(words in reason.lower() for words in _SOMETHING_LISTENS):
         return f"no Dask scheduler answers at {address} ({reason}); start one: dask scheduler"
     if address.startswith("tls"):
@@ -335,7 +327,7 @@ def unanswered(address: str, reason: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What is at the bottom of an error of Dask's, in one line: a refused connect, a certificate that has expired."""
+    """The root cause of one of Dask's errors, in one line."""
     words = ""
     seen: BaseException | None = error
     while seen is not None:
@@ -352,7 +344,7 @@ def _user() -> str:
 
 
 def _quiet() -> None:
-    """On a command line what Dask would log is said by us, in one line."""
+    """Silence the logs of Dask: on a command line we report its errors ourselves, in one line."""
     for name in list(logging.root.manager.loggerDict):
         if name.split(".")[0] in ("distributed", "tornado"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import ipaddress
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ class Placement(msgspec.Struct, frozen=True):
 
     @property
     def checks(self) -> list[Check]:
-        """Each host's limits against its share."""
+        """Each host's limits checked against its share."""
         found = []
         for member in self.members:
             part, spread = _part(self.plan, self.share(member.workers)), member.spread
@@ -78,7 +79,6 @@ class Placement(msgspec.Struct, frozen=True):
 
     @property
     def spread(self) -> Spread:
-        """The fleet as one: every source and port of it."""
         sources = tuple(source for member in self.members for source in member.spread.sources or ("",))
         ports = min(member.spread.ports for member in self.members)
         return Spread(self.destinations, sources, self.workers, local=False, ports=ports)
@@ -94,7 +94,7 @@ class Placement(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
     def document(self, member: Member) -> dict[str, Any]:
-        """A host as the run file has it."""
+        """A host as the run file records it."""
         return {
             "name": member.name,
             "address": member.address,
@@ -159,15 +159,10 @@ def place(plan: Plan, members: list[Member]) -> Placement:
 
 def room_of(plan: Plan, seen: HostProbe) -> Room:
     """What a host can take of ``plan`` by its own preflight: the most that no check refuses, and in one process."""
-    limits, low, high = seen.limits, 0, plan.connections
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _refused(plan, seen, middle):
-            high = middle - 1
-        else:
-            low = middle
+    limits = seen.limits
     nofile = limits.nofile_hard or 1024
-    return Room(low, max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS), limits.cpus or 1)
+    most = bisect.bisect_left(range(1, plan.connections + 1), True, key=lambda count: bool(_refused(plan, seen, count)))
+    return Room(most, max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS), limits.cpus or 1)
 
 
 def _refused(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
@@ -181,7 +176,7 @@ def _refused(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
 
 
 def _part(plan: Plan, connections: int) -> Plan:
-    """The plan as one host sees it: its connections, at its part of the pace."""
+    """The plan of one host: its connections, at its part of the pace."""
     mine = max(1, connections)
     return msgspec.structs.replace(plan, connections=mine, interval_s=plan.interval_s * plan.connections / mine)
 
@@ -213,7 +208,7 @@ def ends_there(server: bool, opened: int, connections: int) -> int | None:
 
 
 def open_cluster(address: str) -> Finding | None:
-    """What is to be said of a scheduler that anybody can speak to; None where it is encrypted, or on this host alone."""
+    """A finding for a scheduler that anybody can use: neither encrypted nor on loopback."""
     parts = urlsplit(address)
     if parts.scheme != "tcp":
         return None
@@ -226,6 +221,5 @@ def open_cluster(address: str) -> Finding | None:
 
 
 def said_of(fleet: Placement) -> Finding:
-    """The fleet in a sentence."""
     shares = {member.name: fleet.share(member.workers) for member in fleet.members}
     return cluster(shares, fleet.workers, {member.name: member.room.connections for member in fleet.left_out})

@@ -43,10 +43,7 @@ def read_clocks() -> Clocks | None:
 
 
 class ClockWatch:
-    """Looks at the clocks once a second and says what befell them; ``clock`` is the run's own (s).
-
-    A suspension is a sample as well, ``clock.suspended_s``, for whoever explains what was lost after it.
-    """
+    """Compares the clocks once a second; ``clock`` is the run's own (s). A suspension is a sample too (``clock.suspended_s``)."""
 
     def __init__(
         self,
@@ -62,13 +59,12 @@ class ClockWatch:
         self._last = read()
 
     async def run(self) -> None:
-        """Look until cancelled."""
         while True:
             await self._sleep(EVERY_S)
             self.look()
 
     def look(self) -> None:
-        """Compare the clocks with the last look."""
+        """Compare the clocks with those of the last look."""
         now = self._read()
         if now is None:
             return

@@ -56,7 +56,7 @@ class Collector(Sampler):
 
     @property
     def status_connects(self) -> int:
-        """Connections that the status polls have made: what they added to the server's accepts."""
+        """Connections of the status polls, which are among the server's accepts."""
         return 0 if self._status is None else self._status.connects
 
     async def open(self, *, hold: bool = True) -> None:
@@ -74,7 +74,7 @@ class Collector(Sampler):
         self.begin()
 
     async def describe_anew(self) -> None:
-        """Have :attr:`server` speak of the processes and the configuration of now: who looks on for weeks sees it restarted."""
+        """Update :attr:`server`: a server that is watched for weeks is restarted and reconfigured."""
         if self._tree is not None:
             facts = await asyncio.to_thread(describe, Found(self._tree.roots, self._found_by), self._header)
             # Of one that has just ended there is nothing to say.
@@ -83,10 +83,9 @@ class Collector(Sampler):
                 self.server = facts
 
     def end(self) -> None:
-        """The run is over: what is missing by now stays so. Here each probe has said it."""
+        """The run is over. Nothing is to be done: each probe has reported its gap."""
 
     async def close(self) -> None:
-        """Close the connection to the status page, and let the thread go."""
         await super().close()
         if self._status is not None:
             await self._status.close()

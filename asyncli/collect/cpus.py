@@ -34,7 +34,7 @@ class CpuTimes(msgspec.Struct, frozen=True):
 
 
 def read_times(proc: Path = PROC) -> CpuTimes:
-    """All of it now. Blocking; raises OSError or ValueError where /proc/stat cannot be read."""
+    """Blocking; raises OSError or ValueError where /proc/stat cannot be read."""
     return parse_times(read_text(proc / "stat"), time.monotonic(), {stat.pid: stat for stat in parents(proc)})
 
 
@@ -71,7 +71,7 @@ def shares(first: CpuTimes, last: CpuTimes, ours: int, server: Collection[int]) 
 
 
 def _used(first: Mapping[int, Stat], last: Mapping[int, Stat]) -> dict[int, float]:
-    """CPU seconds by the pid of who lives at the end: its own, and those of the children that it waited for."""
+    """CPU seconds by pid of the living: their own, and those of the children that they waited for."""
     known = {pid: before for pid, before in first.items() if pid in last and last[pid].start_ticks == before.start_ticks}
     # What an ended child had used before the first look comes with the rest of its time.
     owed = by_heir({(pid, stat.start_ticks): stat for pid, stat in first.items() if pid not in known}, known)

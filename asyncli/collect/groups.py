@@ -26,14 +26,14 @@ class Group(NamedTuple):
 
     @property
     def held_bytes(self) -> int:
-        """The same without the page cache, which is given back when it is needed."""
+        """Usage without the page cache, which is given back when it is needed."""
         stat = self.read("memory.stat")
         cache, shared = ("file", "shmem") if self.second else ("total_cache", "total_shmem")
         return self.used_bytes - counted(stat, cache) + counted(stat, shared)
 
     @property
     def limit_bytes(self) -> int | None:
-        """The tightest limit of it and of those above it; None without one."""
+        """The tightest limit of the group and its ancestors; None without one."""
         if not self.second:
             limit = counted(self.read("memory.stat"), "hierarchical_memory_limit")
             return limit if 0 < limit < _NO_LIMIT else None
@@ -49,14 +49,14 @@ class Group(NamedTuple):
 
     @property
     def refused(self) -> int:
-        """How often a page was refused for the limit."""
+        """How often the limit refused a page."""
         if self.second:
             return counted(self.read("memory.events"), "max")
         return int(self.read("memory.failcnt") or 0)
 
     @property
     def killed(self) -> int:
-        """Processes of it that the kernel ended for want of memory."""
+        """Processes that the kernel killed for lack of memory."""
         return counted(self.read("memory.events" if self.second else "memory.oom_control"), "oom_kill")
 
     def read(self, name: str) -> str:

@@ -12,16 +12,10 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from asyncli import metrics
 from asyncli.collect.groups import Group, memory_group
 from asyncli.collect.probes import ProbeReading
 from asyncli.collect.procfs import PROC, read_text
-from asyncli.metrics import (
-    SERVER_DESCRIPTORS,
-    SERVER_DESCRIPTORS_LIMIT,
-    SERVER_GROUP_BYTES,
-    SERVER_GROUP_KILLED,
-    SERVER_GROUP_LIMIT_BYTES,
-)
 
 # A server of a process for each connection has as many as it holds, each with few descriptors: the first ones tell enough.
 _MOST_PROCESSES = 128
@@ -42,9 +36,7 @@ class Headroom:
         self._limits: dict[int, int] = {}
 
     def read(self) -> ProbeReading:
-        """``server.descriptors`` and their limit, of the process that is fullest; only the least limit where they cannot be
-        counted. ``server.group_*`` where a limit is set.
-        """
+        """Descriptors of the fullest process (only the lowest limit where they cannot be counted), and its memory group."""
         pids = list(self._pids())[:_MOST_PROCESSES]
         return ProbeReading({**self._descriptors(pids), **self._memory(pids)})
 
@@ -61,9 +53,9 @@ class Headroom:
                     fullest = max(fullest, (number / limit, number, limit))
         _, number, limit = fullest
         if number:
-            return {SERVER_DESCRIPTORS: float(number), SERVER_DESCRIPTORS_LIMIT: float(limit)}
+            return {metrics.SERVER_DESCRIPTORS: float(number), metrics.SERVER_DESCRIPTORS_LIMIT: float(limit)}
         least = min(filter(None, self._limits.values()), default=0)
-        return {SERVER_DESCRIPTORS_LIMIT: float(least)} if least else {}
+        return {metrics.SERVER_DESCRIPTORS_LIMIT: float(least)} if least else {}
 
     def _memory(self, pids: list[int]) -> dict[str, float]:
         if not self._looked and pids:
@@ -75,14 +67,14 @@ class Headroom:
         with contextlib.suppress(OSError, ValueError):
             limit = self._group.limit_bytes
             return {
-                SERVER_GROUP_BYTES: float(self._group.held_bytes),
-                SERVER_GROUP_KILLED: float(self._group.killed),
-                **({} if limit is None else {SERVER_GROUP_LIMIT_BYTES: float(limit)}),
+                metrics.SERVER_GROUP_BYTES: float(self._group.held_bytes),
+                metrics.SERVER_GROUP_KILLED: float(self._group.killed),
+                **({} if limit is None else {metrics.SERVER_GROUP_LIMIT_BYTES: float(limit)}),
             }
         return {}
 
     def _tightest(self, pids: list[int]) -> Group | None:
-        """None where none has a limit: it says nothing of room then, and all that is in it would be told as the server's."""
+        """The group with the tightest limit; None where none has one."""
         found: dict[Group, int] = {}
         with contextlib.suppress(OSError):
             mounts = read_text(f"{self._proc}/self/mountinfo")

@@ -12,21 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from asyncli import metrics
 from asyncli.collect.probes import ProbeReading
 from asyncli.collect.procfs import PAGE_BYTES, PROC, TICKS_PER_S, read_text
 from asyncli.findings.probes import slab_caches_missing, slabinfo_unreadable
-from asyncli.metrics import (
-    HOST_CPU_BUSY_S,
-    HOST_CPU_LISTS_BYTES,
-    HOST_FREE_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SLAB,
-    KERNEL_SOCKET_BYTES,
-    KERNEL_SOCKET_SLAB_BYTES,
-    KERNEL_TCP_MEM_BYTES,
-    TCP,
-)
 from asyncli.records import Finding
 
 SLAB_LINKS = Path("/sys/kernel/slab")
@@ -134,16 +123,16 @@ def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict
     """
     family = {name: slabs[listed] for name, listed in resolved.items() if listed in slabs}
     listing = family.pop(_LISTING_CACHE, None)
-    values = {f"{KERNEL_SLAB}{name}": float(slab.active_bytes) for name, slab in family.items()}
+    values = {f"{metrics.KERNEL_SLAB}{name}": float(slab.active_bytes) for name, slab in family.items()}
     socket_bytes = sum(slab.active_bytes for slab in family.values())
     slab_bytes = sum(slab.slab_bytes for slab in family.values())
     if listing is not None and (dentry := family.get("dentry")) is not None:
         entries = min(listing.active_objs, dentry.active_objs) * dentry.objsize
-        values[KERNEL_LISTING_BYTES] = float(listing.active_bytes + entries)
+        values[metrics.KERNEL_LISTING_BYTES] = float(listing.active_bytes + entries)
         socket_bytes -= entries
         slab_bytes -= entries
-    values[KERNEL_SOCKET_BYTES] = float(socket_bytes)
-    values[KERNEL_SOCKET_SLAB_BYTES] = float(slab_bytes)
+    values[metrics.KERNEL_SOCKET_BYTES] = float(socket_bytes)
+    values[metrics.KERNEL_SOCKET_SLAB_BYTES] = float(slab_bytes)
     return values
 
 
@@ -157,7 +146,7 @@ def parse_sockstat(text: str, text6: str = "") -> dict[str, float]:
         fields = rest.split()
         for name, number in zip(fields[::2], fields[1::2], strict=False):
             if name == "mem":
-                values[KERNEL_TCP_MEM_BYTES] = float(int(number) * PAGE_BYTES)
+                values[metrics.KERNEL_TCP_MEM_BYTES] = float(int(number) * PAGE_BYTES)
             elif name in ("inuse", "orphan", "tw", "alloc"):
                 values[f"kernel.tcp_{name}"] = values.get(f"kernel.tcp_{name}", 0.0) + int(number)
     if not values:
@@ -179,7 +168,7 @@ def parse_meminfo(text: str) -> dict[str, float]:
             kib[name] = int(fields[0])
     try:
         used = kib["MemTotal"] - kib["MemFree"] - kib["Buffers"] - (kib["Cached"] - kib["Shmem"])
-        values = {HOST_USED_BYTES: used, HOST_FREE_BYTES: kib["MemFree"]}
+        values = {metrics.HOST_USED_BYTES: used, metrics.HOST_FREE_BYTES: kib["MemFree"]}
     except KeyError as error:
         raise ValueError(f"/proc/meminfo has no line {error.args[0]}") from None
     for metric, name in (("available", "MemAvailable"), ("slab", "Slab"), ("pagetable", "PageTables")):
@@ -206,7 +195,7 @@ def parse_counters(text: str, group: str, wanted: Iterable[str]) -> dict[str, fl
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
         raise ValueError(f"no pair of lines for {group} in the kernel's counters")
     keep = frozenset(wanted)
-    return {f"{TCP}{name}": float(number) for name, number in zip(*rows, strict=True) if name in keep}
+    return {f"{metrics.TCP}{name}": float(number) for name, number in zip(*rows, strict=True) if name in keep}
 
 
 def parse_cpu_busy(text: str) -> dict[str, float]:
@@ -218,7 +207,7 @@ def parse_cpu_busy(text: str) -> dict[str, float]:
     if not fields or fields[0] != "cpu":
         raise ValueError("/proc/stat does not begin with cpu")
     user, nice, system, _idle, _iowait, *rest = map(int, fields[1:])
-    return {HOST_CPU_BUSY_S: (user + nice + system + sum(rest[:3])) / TICKS_PER_S}
+    return {metrics.HOST_CPU_BUSY_S: (user + nice + system + sum(rest[:3])) / TICKS_PER_S}
 
 
 def read_counters(proc: Path = PROC) -> ProbeReading:
@@ -230,8 +219,8 @@ def read_counters(proc: Path = PROC) -> ProbeReading:
     values = parse_sockstat(read_text(proc / "net/sockstat"), text6)
     values |= parse_meminfo(read_text(proc / "meminfo"))
     try:
-        values[HOST_CPU_LISTS_BYTES] = waiting = parse_zoneinfo(read_text(proc / "zoneinfo"))
-        values[HOST_USED_BYTES] -= waiting
+        values[metrics.HOST_CPU_LISTS_BYTES] = waiting = parse_zoneinfo(read_text(proc / "zoneinfo"))
+        values[metrics.HOST_USED_BYTES] -= waiting
     except (FileNotFoundError, PermissionError):
         pass  # a hardened kernel or a container's proc: the sum is then what meminfo gives
     values |= parse_counters(read_text(proc / "net/netstat"), "TcpExt", TCP_COUNTERS)
@@ -241,7 +230,7 @@ def read_counters(proc: Path = PROC) -> ProbeReading:
 
 
 class SlabReader:
-    """The socket family of /proc/slabinfo, which root alone may read. Blocking: for the probes' thread."""
+    """The socket caches of /proc/slabinfo, which only root may read. Blocking."""
 
     def __init__(self, *, proc: Path = PROC, links: Callable[[], Mapping[str, str]] = read_slab_links) -> None:
         self._path = proc / "slabinfo"
@@ -250,7 +239,7 @@ class SlabReader:
         self._refused: Finding | None = None
 
     def read(self) -> ProbeReading:
-        """Slab metrics, or nothing and a finding without the privilege."""
+        """Slab metrics; without the privilege a finding."""
         if self._refused is not None:
             return ProbeReading(findings=[self._refused])
         try:
@@ -266,7 +255,7 @@ class SlabReader:
         return ProbeReading(slab_metrics(slabs, self._resolved), findings)
 
     def _resolve(self, text: str) -> list[Finding]:
-        """Done at the start, and when a module took its cache away: names move only then."""
+        """Names of caches change only when a module is loaded or removed."""
         listed, links = cache_names(text), self._links()
         self._resolved, missing = resolve_caches(listed, links)
         return [slab_caches_missing(missing)] if missing else []

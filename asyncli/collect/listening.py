@@ -32,14 +32,14 @@ Place = tuple[str, int]
 
 
 class Missing(NamedTuple):
-    """That nothing listens where the plan aims, in words, and the URL at which its port is listened on (None: at none)."""
+    """Why nothing listens where the plan aims, and the URL at which its port is open (None: at none)."""
 
     what: str
     url: str | None = None
 
 
 def unheard(places: Collection[Place], proc: Path = PROC) -> Missing | None:
-    """That nothing listens at any of these places of this host; None where something does, or it cannot be known."""
+    """Whether nothing listens at any of ``places`` on this host; None where something does, or it is unknown."""
     if not any((proc / "net" / name).exists() for name in ("tcp", "tcp6")):
         return None
     try:
@@ -57,7 +57,7 @@ def unheard(places: Collection[Place], proc: Path = PROC) -> Missing | None:
 
 
 def heard_elsewhere(places: Collection[Place], proc: Path = PROC) -> Missing | None:
-    """That a port of ``places``, where nothing listens, is listened on at other addresses of this host; None where none is."""
+    """Whether a port of ``places`` is listened on at other addresses of this host only; None where it is not."""
     for address, port in sorted(places):
         if others := sorted({one.address for one in read_listeners(port, proc) if one.address is not None}):
             listed = ", ".join(map(_in_url, others))

@@ -22,7 +22,7 @@ from asyncli.collect.procfs import (
     Stat,
     all_pids,
     command_line,
-    executable,
+    link,
     parents,
     read_listeners,
     read_stat,
@@ -84,7 +84,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
         return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe, "hidden": self.hidden}
 
     def record(self, label: str | None = None) -> dict[str, object]:
-        """What a run file keeps of it: :meth:`document`, and by what two configurations are told apart."""
+        """What a run file keeps: :meth:`document`, and the fingerprint of its configuration."""
         return {**self.document(label), "config_hash": self.config_hash}
 
     def differences(self, before: Mapping[str, object]) -> list[str]:
@@ -148,7 +148,7 @@ def _from_name(name: str, ours: Collection[int], proc: Path) -> int:
     named = {
         pid
         for pid, stat in stats.items()
-        if pid not in ours and (stat.name == name[:15] or os.path.basename(executable(pid, proc) or "") == name)
+        if pid not in ours and (stat.name == name[:15] or os.path.basename(link(pid, "exe", proc) or "") == name)
     }
     roots = sorted(pid for pid in named if stats[pid].parent not in named)
     if not roots:
@@ -192,7 +192,7 @@ def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) ->
 
 
 def _unreadable(where: str) -> Found:
-    """What listens on ``where`` has a process, and no descriptors that we may list."""
+    """The holder of the listening socket cannot be found, because its descriptors are hidden."""
     hidden = os.geteuid() != 0
     whose = f"the process that listens on {where}"
     why = "belongs to another user" if hidden else "is in another namespace, or asyncli lacks CAP_SYS_PTRACE"
@@ -257,7 +257,7 @@ def _held(pid: int, wanted: Collection[str], proc: Path) -> set[str]:
 
 def process_name(stat: Stat, proc: Path = PROC) -> str:
     """The executable's file name, or the process's own name where that may not be read."""
-    return os.path.basename(executable(stat.pid, proc) or "") or stat.name
+    return os.path.basename(link(stat.pid, "exe", proc) or "") or stat.name
 
 
 def topmost(pid: int, parent: Mapping[int, int], names: Mapping[int, str], stop: Collection[int] = ()) -> int:
@@ -292,7 +292,7 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
         name: str | None = process_name(read_stat(pid, proc), proc)
     except (OSError, ValueError):
         name = None
-    exe = executable(pid, proc)
+    exe = link(pid, "exe", proc)
     built, not_asked = "", None
     if exe and name in _SAYS:
         answer = ask_server(exe, _SAYS[name], pid, proc)
@@ -303,7 +303,7 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     if said and (version is None or "/" not in version):
         version = said[1] or f"haproxy/{said[2]}"
     ours = name == "nginx" and _same_files(pid, proc)
-    config = config_path(command_line(pid, proc), built, _cwd(pid, proc)) if ours else None
+    config = config_path(command_line(pid, proc), built, link(pid, "cwd", proc)) if ours else None
     return ServerFacts(
         pid=pid,
         pids=found.pids,
@@ -318,7 +318,6 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
 
 
 def printable_version(server_header: str) -> str | None:
-    """The Server header where it can be printed, cut to a sane length."""
     return oneline(server_header)[:80] or None
 
 
@@ -339,13 +338,6 @@ def config_path(command: str, built: str, cwd: str | None) -> str | None:
     return os.path.normpath(os.path.join(cwd or "/", under, path))
 
 
-def _cwd(pid: int, proc: Path) -> str | None:
-    try:
-        return os.readlink(f"{proc}/{pid}/cwd")
-    except OSError:
-        return None
-
-
 def _fingerprint(path: str | None, user: User | None) -> str | None:
     if path is None:
         return None
@@ -356,8 +348,6 @@ def _fingerprint(path: str | None, user: User | None) -> str | None:
 
 
 def _same_files(pid: int, proc: Path) -> bool:
-    """Whether the process sees our mounts: in a container the same path is another program."""
-    try:
-        return os.readlink(f"{proc}/{pid}/ns/mnt") == os.readlink(f"{proc}/self/ns/mnt")
-    except OSError:
-        return False
+    """Whether the process sees our mounts: in a container the same path is another file."""
+    mounts = link(pid, "ns/mnt", proc)
+    return mounts is not None and mounts == link("self", "ns/mnt", proc)

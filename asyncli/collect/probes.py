@@ -49,19 +49,13 @@ class Schedule:
         self._said = name in OWN
 
     def begin(self, now_s: float, run_s: float) -> None:
-        """A run of ``run_s`` seconds begins."""
         self._begun_s, self._run_s, self._ahead_s = now_s, run_s, min(MOST_AHEAD_S, run_s / 2)
 
     def due(self, now_s: float) -> bool:
-        """Whether the probe may run at ``now_s``."""
         return now_s >= self._due_s
 
     def spent(self, now_s: float, cost_s: float) -> Finding | None:
-        """A round that began at ``now_s`` took ``cost_s`` of CPU.
-
-        A finding the first time that two rounds in a row left too little for the next second
-        (one alone may have met cold caches).
-        """
+        """A round that began at ``now_s`` took ``cost_s`` of CPU; a finding after two dear ones in a row."""
         self._debt_s = max(0.0, self._debt_s - self._budget * (now_s - self._at_s)) + cost_s
         self._at_s = now_s
         left_s = self._begun_s + self._run_s - now_s
@@ -82,7 +76,7 @@ class Schedule:
 
 
 class Outage:
-    """Whether a probe answers, as seconds without it: one finding when it fails, one when it is back."""
+    """Whether a probe answers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -90,7 +84,7 @@ class Outage:
         self._last_s: float | None = None
 
     def failed(self, now_s: float, why: str) -> Finding | None:
-        """The probe failed at ``now_s``; said once an outage."""
+        """A failure; a finding for the first of an outage."""
         if self._since_s is not None:
             return None
         # The gap begins with the last reading there is.
@@ -98,7 +92,7 @@ class Outage:
         return probe_lost(self.name, now_s, why)
 
     def answered(self, now_s: float) -> Finding | None:
-        """The probe answered at ``now_s``; a finding when it had failed."""
+        """An answer; a finding when it ends an outage."""
         since_s, self._since_s, self._last_s = self._since_s, None, now_s
         if since_s is None:
             return None

@@ -41,7 +41,7 @@ class CpuLedger:
         self._owed_s: dict[int, float] = {}
 
     def update(self, living: Iterable[Stat]) -> float:
-        """Seconds of CPU of the group, given the stat of each process that lives now (zombies included)."""
+        """Seconds of CPU of the group, given its living processes (zombies included)."""
         now = {(stat.pid, stat.start_ticks): stat for stat in living}
         known = {stat.pid: stat for stat in now.values() if (stat.pid, stat.start_ticks) in self._last}
         ended = {key: stat for key, stat in self._last.items() if key not in now}
@@ -88,7 +88,6 @@ class ProcessGroup:
 
     @property
     def pids(self) -> list[int]:
-        """Those that lived at the last scan."""
         return [stat.pid for stat in self._living]
 
     def scan(self) -> ProbeReading:
@@ -166,7 +165,7 @@ class ServerTree:
         self._known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid, proc)) is not None}
 
     def __call__(self) -> list[Stat]:
-        """The stat of every process (zombies too) of the tree; :class:`ProcessesGoneError` when none lives."""
+        """Every process of the tree (zombies too); :class:`ProcessesGoneError` when none lives."""
         found = self._walk(self._survivors())
         if not any(not stat.ended for stat in found.values()):
             self._find_again()
@@ -186,7 +185,7 @@ class ServerTree:
             self.orphaned = gone[0]
 
     def _survivors(self) -> list[Stat]:
-        """Known processes that still are the same ones, roots first."""
+        """Known processes that still live, roots first."""
         order = [*self.roots, *(pid for pid in self._known if pid not in self.roots)]
         stats = ((pid, _stat(pid, self._proc)) for pid in order if pid in self._known)
         return [stat for pid, stat in stats if stat is not None and stat.start_ticks == self._known[pid]]
@@ -224,7 +223,7 @@ def read_session_memory() -> ProbeReading:
 
 
 def listed(pids: Callable[[], Iterable[int]], proc: Path = PROC) -> Callable[[], list[Stat]]:
-    """Members for a group given as a list of pids, of which some may have ended."""
+    """Members of a group that is a list of pids, some of which may have ended."""
     return lambda: [stat for pid in tuple(pids()) if (stat := _stat(pid, proc)) is not None]
 
 

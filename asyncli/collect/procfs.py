@@ -173,11 +173,7 @@ def cpu_clock_s(pid: int, which: int = 2) -> float:
 
 
 def read_memory(pid: int, proc: Path = PROC) -> Memory | None:
-    """The process's memory, or None when it has none or has ended.
-
-    Raises PermissionError without ptrace access to it (another user, or one that changed its user, as nginx's workers
-    do).
-    """
+    """None for a process without memory, or that has ended. Raises PermissionError without ptrace access to it."""
     try:
         return parse_smaps_rollup(read_text(f"{proc}/{pid}/smaps_rollup"))
     except (FileNotFoundError, ProcessLookupError):
@@ -185,7 +181,7 @@ def read_memory(pid: int, proc: Path = PROC) -> Memory | None:
 
 
 def read_listeners(port: int, proc: Path = PROC) -> list[Listener]:
-    """Sockets that listen on ``port`` in our network namespace. Stops before the established ones."""
+    """Sockets that listen on ``port`` in our network namespace."""
     found: list[Listener] = []
     for name in ("tcp", "tcp6"):
         try:
@@ -197,12 +193,11 @@ def read_listeners(port: int, proc: Path = PROC) -> list[Listener]:
 
 
 def all_pids(proc: Path = PROC) -> list[int]:
-    """Every process we can see, by number."""
     return sorted(int(name) for name in os.listdir(proc) if name.isdigit())
 
 
 def parents(proc: Path = PROC) -> Iterator[Stat]:
-    """The stat of every process that can be read."""
+    """The stat of every readable process."""
     for pid in all_pids(proc):
         try:
             yield read_stat(pid, proc)
@@ -235,10 +230,10 @@ def _tasks(pid: int, proc: Path) -> list[str]:
         return []
 
 
-def executable(pid: int, proc: Path = PROC) -> str | None:
-    """Path of the process's executable, or None without ptrace access to it."""
+def link(pid: int | str, name: str, proc: Path = PROC) -> str | None:
+    """Where /proc/PID/``name`` leads (exe, cwd, ns/mnt); None without ptrace access to the process."""
     try:
-        return os.readlink(f"{proc}/{pid}/exe").removesuffix(" (deleted)")
+        return os.readlink(f"{proc}/{pid}/{name}").removesuffix(" (deleted)")
     except OSError:
         return None
 

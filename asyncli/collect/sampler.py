@@ -101,7 +101,6 @@ class Sampler:
             one.begin(*self._begun)
 
     async def close(self) -> None:
-        """Stop asking, and let the thread go."""
         if pending := self._cancel_polls():
             await asyncio.wait(pending)
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -140,7 +139,6 @@ class Sampler:
             await asyncio.wait(pending, timeout=timeout_s)
 
     def _gather(self, now_s: float, values: dict[str, float]) -> None:
-        """Take in whatever has come."""
         for name, (since_s, outcome) in list(self._asked.items()):
             if outcome.done():
                 del self._asked[name]

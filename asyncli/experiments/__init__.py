@@ -59,23 +59,15 @@ ABOUT = {
     "two-clients": "one nginx, two clients of 50,000 on hosts of their own, in namespaces (3 min)",
     "client-lost": "one nginx, a fleet of two by Dask, one of them cut off and back, in namespaces (3 min)",
 }
-#: name -> the module with its EXPERIMENT.
-NAMES = {
-    "short-vs-keepalive": "short_vs_keepalive",
-    "upstream-keepalive": "upstream_keepalive",
-    "pipelining": "pipelining",
-    "server-models": "server_models",
-    "holding": "holding",
-    "two-clients": "two_clients",
-    "client-lost": "client_lost",
-}
+#: Each has a module of its name.
+NAMES = tuple(ABOUT)
 
 
 def load(name: str) -> Experiment:
     """The experiment called ``name``. Raises :class:`~asyncli.errors.PlanError` for an unknown one."""
     if name not in NAMES:
         raise PlanError(f"unknown experiment {name!r}; write one of {', '.join(NAMES)}")
-    return cast(Experiment, importlib.import_module(f"asyncli.experiments.{NAMES[name]}").EXPERIMENT)
+    return cast(Experiment, importlib.import_module(f"asyncli.experiments.{name.replace('-', '_')}").EXPERIMENT)
 
 
 def plan_of(experiment: Experiment, quick: bool, changes: Mapping[str, Any], where: str | None = None) -> dict[str, Any]:

@@ -29,18 +29,12 @@ _IP_BIND_ADDRESS_NO_PORT = 24
 _PORTS = 28_232
 # Without an answer for so long a server is stuck. Far beyond what 100 clients wait for one that serves a single client at a time.
 _PATIENCE_S = 30
+# By errno; SO_SNDTIMEO and SO_RCVTIMEO end connect(), send() and recv() with the last two (socket(7)).
 _KINDS = {
-    errno.ECONNREFUSED: "refused",
-    errno.ECONNRESET: "reset",
-    errno.EPIPE: "reset",
-    errno.EADDRNOTAVAIL: "no_ports",
-    errno.EADDRINUSE: "no_ports",
-    errno.EMFILE: "no_descriptors",
-    errno.ENFILE: "no_descriptors",
-    # What SO_SNDTIMEO and SO_RCVTIMEO end connect(), send() and recv() with (socket(7)).
-    errno.EINPROGRESS: "timeout",
-    errno.EAGAIN: "timeout",
-}
+    errno.ECONNREFUSED: "refused", errno.ECONNRESET: "reset", errno.EPIPE: "reset", errno.EADDRNOTAVAIL: "no_ports",
+    errno.EADDRINUSE: "no_ports", errno.EMFILE: "no_descriptors", errno.ENFILE: "no_descriptors",
+    errno.EINPROGRESS: "timeout", errno.EAGAIN: "timeout",
+}  # fmt: skip
 
 
 class _WrongError(Exception):
@@ -108,19 +102,16 @@ def _start(host: str, port: int, processes: int, loops: int, wanted: int) -> IO[
     said_read, said_write = os.pipe()
     for number in range(processes):
         if os.fork() == 0:
-            status = 1
             try:
                 os.close(ready_write)
                 os.read(ready_read, 1)
                 done, kind = _loops(host, port, sources[number], loops, wanted, parent)
                 # Shorter than PIPE_BUF: lines of several processes do not mix (pipe(7)).
                 os.write(said_write, f"{done} {kind or '-'}\n".encode())
-                status = 0
             finally:
-                os._exit(status)
-    os.close(said_write)
-    os.close(ready_read)
-    os.close(ready_write)
+                os._exit(0)
+    for descriptor in (said_write, ready_read, ready_write):
+        os.close(descriptor)
     return os.fdopen(said_read, encoding="ascii")
 
 
@@ -129,7 +120,7 @@ def main(argv: list[str]) -> int:
     try:
         host, *numbers = argv
         port, processes, loops, wanted = map(int, numbers)
-        if min(port, processes, loops) < 1 or wanted < 1:
+        if min(port, processes, loops, wanted) < 1:
             raise ValueError
         socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST)
     except (ValueError, OSError):
@@ -146,18 +137,13 @@ def main(argv: list[str]) -> int:
     seconds = time.monotonic() - begun
     for _ in range(processes):
         os.wait()
-    connections = sum(int(done) for done, _ in ends)
     failures = Counter(kind for _, kind in ends if kind != "-")
     if processes > len(ends):
         failures["died"] = processes - len(ends)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = spent.ru_utime + spent.ru_stime
-    found = {"connections": connections, "seconds": seconds, "cpu_s": cpu_s, "failures": dict(failures)}
+    connections = sum(int(done) for done, _ in ends)
+    found = {"connections": connections, "seconds": seconds, "cpu_s": spent.ru_utime + spent.ru_stime, "failures": failures}
     print(json.dumps(found), flush=True)
-    if failures:
-        kinds = ", ".join(f"{count} × {kind}" for kind, count in failures.items())
-        asked = processes * loops
-        print(f"{connections} of {asked} connections brought {wanted} bytes; processes that failed: {kinds}", file=sys.stderr)
     return 1 if failures else 0
 
 

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +16,22 @@ from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.totals import fold, sum_of_counts
 from asyncli.errors import EngineError, HostError, PlanError
 from asyncli.experiments import Experiment
-from asyncli.experiments.cabled import CLIENTS, FLEET, SERVER, SESSION, SYSCTLS, Programs, Running, in_rounds, serving, suffix
 from asyncli.experiments.context import Context, fitness
-from asyncli.experiments.judging import Case, claimed, in_every_round
-from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Line, Round, Table, row_of
+from asyncli.experiments.judging import ClaimCase, claimed, in_every_round
+from asyncli.experiments.netns_testbed import (
+    CLIENTS,
+    FLEET,
+    SERVER,
+    SESSION,
+    SYSCTLS,
+    Programs,
+    Running,
+    in_rounds,
+    serving,
+    soak_words,
+    suffix,
+)  # fmt: skip
+from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureTable, Round, Rounds
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.metrics import STATUS_ACTIVE
@@ -49,7 +61,7 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-class Seen(NamedTuple):
+class PeerCounts(NamedTuple):
     """What the server's kernel has of either client, at an instant of this host's monotonic clock."""
 
     at_s: float
@@ -61,9 +73,9 @@ class Watched(NamedTuple):
 
     cut_s: float
     back_s: float
-    before: Seen
-    then: Seen
-    at_end: Seen
+    before: PeerCounts
+    then: PeerCounts
+    at_end: PeerCounts
 
 
 # Measuring.
@@ -88,17 +100,13 @@ async def _round(context: Context, number: int, folder: Path) -> None:
         # Room for the dead beside those that are opened again.
         most = (len(CLIENTS) + 1) * plan["connections"]
         async with (
-            serving(context, network, most, parse_duration(plan["keepalive"])) as (nginx, _),
+            serving(context, network, most) as (nginx, _),
             Programs(network) as programs,
         ):
             url, token = await programs.agent(nginx.status_url)
             address = await programs.cluster(SESSION)
-            ramp = f"10/{10_000 / plan['rate']:g}ms"
-            words = [
-                "soak", nginx.url, "--cluster", address, "--agent", url, "-c", str(len(CLIENTS) * plan["connections"]), "-k",
-                plan["keepalive"], "--ramp", ramp, "--hold", plan["duration"], "--baseline", plan["baseline"], "--residue",
-                plan["baseline"], "--out", str(file.absolute()), "--log-json",
-            ]  # fmt: skip
+            words = soak_words(plan, nginx, len(CLIENTS) * plan["connections"], file)
+            words += ["--cluster", address, "--agent", url, "--log-json"]
             watched = await _watch(plan, network, programs.start(SESSION, "the soak", "asyncli", words, token))
     run = await asyncio.to_thread(read_run, file)
     told_s = await asyncio.to_thread(read_with, file, _told)
@@ -106,9 +114,7 @@ async def _round(context: Context, number: int, folder: Path) -> None:
     for step, one in found.items():
         context.add(step, number, **one)
     context.findings += [one for one in run.findings if one.code.startswith("host_")]
-    context.say(
-        f"round {number + 1} of {plan['rounds']}: {found['sum']['held']:,} of {found['sum']['asked']:,} held at the end; {file}"
-    )
+    context.tell(number, "the fleet", f"{found['sum']['held']:,} of {found['sum']['asked']:,} held at the end; {file}")
 
 
 async def _watch(plan: dict[str, Any], network: Network, soak: Running) -> Watched:
@@ -136,7 +142,7 @@ async def _until(at_s: float, soak: Running) -> None:
         raise EngineError(f"the soak ended with {soak.process.returncode} in the midst of it: {soak.last_words}")
 
 
-def _look(network: Network) -> Seen:
+def _look(network: Network) -> PeerCounts:
     # By netlink: /proc/net/tcp takes five seconds for 75,000, in which they change.
     argv = ["ss", "--no-header", "--tcp", "--numeric", "state", "established", "sport", "=", f":{_PORT}"]
     try:
@@ -146,7 +152,7 @@ def _look(network: Network) -> Seen:
         raise HostError("there is no program called ss on this host; install it (apt-get install iproute2)") from None
     except subprocess.SubprocessError as error:
         raise HostError(f"'{' '.join(argv)}' failed ({error}); look at the host's load") from None
-    return Seen(time.monotonic(), by_peer(done.stdout))
+    return PeerCounts(time.monotonic(), by_peer(done.stdout))
 
 
 def by_peer(listed: str) -> Counter[str]:
@@ -222,11 +228,12 @@ def figures_of(
     return found
 
 
-def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
     """Its table and picture, and its claims."""
+    rounds = Rounds(measured)
     by_step = {name: [one for one in rounds if one["step"] == name] for name in (_BEFORE, _BACK, _GONE, _END, "sum", "timeline")}
-    rows = [row_of(rounds, step, _COLUMNS) for step in (_BEFORE, _SILENT, _LOST, _AGAIN, _BACK, _GONE, _END)]
-    table = Table(
+    rows = [rounds.row(step, _COLUMNS) for step in (_BEFORE, _SILENT, _LOST, _AGAIN, _BACK, _GONE, _END)]
+    table = FigureTable(
         "The cut",
         _COLUMNS,
         [row for row in rows if row.values["after_s"]],
@@ -237,91 +244,70 @@ def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
     charts = []
     if by_step["timeline"]:
         one = by_step["timeline"][0]
-        lines = [Line("held by us", one["held_s"], one["held"]), Line("active on the server", one["active_s"], one["active"])]
+        kinds = {"held by us": "held", "active on the server": "active"}
+        lines = [ChartLine(label, one[f"{kind}_s"], one[kind]) for label, kind in kinds.items()]
         charts.append(Chart("lines", "Before, while and after", "seconds after the cut", "connections", lines))
-    return Conclusions([table], charts, _claims(plan, by_step) if by_step["sum"] else [])
+    return Conclusions([table], charts, [*_claims(plan, by_step)])
 
 
-def _claims(plan: dict[str, Any], by_step: dict[str, list[Round]]) -> list[Claim]:
+def _claims(plan: dict[str, Any], by_step: dict[str, list[Round]]) -> Iterator[Claim]:
     sums = by_step["sum"]
-    first, moments = sums[0], {name: by_step[name][0] for name in (_BEFORE, _BACK, _GONE, _END) if by_step[name]}
-    ours = all(set(one["causes"]) <= {"generator_lost"} and not one["failed"] for one in sums)
+    if not sums:
+        return
+    first = sums[0]
+
+    def claim(text: str, words: str, sides: Iterable[bool], rule: str) -> Claim:
+        return claimed(text, [ClaimCase(words, in_every_round(sides))], rule)
+
     causes = ", ".join(f"{count:,} {name}" for name, count in first["causes"].items()) or "none"
-    found = [
-        claimed(
-            "Nothing is lost on the server's account.",
-            [Case(f"Lost: {causes}; failed to connect: {first['failed']:,}", ours)],
-            "all that are lost are the generator's own loss, and none failed, in every round",
-        ),
-        claimed(
-            "The sum adds up to the last connection.",
-            [
-                Case(
-                    f"{first['opened']:,} opened - {first['lost']:,} lost = {first['held']:,} held, of {first['asked']:,}",
-                    in_every_round(one["opened"] - one["lost"] == one["held"] == one["asked"] for one in sums),
-                )
-            ],
-            "opened less lost is held, and all that were asked for, in every round",
-        ),
-        claimed(
-            "The server accepted as many as were opened.",
-            [
-                Case(
-                    f"{_many(first['accepted'])} accepted, {first['opened']:,} opened",
-                    None
-                    if any(one["accepted"] is None for one in sums)
-                    else in_every_round(one["accepted"] == one["opened"] for one in sums),
-                )
-            ],
-            "the same count, less the agent's own connection, in every round",
-        ),
-    ]
+    # One round with another loss is enough to refute it.
+    ours = all(set(one["causes"]) <= {"generator_lost"} and not one["failed"] for one in sums)
+    yield claim(
+        "Nothing is lost on the server's account.", f"Lost: {causes}; failed to connect: {first['failed']:,}", [ours],
+        "all that are lost are the generator's own loss, and none failed, in every round",
+    )  # fmt: skip
+    yield claim(
+        "The sum adds up to the last connection.",
+        f"{first['opened']:,} opened - {first['lost']:,} lost = {first['held']:,} held, of {first['asked']:,}",
+        (one["opened"] - one["lost"] == one["held"] == one["asked"] for one in sums),
+        "opened less lost is held, and all that were asked for, in every round",
+    )
+    accepted = "not known how many" if first["accepted"] is None else f"{first['accepted']:,.0f}"
+    known = all(one["accepted"] is not None for one in sums)
+    yield claim(
+        "The server accepted as many as were opened.", f"{accepted} accepted, {first['opened']:,} opened",
+        [one["accepted"] == one["opened"] for one in sums] if known else [],
+        "the same count, less the agent's own connection, in every round",
+    )  # fmt: skip
     if first["again_s"] is not None:
         # Each process opens at its own part of the pace, whosever it was.
         soon_s = len(CLIENTS) * plan["connections"] / plan["rate"] + _SOON_S
-        words = f"lost {first['lost_after_s']:.1f} s after the cut, all held again {first['again_s']:.1f} s later"
-        found.append(
-            claimed(
-                "Once the host is given up, its share is open again as fast as the ramp opened it.",
-                [Case(words, in_every_round(one["again_s"] is not None and one["again_s"] <= soon_s for one in sums))],
-                f"within {soon_s:.1f} s",
-            )
+        yield claim(
+            "Once the host is given up, its share is open again as fast as the ramp opened it.",
+            f"lost {first['lost_after_s']:.1f} s after the cut, all held again {first['again_s']:.1f} s later",
+            (one["again_s"] is not None and one["again_s"] <= soon_s for one in sums),
+            f"within {soon_s:.1f} s",
         )
-    if {_BEFORE, _BACK} <= set(moments):
-        grown = [
-            (after["of_9"] - before["of_9"], before["of_10"])
-            for before, after in zip(by_step[_BEFORE], by_step[_BACK], strict=False)
-        ]
-        words = f"its sockets of the other grew by {grown[0][0]:,}; {grown[0][1]:,} were of the one that was cut off"
-        found.append(
-            claimed(
-                "The other host opened them: the server's kernel has them from there.",
-                [Case(words, in_every_round(more == lost for more, lost in grown))],
-                "as many more as the one that was cut off had, in every round",
-            )
-        )
-        then = [(one["active"], one["of_9"] + one["of_10"], one["of_10"]) for one in by_step[_BACK]]
-        words = f"Active {then[0][0]:,.0f} when the cable was put back, {then[0][2]:,} of them dead"
-        gone = moments.get(_GONE)
-        words += (
-            f"; gone {gone['after_s'] - moments[_BACK]['after_s']:.0f} s later"
-            if gone is not None
-            else f"; {moments[_END]['of_10']:,} still there at the hold's end"
-            if _END in moments
-            else ""
-        )
-        found.append(
-            claimed(
-                "The server counts the dead ones until it learns that they are.",
-                [Case(words, in_every_round(active == both + 1 and dead > 0 for active, both, dead in then))],
-                "Active is the sockets of both and the poller, those of the one that was cut off among them, in every round",
-            )
-        )
-    return found
-
-
-def _many(count: float | None) -> str:
-    return "not known how many" if count is None else f"{count:,.0f}"
+    before, back = by_step[_BEFORE], by_step[_BACK]
+    if not (before and back):
+        return
+    grown = [(now["of_9"] - then["of_9"], then["of_10"]) for then, now in zip(before, back, strict=False)]
+    yield claim(
+        "The other host opened them: the server's kernel has them from there.",
+        f"its sockets of the other grew by {grown[0][0]:,}; {grown[0][1]:,} were of the one that was cut off",
+        (more == lost for more, lost in grown),
+        "as many more as the one that was cut off had, in every round",
+    )
+    words = f"Active {back[0]['active']:,.0f} when the cable was put back, {back[0]['of_10']:,} of them dead"
+    if gone := by_step[_GONE]:
+        words += f"; gone {gone[0]['after_s'] - back[0]['after_s']:.0f} s later"
+    elif end := by_step[_END]:
+        words += f"; {end[0]['of_10']:,} still there at the hold's end"
+    yield claim(
+        "The server counts the dead ones until it learns that they are.", words,
+        (one["active"] == one["of_9"] + one["of_10"] + 1 and one["of_10"] > 0 for one in back),
+        "Active is the sockets of both and the poller, those of the one that was cut off among them, in every round",
+    )  # fmt: skip
 
 
 EXPERIMENT = Experiment(

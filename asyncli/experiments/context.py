@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from asyncli.analysis.benched import Benched, benched
+from asyncli.analysis.bench_result import Benched, benched
 from asyncli.app.bench import Bench
 from asyncli.benchplan import BenchRun, build_bench_plan
-from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ServerTree
+from asyncli.collect.processes import ProcessesGoneError
 from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments.record import Round
 from asyncli.findings.experiment import left_out, round_failed
-from asyncli.lab import LabServer
+from asyncli.lab.program import LabServer
 from asyncli.plan import Layer
 from asyncli.records import Environment, Finding
 
@@ -48,8 +49,7 @@ class Context:
             raise
         except (AsyncliError, ProcessesGoneError) as error:
             self._left_out.add(server)
-            why, _, remedy = str(error).partition("; ")
-            self.findings.append(left_out(what, why, remedy))
+            self.findings.append(left_out(what, *why_and_remedy(error)))
             self.say(f"{what} is left out: {error}")
 
     def add(self, step: str, number: int, **figures: Any) -> None:
@@ -57,6 +57,21 @@ class Context:
         self.rounds.append({"step": step, "round": number, **figures})
         if not figures.get("usable", True):
             self.findings.append(round_failed(step, number + 1, figures["unusable"]))
+
+    def tell(self, number: int, step: str, words: str) -> None:
+        """Say what came of a step in round ``number``."""
+        self.say(f"round {number + 1} of {self.plan['rounds']}, {step}: {words}")
+
+    def found(self, code: str) -> bool:
+        """Whether a finding of this code has been made."""
+        return any(one.code == code for one in self.findings)
+
+    def met(self, server: LabServer, host: Environment | None = None) -> None:
+        """A server took part: keep its version, and what is known of the ``host``."""
+        if not self.environment:
+            facts: Environment = {"cpus": os.cpu_count(), "kernel": os.uname().release, "machine": os.uname().machine}
+            self.environment = {**(host or facts), "server": {}}
+        self.environment["server"][server.label] = {"version": server.version}
 
     async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> Benched:
         """A bench of a lab server by the keys of a bench's plan; the server's processes are those of its main process."""
@@ -66,27 +81,14 @@ class Context:
         """The same, with its samples and whole histograms."""
         keys = {"urls": [url or server.url], "server_pid": server.pid, **values}
         run = await Bench(build_bench_plan([Layer("{key}", keys)]), label=server.label).run()
-        self.environment = self.environment or {**run.environment, "server": {}}
-        self.environment["server"][server.label] = {"version": server.version}
+        self.met(server, run.environment)
         return run
 
 
-class Spending:
-    """Seconds of CPU; 0 until they are known."""
-
-    spent_s = 0.0
-
-
-@contextlib.contextmanager
-def spending(pids: Sequence[int]) -> Iterator[Spending]:
-    """What ``pids`` and all their descendants spend inside, those that ended and were waited for too: known at its end."""
-    tree, ledger, found = ServerTree(pids), CpuLedger(), Spending()
-    begun_s = ledger.update(tree())
-    try:
-        yield found
-    finally:
-        with contextlib.suppress(ProcessesGoneError):
-            found.spent_s = ledger.update(tree()) - begun_s
+def why_and_remedy(error: Exception) -> tuple[str, str]:
+    """The two parts of an error's message: what is wrong, and how to mend it."""
+    why, _, remedy = str(error).partition("; ")
+    return why, remedy
 
 
 # Who was the limit is no failure: what is measured then is asyncli, and the claims on a server's speed say so.

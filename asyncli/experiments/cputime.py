@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from asyncli.collect.processes import ProcessesGoneError, ServerTree
+from asyncli.collect.processes import ServerTree
 from asyncli.collect.procfs import Stat, cpu_clock_s
 
 # Of :func:`~asyncli.collect.procfs.cpu_clock_s`: user and system samples together, and user alone.
@@ -44,26 +44,20 @@ class CpuTime(NamedTuple):
 
 
 class ServerCpu:
-    """CPU time and size of the tree of processes below ``pid``."""
+    """CPU time and size of the tree of processes below ``pids``. Blocking: microseconds a process."""
 
-    def __init__(self, pid: int) -> None:
-        self._tree = ServerTree([pid])
+    def __init__(self, *pids: int) -> None:
+        self._tree = ServerTree(pids)
         self._sampled = ticks_only()
 
     def read(self) -> CpuTime:
-        """All that its living processes spent, and the children they waited for. Blocking: microseconds a process."""
-        return cpu_time(self._stats(), sampled=self._sampled)
+        """All that its living processes spent, and the children they waited for; ``ProcessesGoneError`` where none lives."""
+        return cpu_time(self._tree(), sampled=self._sampled)
 
     def size(self) -> tuple[int, int]:
         """Its processes, zombies too, and threads: until these are few again, something of its work is not done."""
-        stats = self._stats()
+        stats = self._tree()
         return len(stats), sum(stat.threads for stat in stats)
-
-    def _stats(self) -> list[Stat]:
-        try:
-            return self._tree()
-        except ProcessesGoneError:
-            return []
 
 
 def cpu_time(stats: Iterable[Stat], *, sampled: bool) -> CpuTime:

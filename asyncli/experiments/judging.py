@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from asyncli.experiments.record import Claim, Round, Verdict
+
+_K = TypeVar("_K")
 
 #: A ratio nearer to 1 than these is no difference worth the name, however well it is known.
 WORTH = 1.05
@@ -92,12 +94,28 @@ def shown(value: float, *bounds: float) -> str:
     return f"{round(value, at):,.{at}f}"
 
 
-class Case(NamedTuple):
+class ClaimCase(NamedTuple):
     """One of the cases of a claim; ``words`` have its figures. ``known``: the intervals on which it stands."""
 
     words: str
     side: Side
     known: tuple[Interval, ...] = ()
+
+
+def intervals(values: Mapping[_K, Sequence[float]]) -> dict[_K, Interval]:
+    """Of each that has any value."""
+    return {key: interval(some) for key, some in values.items() if some}
+
+
+def judge_each(
+    known: Mapping[str, Interval], *, above: float | None = None, below: float = 0.0, unit: str = ""
+) -> list[ClaimCase]:
+    """A case of each interval under its label: whether it is above, or below, the bound."""
+    bound = below if above is None else above
+    return [
+        ClaimCase(f"{label}: {one.words(bound)}{unit}", one.below(bound) if above is None else one.above(bound), (one,))
+        for label, one in known.items()
+    ]
 
 
 def together(sides: Iterable[Side]) -> Side:
@@ -130,7 +148,7 @@ def verdict(sides: Iterable[Side]) -> Verdict:
     return "cannot say" if None in every else "does not hold"
 
 
-def claimed(claim: str, cases: Sequence[Case], rule: str, *, lead: str = "", more: str = "") -> Claim:
+def claimed(claim: str, cases: Sequence[ClaimCase], rule: str, *, lead: str = "", more: str = "") -> Claim:
     """A claim judged, with the figures of each case, ``more`` that should be known, how they were come by, and the rule."""
     parts = [
         f"{lead}{'; '.join(one.words for one in cases)}." if cases else "",

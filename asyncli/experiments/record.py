@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -34,7 +34,7 @@ class Column(msgspec.Struct):
     unit: Unit = ""
 
 
-class Row(msgspec.Struct):
+class FigureRow(msgspec.Struct):
     """A line of a table: each figure's values, a round each; beside them what the source had on its machine, where it says."""
 
     label: str
@@ -47,12 +47,12 @@ class Row(msgspec.Struct):
         return statistics.median(values) if values else None
 
 
-class Table(msgspec.Struct):
+class FigureTable(msgspec.Struct):
     """Rows of figures: printed as median (least to most)."""
 
     title: str
     columns: list[Column]
-    rows: list[Row]
+    rows: list[FigureRow]
     caption: str = ""
 
     @property
@@ -61,7 +61,7 @@ class Table(msgspec.Struct):
         return [one for one in self.columns if any(row.values.get(one.key) or one.key in row.source for row in self.rows)]
 
 
-class Line(msgspec.Struct):
+class ChartLine(msgspec.Struct):
     """A named series of a chart."""
 
     label: str
@@ -76,7 +76,7 @@ class Chart(msgspec.Struct):
     title: str
     x_label: str
     y_label: str
-    lines: list[Line]
+    lines: list[ChartLine]
     categories: list[str] = msgspec.field(default_factory=list)
     caption: str = ""
 
@@ -92,7 +92,7 @@ class Claim(msgspec.Struct):
 class Conclusions(msgspec.Struct):
     """What the rounds come to."""
 
-    tables: list[Table] = msgspec.field(default_factory=list)
+    tables: list[FigureTable] = msgspec.field(default_factory=list)
     charts: list[Chart] = msgspec.field(default_factory=list)
     claims: list[Claim] = msgspec.field(default_factory=list)
 
@@ -140,36 +140,53 @@ def turned(items: Sequence[_T], number: int) -> list[_T]:
     return [items[(number + way * at) % many] for at in range(many)]
 
 
-def usable(rounds: Iterable[Round]) -> list[Round]:
+def usable(rounds: Iterable[Round]) -> Rounds:
     """The rounds that may be compared: all requests answered, and no answer an error."""
-    return [one for one in rounds if one.get("usable", True) and not one.get("failed")]
+    return Rounds(one for one in rounds if one.get("usable", True) and not one.get("failed"))
 
 
-def of_step(rounds: list[Round], step: str, key: str) -> list[float]:
-    """A figure's values in the rounds of a step, in their order; what was not measured is left out."""
-    found = [one.get(key) for one in rounds if one["step"] == step]
-    return [float(value) for value in found if value is not None]
+class Rounds(list[Round]):
+    """Rounds, and their figures by step and key; what was not measured is left out."""
+
+    def of(self, step: str, key: str) -> list[float]:
+        """A figure's values in the rounds of a step, in their order."""
+        return [float(one[key]) for one in self if one["step"] == step and one.get(key) is not None]
+
+    def median(self, step: str, key: str) -> float | None:
+        """The median of a figure of a step; None where it was never measured."""
+        values = self.of(step, key)
+        return statistics.median(values) if values else None
+
+    def by_round(self, step: str, key: str) -> dict[int, float]:
+        """A figure's values by the number of the round."""
+        return {one["round"]: float(one[key]) for one in self if one["step"] == step and one.get(key) is not None}
+
+    def ratio(self, step: str, other: str, key: str) -> list[float]:
+        """``step`` by ``other``, round by round: what both suffered alike cancels out."""
+        mine, theirs = self.by_round(step, key), self.by_round(other, key)
+        return [mine[at] / theirs[at] for at in mine if theirs.get(at)]
+
+    def row(
+        self, step: str, columns: list[Column], source: dict[str, float] | None = None, label: str | None = None
+    ) -> FigureRow:
+        """A step's figures as a table's row, the source's beside them."""
+        return FigureRow(label or step, {one.key: self.of(step, one.key) for one in columns}, source or {})
+
+    def rows(
+        self, labels: Mapping[str, str], columns: list[Column], source: Mapping[str, dict[str, float]] | None = None
+    ) -> list[FigureRow]:
+        """A row for each step of which something was measured: step -> its label."""
+        rows = [self.row(step, columns, (source or {}).get(step), label) for step, label in labels.items()]
+        return [row for row in rows if any(row.values.values())]
 
 
-def row_of(
-    rounds: list[Round], step: str, columns: list[Column], source: dict[str, float] | None = None, label: str | None = None
-) -> Row:
-    """A step's figures as a table's row, the source's beside them."""
-    return Row(label or step, {one.key: of_step(rounds, step, one.key) for one in columns}, source or {})
+def bars(label: str, values: Sequence[float | None]) -> ChartLine:
+    """A bar for each category of which the value is known."""
+    known = {float(at): value for at, value in enumerate(values) if value is not None}
+    return ChartLine(label, list(known), list(known.values()))
 
 
 def span(values: list[float], spec: str = ".2f") -> str:
     """From the least to the most, or the one that it is."""
     low, high = format(min(values), spec), format(max(values), spec)
     return low if low == high else f"{low} to {high}"
-
-
-def by_round(rounds: Iterable[Round], step: str, key: str) -> dict[int, float]:
-    """A figure's values by the number of the round; what was not measured is left out."""
-    return {one["round"]: float(one[key]) for one in rounds if one["step"] == step and one.get(key) is not None}
-
-
-def ratio(rounds: list[Round], step: str, other: str, key: str) -> list[float]:
-    """``step`` by ``other``, round by round: what both suffered alike cancels out."""
-    mine, theirs = by_round(rounds, step, key), by_round(rounds, other, key)
-    return [mine[at] / theirs[at] for at in mine if theirs.get(at)]

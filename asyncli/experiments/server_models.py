@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
-import tempfile
-from typing import Any, cast
+from typing import Any
 
 from asyncli.engine.spread import Spread
 from asyncli.environment import read_environment
 from asyncli.errors import HostError, PeerError
 from asyncli.experiments import Experiment
-from asyncli.experiments.context import Context
+from asyncli.experiments.context import Context, why_and_remedy
 from asyncli.experiments.cputime import CpuTime, ServerCpu
-from asyncli.experiments.models_compared import POOLS, WORDS, Cell, cells, conclude
+from asyncli.experiments.server_models_claims import POOLS, WORDS, ModelLoad, cells, conclude
 from asyncli.findings.experiment import cell_failed
 from asyncli.lab import child
 from asyncli.lab.models import MODELS, LabModel
@@ -34,8 +31,8 @@ async def _run(context: Context) -> None:
     plan = context.plan
     # Nothing is bound, nothing spread: what is asked of the host is who it is.
     context.environment = read_environment(read_limits(), Spread((), (), 1, True, 0)) | {"server": {}}
-    loops: dict[Cell, int] = {}
-    failed: set[Cell] = set()
+    loops: dict[ModelLoad, int] = {}
+    failed: set[ModelLoad] = set()
     for number in range(plan["rounds"]):
         for cell in cells(plan, number):
             if context.wanted(cell.model) and cell not in failed:
@@ -45,11 +42,10 @@ async def _run(context: Context) -> None:
                     except PeerError as error:
                         # This load is too much for it, others need not be.
                         failed.add(cell)
-                        why, _, remedy = str(error).partition("; ")
-                        context.findings.append(cell_failed(cell.words(), why, remedy))
+                        context.findings.append(cell_failed(cell.words(), *why_and_remedy(error)))
 
 
-async def _measure(context: Context, cell: Cell, number: int, loops: dict[Cell, int]) -> None:
+async def _measure(context: Context, cell: ModelLoad, number: int, loops: dict[ModelLoad, int]) -> None:
     plan = context.plan
     async with LabModel(cell.model, connections=max(16, cell.processes), workers=cell.pool) as server:
         context.environment["server"][WORDS[cell.model]] = {"version": server.version, "label": server.label}
@@ -71,11 +67,11 @@ async def _measure(context: Context, cell: Cell, number: int, loops: dict[Cell, 
         system_us=system_us, per_s=many / found["seconds"], client_us=1e6 * found["cpu_s"] / many,
     )  # fmt: skip
     what = f"{1e6 * spent.total_s / many:,.1f} us of CPU a connection, {many / found['seconds']:,.0f} connections a second"
-    context.say(f"round {number + 1} of {plan['rounds']}, {cell.words()}: {what}")
+    context.tell(number, cell.words(), what)
 
 
 async def _load(
-    server: LabModel, cpu: ServerCpu, quiet: tuple[int, int], cell: Cell, loops: int
+    server: LabModel, cpu: ServerCpu, quiet: tuple[int, int], cell: ModelLoad, loops: int
 ) -> tuple[dict[str, Any], CpuTime]:
     """What the client found, and what the server spent, all that it started for a client included."""
     before = cpu.read()
@@ -90,31 +86,14 @@ async def _load(
 
 async def _client(host: str, port: int, processes: int, loops: int, size: int) -> dict[str, Any]:
     """The classic client's findings. Raises :class:`PeerError` where not every connection brought its bytes."""
-    arguments = map(str, (host, port, processes, loops, size))
-    with tempfile.TemporaryFile() as complaints:
-        try:
-            client = child.spawn(
-                [sys.executable, "-m", "asyncli.experiments.bytes_client", *arguments],
-                stdout=subprocess.PIPE, stderr=complaints, env=child.finds_us(),
-            )  # fmt: skip
-        except OSError as error:
-            raise HostError(f"the client could not be started ({error.strerror}); look at the host's load") from None
-        try:
-            line = await child.first_line(client, _PATIENCE_S)
-        finally:
-            try:
-                await child.end(client)
-            finally:
-                assert client.stdout is not None
-                client.stdout.close()
-        complaints.seek(0)
-        said = complaints.read().decode(errors="replace").strip().splitlines()
+    arguments = (host, port, processes, loops, size)
+    line, words = await child.run_module("asyncli.experiments.bytes_client", arguments, _PATIENCE_S)
     if line is None:
         raise PeerError(f"{processes * loops:,} connections took longer than {_PATIENCE_S:.0f} s; lower server_s in its plan")
     try:
-        found = cast("dict[str, Any]", json.loads(line))
+        found: dict[str, Any] = json.loads(line)
     except ValueError:
-        raise HostError(f"the client did not do its work: {said[-1] if said else 'it said nothing'}") from None
+        raise HostError(f"the client did not do its work: {words}") from None
     if failures := found["failures"]:
         kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in failures.items())
         raise PeerError(

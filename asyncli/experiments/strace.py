@@ -11,18 +11,17 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from asyncli.collect.procfs import read_text
 from asyncli.errors import HostError
-from asyncli.experiments.usage import parse_fields
 from asyncli.lab import child
 
 # To attach takes about a millisecond a process, and the table is written within a few more.
 _PATIENCE_S = 20.0
+_TRACER = re.compile(r"^TracerPid:\s+(\d+)", re.MULTILINE)
 _ENDED = re.compile(r"^State:\s+[ZX]", re.MULTILINE)
 
 
@@ -51,11 +50,9 @@ async def counting(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
     counts: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="asyncli-strace-") as folder:
         table, said = Path(folder, "table"), Path(folder, "stderr")
-        argv = [os.path.abspath(program), "-c", "-f", "-o", str(table)]
+        argv = [os.path.abspath(program), "-c", "-f", "-o", str(table), *(word for pid in pids for word in ("-p", str(pid)))]
         with said.open("wb") as stderr:
-            process = child.spawn(
-                [*argv, *(word for pid in pids for word in ("-p", str(pid)))], stderr=stderr, env={**os.environ, "LC_ALL": "C"}
-            )
+            process = child.spawn(argv, stderr=stderr, env={**os.environ, "LC_ALL": "C"})
         try:
             if not await child.until(lambda: process.poll() is not None or _attached(process.pid, pids), _PATIENCE_S):
                 raise HostError(
@@ -66,34 +63,26 @@ async def counting(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
             yield counts
             process.send_signal(signal.SIGINT)
             await child.until(lambda: process.poll() is not None, _PATIENCE_S)
-            counts.update(_read(process, table))
+            if process.poll() != -signal.SIGINT or not table.exists():
+                raise HostError(
+                    "strace wrote no table of system calls; see that it was not killed, and that TMPDIR can be written"
+                )
+            counts.update(parse_counts(table.read_text(encoding="utf-8", errors="replace")))
         finally:
             # It lets go of what it traces when it ends, however it ends.
             await child.end(process)
 
 
-def _read(process: subprocess.Popen[bytes], table: Path) -> dict[str, int]:
-    """The counts; none where nothing was called, for then the table has no line."""
-    with contextlib.suppress(OSError):
-        text = table.read_text(encoding="utf-8", errors="replace")
-        if process.poll() == -signal.SIGINT:
-            return parse_counts(text)
-    raise HostError("strace wrote no table of system calls; see that it was not killed, and that TMPDIR can be written")
-
-
 def _attached(tracer: int, pids: Sequence[int]) -> bool:
-    """Whether all that live are traced. Where none does, strace ends by itself."""
-    tracers = [one for pid in pids if (one := _tracer(pid)) is not None]
-    return bool(tracers) and all(one == tracer for one in tracers)
-
-
-def _tracer(pid: int) -> int | None:
-    """Who traces a process (proc(5), TracerPid): 0 for nobody; None of one that has ended, which nobody can."""
-    with contextlib.suppress(OSError):
-        text = read_text(f"/proc/{pid}/status")
-        if not _ENDED.search(text):
-            return parse_fields(text, {"TracerPid": "tracer"}).get("tracer", 0)
-    return None
+    """Whether all that live are traced (proc(5), TracerPid). Where none does, strace ends by itself."""
+    tracers = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            text = read_text(f"/proc/{pid}/status")
+            found = _TRACER.search(text)
+            if found is not None and not _ENDED.search(text):
+                tracers.add(int(found[1]))
+    return tracers == {tracer}
 
 
 def _why_not(said: str, pids: Sequence[int]) -> str:

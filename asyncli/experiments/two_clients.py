@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from asyncli.analysis.cost import Cost, costs
+from asyncli.analysis.cost import costs
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.totals import fold
 from asyncli.errors import EngineError
 from asyncli.experiments import Experiment
-from asyncli.experiments.cabled import CLIENTS, HOSTS, SYSCTLS, Programs, in_rounds, memory, serving, slots_of, suffix
 from asyncli.experiments.context import Context, fitness
-from asyncli.experiments.held import slope, tcp_of_an_end
-from asyncli.experiments.judging import Case, Interval, claimed, in_every_round, together
-from asyncli.experiments.record import Claim, Column, Conclusions, Round, Row, Table, of_step
+from asyncli.experiments.judging import ClaimCase, Interval, claimed, in_every_round, together
+from asyncli.experiments.netns_testbed import (
+    CLIENTS,
+    HOSTS,
+    SYSCTLS,
+    Programs,
+    in_rounds,
+    memory,
+    serving,
+    slots_of,
+    soak_words,
+    suffix,
+)  # fmt: skip
+from asyncli.experiments.record import Claim, Column, Conclusions, FigureTable, Round, Rounds
+from asyncli.experiments.soak_ladder import as_ms, own_cost
 from asyncli.findings.experiment import slots
 from asyncli.lab import child
 from asyncli.lab.network import Network
@@ -73,10 +84,9 @@ async def _round(context: Context, number: int, folder: Path) -> None:
     files = [folder / f"{name}{suffix(number)}.db" for name in ("client-9", "client-10")]
     with Network(HOSTS, SYSCTLS) as network:
         before = memory()
-        many, keepalive_s = len(CLIENTS) * plan["connections"], parse_duration(plan["keepalive"])
-        async with serving(context, network, many, keepalive_s) as (nginx, charges):
+        async with serving(context, network, len(CLIENTS) * plan["connections"]) as (nginx, charges):
             started = memory()
-            if all(one.code != slots.code for one in context.findings):
+            if not context.found(slots.code):
                 context.findings.append(slots_of(nginx))
             await _soaks(context, network, nginx, files)
     clients = {file.name: await asyncio.to_thread(read_run, file) for file in files}
@@ -93,7 +103,7 @@ async def _round(context: Context, number: int, folder: Path) -> None:
             msgspec.structs.replace(one, evidence=f"{name}: {one.evidence}") for one in run.findings if one.severity == "error"
         ]
     held = f"{found['on']['held']:,} of {found['on']['asked']:,} held by both, {found['on']['active']:,.0f} active on the server"
-    context.say(f"round {number + 1} of {plan['rounds']}: {held}; {', '.join(map(str, files))}")
+    context.tell(number, "both clients", f"{held}; {', '.join(map(str, files))}")
 
 
 async def _soaks(context: Context, network: Network, nginx: LabNginx, files: Sequence[Path]) -> None:
@@ -109,17 +119,9 @@ async def _soaks(context: Context, network: Network, nginx: LabNginx, files: Seq
         url, token = await programs.agent(nginx.status_url)
         soaks = []
         for host, file in zip(CLIENTS, files, strict=True):
-            words = [
-                "soak", nginx.url, "-c", str(plan["connections"]), "-k", plan["keepalive"], "--ramp",
-                f"10/{10_000 / plan['rate']:g}ms", "--hold", plan["duration"], "--baseline", plan["baseline"],
-                "--residue", plan["baseline"], "--out", str(file.absolute()), "--quiet",
-            ]  # fmt: skip
-            first = host == CLIENTS[0]
-            soaks.append(
-                programs.start(
-                    host, "the soak", "asyncli", [*words, *(["--agent", url] if first else [])], token if first else None
-                )
-            )
+            words = [*soak_words(plan, nginx, plan["connections"], file), "--quiet"]
+            of_agent = ([*words, "--agent", url], token) if host == CLIENTS[0] else (words, None)
+            soaks.append(programs.start(host, "the soak", "asyncli", *of_agent))
         ended = await child.until(lambda: all(one.ended for one in soaks), most_s)
         for soak, file in zip(soaks, files, strict=True):
             if not ended:
@@ -172,43 +174,38 @@ def figures_of(
     """
     totals, end = fold(run), run.stop_s
     known, disagreements = reconcile(run, totals)
+    wrong = [one.evidence for one in disagreements if one.code.startswith("reconcile_") and one.severity != "info"]
 
     def last(name: str) -> float | None:
         return run.series(name).last(until_s=end)
 
-    wrong = [one.evidence for one in disagreements if one.code.startswith("reconcile_") and one.severity != "info"]
     failures = fitness(None if run.complete else "a client did not come to its end", None if totals.held else "nothing was held")
-    lateness, latency = (one.quantile(0.99) for one in (totals.whole.ramp_lateness_us, totals.whole.latency_us))
     on = {
-        **failures, "asked": run.plan.connections, "held": totals.held, "lost": totals.whole.lost, "opened": totals.whole.opened,
-        "answered": totals.whole.answered, "agrees": known.agrees, "disagree": "; ".join(wrong) or None, "late_ms": _ms(lateness),
-        "p99_ms": _ms(latency), "free": last(HOST_FREE_BYTES), "used": last(HOST_USED_BYTES), "rss": last(SERVER_RSS_BYTES),
+        **failures, **_counts_of(run), "agrees": known.agrees, "disagree": "; ".join(wrong) or None,
+        "free": last(HOST_FREE_BYTES), "used": last(HOST_USED_BYTES), "rss": last(SERVER_RSS_BYTES),
         **{name: last(f"status.{name}") for name in ("active", "waiting", "accepts", "handled", "requests")},
     }  # fmt: skip
-    each = {}
-    for name, of in clients.items():
-        alone = fold(of)
-        each[Path(name).stem] = {
-            "asked": of.plan.connections, "held": alone.held, "lost": alone.whole.lost, "opened": alone.whole.opened,
-            "answered": alone.whole.answered, "late_ms": _ms(alone.whole.ramp_lateness_us.quantile(0.99)),
-            "p99_ms": _ms(alone.whole.latency_us.quantile(0.99)),
-        }  # fmt: skip
+    zero_s = run.environment["clock"]["monotonic_s"]
+    on_clock = [] if zero_s is None else [Sample(one.t_s - zero_s, one.values) for one in charges]
     return {
         "on": on,
-        "cost": {**failures, **_cost(run, on, end, _on_clock(run, charges), sockets_charged)},
-        "clients": each,
+        "cost": {**failures, **_cost(run, on, end, on_clock, sockets_charged)},
+        "clients": {Path(name).stem: _counts_of(one) for name, one in clients.items()},
     }
 
 
-def _on_clock(run: Run, charges: Sequence[Sample]) -> list[Sample]:
-    """The charges on the run's clock."""
-    zero_s = run.environment["clock"]["monotonic_s"]
-    return [] if zero_s is None else [Sample(one.t_s - zero_s, one.values) for one in charges]
+def _counts_of(run: Run) -> dict[str, Any]:
+    totals = fold(run)
+    whole = totals.whole
+    return {
+        "asked": run.plan.connections, "held": totals.held, "lost": whole.lost, "opened": whole.opened,
+        "answered": whole.answered,
+        "late_ms": as_ms(whole.ramp_lateness_us.quantile(0.99)), "p99_ms": as_ms(whole.latency_us.quantile(0.99)),
+    }  # fmt: skip
 
 
 def _cost(run: Run, on: dict[str, Any], end_s: float, charges: list[Sample], sockets_charged: bool) -> dict[str, Any]:
     found = costs(run)
-    own = _charged(run, charges, sockets_charged) if charges else _alone(found.host_total, found.kernel, found.generator_user)
     hold = next((one for one in run.phases if one.name == "hold"), None)
     cpu = None
     if hold is not None and end_s > hold.start_s:
@@ -222,131 +219,82 @@ def _cost(run: Run, on: dict[str, Any], end_s: float, charges: list[Sample], soc
         "user_half": user and user.half_width,
         "kernel": kernel and kernel.bytes_per_connection,
         "kernel_half": kernel and kernel.half_width,
-        "own": own and own[0],
-        "own_half": own and own[1],
+        **own_cost(run, found, charges, run.samples, sockets_charged=sockets_charged, clients=len(CLIENTS)),
         "cpu": cpu,
     }
 
 
-def _charged(run: Run, charges: list[Sample], sockets_charged: bool) -> tuple[float, float] | None:
-    """What one more is charged to nginx's control group, and its TCP socket where that is not; and half of the interval."""
-    parts = [slope(run, charges), *([] if sockets_charged else [slope(run, tcp_of_an_end(run.samples))])]
-    known = [one for one in parts if one is not None]
-    if len(known) < len(parts):
-        return None
-    return sum(one.bytes_per_connection for one in known), sum(one.half_width for one in known)
-
-
-def _alone(host: Cost | None, kernel: Cost | None, generator: Cost | None) -> tuple[float, float] | None:
-    """What one more takes on the server's host: what the whole host takes, less the clients' end and their own memory."""
-    if host is None or kernel is None or generator is None:
-        return None
-    # The one client that was sampled has half of the connections.
-    ours = len(CLIENTS) * generator.bytes_per_connection
-    # Their errors may go together, so they are added as they are.
-    half = host.half_width + kernel.half_width + len(CLIENTS) * generator.half_width
-    return host.bytes_per_connection - kernel.bytes_per_connection - ours, half
-
-
-def _ms(microseconds: float | None) -> float | None:
-    return None if microseconds is None else microseconds / 1e3
-
-
-def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
     """Its tables, and what it says of the source's claims."""
-    phases = Table(
+    rounds = Rounds(measured)
+    phases = FigureTable(
         "The three phases",
         _COLUMNS,
-        [
-            Row(one, {column.key: of_step(rounds, one, column.key) for column in _COLUMNS}, _SOURCE[one])
-            for one in (_IDLE, _STARTED, _ON)
-        ],
+        [rounds.row(one, _COLUMNS, _SOURCE[one]) for one in (_IDLE, _STARTED, _ON)],
         "This host is server, both clients and the cable: free and used count both ends of each connection and asyncli's "
         "processes. Active counts the agent's poller. Used: net of buffers and cache.",
     )
-    cost = Table(
+    cost = FigureTable(
         "What one connection takes",
         _COST,
-        [Row("here", {column.key: of_step(rounds, "cost", column.key) for column in _COST}, _COST_SOURCE)],
+        [rounds.row("cost", _COST, _COST_SOURCE, "here")],
         "By connections: all of it, slots and what is fixed included, as the source reckons. One more: a slope with its 95 % "
         "interval. The server's host: what nginx's control group is charged, and its end's TCP socket where that is not; "
         "without a group all that this host takes, less the clients' ends and asyncli's memory; the source's "
         "is used memory by connections.",
     )
     steps = [*dict.fromkeys(one["step"] for one in rounds if one["step"].startswith("client-")), _ON]
-    rows = [Row(one, {column.key: of_step(rounds, one, column.key) for column in _COUNTS}) for one in steps]
-    counts = Table("The clients, and both as one run", _COUNTS, rows)
-    return Conclusions([phases, cost, counts], [], _claims(rounds))
-
-
-def _claims(rounds: list[Round]) -> list[Claim]:
+    counts = FigureTable("The clients, and both as one run", _COUNTS, [rounds.row(one, _COUNTS) for one in steps])
     on = [one for one in rounds if one["step"] == _ON]
-    found = []
-    if on:
-        first = on[0]
-        words = (
-            f"{first['held']:,} of {first['asked']:,} held, {first['lost']:,} lost, "
-            f"{'not known how many' if first['active'] is None else format(first['active'] - 1, ',.0f')} active on the server"
-        )
-        side = in_every_round(one["held"] == one["asked"] and not one["lost"] for one in on)
-        found.append(
-            claimed(
-                "One nginx holds all that two clients open, and loses none.",
-                [Case(words, side)],
-                "all, and none lost, in every round",
-            )
-        )
-        words = first["disagree"] or "held, opened and answered by both clients are what the server counts"
-        side = in_every_round(one["agrees"] for one in on) if all(one["agrees"] is not None for one in on) else None
-        found.append(
-            claimed(
-                "The counts of both clients and of the server agree (ours, not the source's).",
-                [Case(words, side)],
-                "in every round",
-            )
-        )
-    costs_ = [one for one in rounds if one["step"] == "cost"]
-    each = [one["rss_each"] for one in costs_ if one.get("rss_each")]
-    if each:
+    cost_rounds = [one for one in rounds if one["step"] == "cost"]
+    return Conclusions([phases, cost, counts], [], [*_held_claims(on), *_cost_claims(on, cost_rounds)])
+
+
+def _held_claims(on: list[Round]) -> Iterator[Claim]:
+    if not on:
+        return
+    first = on[0]
+    active = "not known how many" if first["active"] is None else f"{first['active'] - 1:,.0f}"
+    words = f"{first['held']:,} of {first['asked']:,} held, {first['lost']:,} lost, {active} active on the server"
+    side = in_every_round(one["held"] == one["asked"] and not one["lost"] for one in on)
+    claim = "One nginx holds all that two clients open, and loses none."
+    yield claimed(claim, [ClaimCase(words, side)], "all, and none lost, in every round")
+    words = first["disagree"] or "held, opened and answered by both clients are what the server counts"
+    side = in_every_round(one["agrees"] for one in on) if all(one["agrees"] is not None for one in on) else None
+    claim = "The counts of both clients and of the server agree (ours, not the source's)."
+    yield claimed(claim, [ClaimCase(words, side)], "in every round")
+
+
+def _cost_claims(on: list[Round], cost: list[Round]) -> Iterator[Claim]:
+    if each := [one["rss_each"] for one in cost if one.get("rss_each")]:
         known = Interval(min(each), max(each))
-        slope = ", ".join(f"{one['user']:,.0f} ± {one['user_half']:,.0f} B" for one in costs_ if one.get("user") is not None)
+        slope = ", ".join(f"{one['user']:,.0f} ± {one['user_half']:,.0f} B" for one in cost if one.get("user") is not None)
         enough = all(one["held"] >= _ENOUGH_TO_DIVIDE for one in on)
-        more = (
-            f"One more takes {slope or 'what is not known'}: the rest are slots and processes, which are there before the first"
+        yield claimed(
+            "A connection takes about 1 KB of nginx's memory.",
+            [ClaimCase(f"RSS by connections is {known.words(1500)} B", known.within(500, 1500) if enough else None)],
+            "500 to 1,500 B, all of its RSS by all connections",
+            more=f"One more takes {slope or 'what is not known'}: the rest are slots and processes, there before the first",
         )
-        found.append(
-            claimed(
-                "A connection takes about 1 KB of nginx's memory.",
-                [Case(f"RSS by connections is {known.words(1500)} B", known.within(500, 1500) if enough else None)],
-                "500 to 1,500 B, all of its RSS by all connections",
-                more=more,
-            )
-        )
-    own = next((one for one in costs_ if one.get("own") is not None), None)
-    if own is not None:
-        kernel = Interval(own["kernel"] - own["kernel_half"], own["kernel"] + own["kernel_half"])
-        # Whatever else moved on this host: what is known of its parts is in it.
-        parts = kernel.low + (own["user"] - own["user_half"] if own.get("user") is not None else 0.0)
-        high = max(own["own"] + own["own_half"], parts)
-        known = Interval(min(high, max(own["own"] - own["own_half"], parts)), high)
-        words = f"{known.words(10_240)} B on the server's host, of it {kernel.words()} B the kernel's"
-        most = True if kernel.low > known.high / 2 else False if kernel.high <= known.low / 2 else None
-        side = together([known.below(10_240), most])
-        found.append(
-            claimed(
-                "In all it takes less than 10 KB of the server's host, most of it the kernel's.",
-                [Case(words, side)],
-                "below 10,240 B, and the kernel more than half",
-            )
-        )
-        fits = Interval(_ROOM / known.high, _ROOM / known.low) if known.low > 0 else None
-        if fits is not None:
-            case = Case(
-                f"{fits.words(120_000, 180_000)} such connections fit into what was free there", fits.within(120_000, 180_000)
-            )
-            more = "A connection that is idle takes less than in the source's kernel, so more fit" if fits.low > 180_000 else ""
-            found.append(claimed("2 GB of memory hold about 150,000.", [case], "120,000 to 180,000 in 1,681,552 KB", more=more))
-    return found
+    own = next((one for one in cost if one.get("own") is not None), None)
+    if own is None:
+        return
+    kernel = Interval(own["kernel"] - own["kernel_half"], own["kernel"] + own["kernel_half"])
+    # Whatever else moved on this host: what is known of its parts is in it.
+    parts = kernel.low + (own["user"] - own["user_half"] if own.get("user") is not None else 0.0)
+    high = max(own["own"] + own["own_half"], parts)
+    known = Interval(min(high, max(own["own"] - own["own_half"], parts)), high)
+    words = f"{known.words(10_240)} B on the server's host, of it {kernel.words()} B the kernel's"
+    most = True if kernel.low > known.high / 2 else False if kernel.high <= known.low / 2 else None
+    claim = "In all it takes less than 10 KB of the server's host, most of it the kernel's."
+    case = ClaimCase(words, together([known.below(10_240), most]))
+    yield claimed(claim, [case], "below 10,240 B, and the kernel more than half")
+    if known.low > 0:
+        fits = Interval(_ROOM / known.high, _ROOM / known.low)
+        words = f"{fits.words(120_000, 180_000)} such connections fit into what was free there"
+        more = "A connection that is idle takes less than in the source's kernel, so more fit" if fits.low > 180_000 else ""
+        rule = "120,000 to 180,000 in 1,681,552 KB"
+        yield claimed("2 GB of memory hold about 150,000.", [ClaimCase(words, fits.within(120_000, 180_000))], rule, more=more)
 
 
 _ROOM = 1_681_552 * _KB

@@ -8,23 +8,22 @@ from typing import Any
 from asyncli.collect.pages import NotStatusPage, parse_page
 from asyncli.errors import HostError
 from asyncli.experiments import Experiment
-from asyncli.experiments.context import Context, figures, spending
-from asyncli.experiments.judging import WORTH, Case, claimed, in_every_round, interval, limited
+from asyncli.experiments.context import Context, figures
+from asyncli.experiments.cputime import ServerCpu
+from asyncli.experiments.judging import WORTH, ClaimCase, claimed, in_every_round, interval, limited
 from asyncli.experiments.record import (
     Chart,
     Claim,
     Column,
     Conclusions,
-    Line,
+    FigureTable,
     Round,
-    Table,
-    of_step,
-    ratio,
-    row_of,
+    Rounds,
+    bars,
     span,
     turned,
     usable,
-)
+)  # fmt: skip
 from asyncli.lab.nginx import LabNginx
 from asyncli.lab.program import ask
 from asyncli.lab.proxy import LabNginxProxy
@@ -67,18 +66,19 @@ async def _measure(context: Context, step: str, number: int) -> None:
         many + 64, upstream_keepalive=keepalive, backend_keepalive_requests=most, upstream_idle=idle
     ) as proxy:
         before = [await _counts(backend) for backend in proxy.backends]
-        with spending(proxy.backend_pids) as backends:
-            found = await context.bench(proxy, connections=many, duration=plan["duration"])
+        cpu = ServerCpu(*proxy.backend_pids)
+        begun = cpu.read()
+        found = await context.bench(proxy, connections=many, duration=plan["duration"])
+        backends = cpu.read().less(begun)
         after = [await _counts(backend) for backend in proxy.backends]
     # Each look is a request on a connection of its own, and counts itself.
     accepts, requests = (sum(b[at] - a[at] - 1 for a, b in zip(before, after, strict=True)) for at in (0, 1))
     mine = figures(found)
     context.add(
-        step, number, **mine, proxy_us=mine["server_us"], backend_us=1e6 * backends.spent_s / max(1, mine["total"]),
+        step, number, **mine, proxy_us=mine["server_us"], backend_us=1e6 * backends.total_s / max(1, mine["total"]),
         backend_accepts=accepts, backend_requests=requests, each=requests / accepts if accepts else None,
     )  # fmt: skip
-    what = f"{mine['per_s']:,.0f} requests a second, {accepts:,} backend connections"
-    context.say(f"round {number + 1} of {plan['rounds']}, keep-alive {step}: {what}")
+    context.tell(number, f"keep-alive {step}", f"{mine['per_s']:,.0f} requests a second, {accepts:,} backend connections")
 
 
 async def _counts(backend: LabNginx) -> tuple[int, int]:
@@ -91,21 +91,20 @@ async def _counts(backend: LabNginx) -> tuple[int, int]:
     return int(counts[STATUS_ACCEPTS]), int(counts[STATUS_REQUESTS])
 
 
-def conclude(plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
     """Its table, and what it says of the source's claims."""
-    rounds = usable(rounds)
-    rows = [row_of(rounds, step, _COLUMNS, _SOURCE.get(step), f"keep-alive {step}") for step in _STEPS]
+    rounds = usable(measured)
+    rows = [rounds.row(step, _COLUMNS, _SOURCE.get(step), f"keep-alive {step}") for step in _STEPS]
     caption = "One nginx worker as the proxy, two backends of one worker each, all on this host."
     if busy := sorted(limited(rounds)):
         caption += f" asyncli itself was the limit of keep-alive {'; '.join(busy)}: the proxy can do more."
-    table = Table("Keep-alive from a proxy to its backends", _COLUMNS, rows, caption)
-    known = [(float(at), middle) for at, row in enumerate(rows) if (middle := row.median("per_s")) is not None]
-    line = Line("here", [at for at, _ in known], [middle for _, middle in known])
-    chart = Chart("bars", "Throughput of the proxy", "", "requests a second", [line] if known else [], [*_STEPS])
+    table = FigureTable("Keep-alive from a proxy to its backends", _COLUMNS, rows, caption)
+    line = bars("here", [row.median("per_s") for row in rows])
+    chart = Chart("bars", "Throughput of the proxy", "", "requests a second", [line] if line.ys else [], [*_STEPS])
     return Conclusions([table], [chart], [*_claims(rounds)])
 
 
-def _claims(rounds: list[Round]) -> Iterator[Claim]:
+def _claims(rounds: Rounds) -> Iterator[Claim]:
     yield from _carries(
         rounds, "Keep-alive to the backends more than doubles what a proxy carries.", _FEW, "off", 2,
         "times the requests a second of none; the source had 2.33 times",
@@ -121,11 +120,11 @@ def _claims(rounds: list[Round]) -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def _carries(rounds: list[Round], claim: str, step: str, other: str, bound: float, words: str) -> Iterator[Claim]:
+def _carries(rounds: Rounds, claim: str, step: str, other: str, bound: float, words: str) -> Iterator[Claim]:
     """That ``step`` carries more than ``bound`` times what ``other`` does."""
-    if gains := ratio(rounds, step, other, "per_s"):
+    if gains := rounds.ratio(step, other, "per_s"):
         known = interval(gains)
-        cases = [Case(f"{known.words(bound)} {words}", known.above(bound), (known,))]
+        cases = [ClaimCase(f"{known.words(bound)} {words}", known.above(bound), (known,))]
         if busy := sorted(limited(rounds) & {step, other}):
             # What the proxy could do then is not known.
             cases = []
@@ -133,12 +132,12 @@ def _carries(rounds: list[Round], claim: str, step: str, other: str, bound: floa
         yield claimed(claim, cases, f"above {bound:g} times", more="" if cases else words)
 
 
-def _serves_as_many(rounds: list[Round]) -> Iterator[Claim]:
+def _serves_as_many(rounds: Rounds) -> Iterator[Claim]:
     cases = []
     for step, idle in ((_FEW, 32), (_FEW_ROOMY, 128)):
-        if each := of_step(rounds, step, "each"):
+        if each := rounds.of(step, "each"):
             words = f"{span(each, '.1f')} requests a connection with room for {idle} idle ones in the proxy"
-            cases.append(Case(words, in_every_round(_NEARLY_FULL <= one <= 100 for one in each)))
+            cases.append(ClaimCase(words, in_every_round(_NEARLY_FULL <= one <= 100 for one in each)))
     if cases:
         why = (
             "32 are as many as the clients, but for both backends together: where more are free at one than are wanted there, "

@@ -1,4 +1,4 @@
-"""Findings of a bench: what was not answered as asked, and where asyncli or this host was the limit."""
+"""Findings of a bench: what was not answered, and where asyncli or this host was the limit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_count, format_duration
+from asyncli.records import Severity
+from asyncli.units import format_count, format_duration, format_many
 
 _ERROR_LOG = "see the server's error log"
-# So many processes of a program are named.
+# The sentence names so many processes of a program.
 _PIDS_NAMED = 4
 
 
@@ -22,13 +23,9 @@ class Taker(TypedDict):
 
 
 def by_cause(counts: Mapping[str, int]) -> str:
-    """``unanswered in time: 3, reset: 1``."""
-    words = {"heartbeat_timeout": "unanswered in time", "protocol_error": "what came is not HTTP"}
+    """``timed out: 3, reset: 1``."""
+    words = {"heartbeat_timeout": "timed out", "protocol_error": "not HTTP"}
     return ", ".join(f"{words.get(cause, cause.replace('_', ' '))}: {format_count(count)}" for cause, count in counts.items())
-
-
-def _many(count: int, one: str, several: str) -> str:
-    return f"{format_count(count)} {one if count == 1 else several}"
 
 
 def _answers(by_status: Mapping[int, int], of: int, what: str) -> str:
@@ -44,120 +41,104 @@ def _taker(one: Taker) -> str:
 
 
 @finding("stopped_by_user", "warning")
-def stopped(after_s: float) -> Words:
-    """A signal ended the bench before its time."""
-    return Words(f"it was stopped by a signal after {format_duration(after_s)}, before its end")
+def stopped(after_s: float) -> str:
+    """A signal ended the bench early."""
+    return f"stopped by a signal after {format_duration(after_s)}"
 
 
-@finding("short_run", "info")
-def short_run(for_s: float) -> Words:
-    """All was asked and answered within a tenth of a second: a rate of few answers, and of a start."""
-    return Words(
-        f"all was over in {format_duration(for_s)}, too little to say what the server can do",
-        "ask for more (-n), or for a time (-d 10s)",
-    )
+@finding("short_run", "info", "ask for more requests (-n), or for a time (-d 10s)")
+def short_run(for_s: float) -> str:
+    """The bench lasted less than a tenth of a second: too short for a rate."""
+    return f"all requests were answered in {format_duration(for_s)}, too short for a rate"
 
 
-@finding("error_answers", "error")
-def error_answers(by_status: Mapping[int, int], of: int) -> Words:
-    """Requests were answered with a status of 400 or more."""
-    return Words(_answers(by_status, of, "were errors"), "aim at a path that the server answers with 200, or see its error log")
+@finding("error_answers", "error", "aim at a path that the server answers with 200, or see its error log")
+def error_answers(by_status: Mapping[int, int], of: int) -> str:
+    """Answers had a status of 400 or more."""
+    return _answers(by_status, of, "were errors")
 
 
-@finding("requests_failed", "error")
-def requests_failed(failures: Mapping[str, int]) -> Words:
-    """Requests were never answered whole: their connection ended, or they waited too long."""
+@finding("requests_failed", "error", f"{_ERROR_LOG}, and its load")
+def requests_failed(failures: Mapping[str, int]) -> str:
+    """Requests got no complete answer: their connection ended, or they timed out."""
     count = sum(failures.values())
-    return Words(
-        f"{_many(count, 'request was', 'requests were')} never answered whole ({by_cause(failures)})",
-        f"{_ERROR_LOG}, and its load",
-    )
+    return f"{format_many(count, 'request')} got no complete answer ({by_cause(failures)})"
 
 
 @finding("connects_failed", "warning")
 def connects_failed(failures: Mapping[str, int], of: int, opened: int) -> Words:
-    """Attempts to connect failed; an error where none succeeded."""
+    """Connects failed; an error if none succeeded."""
     return Words(
         f"{format_count(sum(failures.values()))} of {format_count(of)} connects failed ({by_cause(failures)})",
-        "see the server's listen queue and room" if opened else "see that the server runs, and that this is its address and port",
+        "see the server's listen queue and limits" if opened else "see that the server runs and that address and port are right",
         None if opened else "error",
     )
 
 
-@finding("several_urls", "info")
-def several_urls(by_url: Mapping[str, int]) -> Words:
-    """Several URLs were asked for, and the figures are those of all together."""
+@finding("several_urls", "info", "bench one URL at a time to compare them")
+def several_urls(by_url: Mapping[str, int]) -> str:
+    """The figures cover several URLs together."""
     shares = ", ".join(f"{url} {format_count(count)}" for url, count in by_url.items())
-    return Words(
-        f"each connection asks for one of the URLs, so a quick one is asked for more often: {shares}",
-        "the latencies are those of all together; bench one at a time to tell them apart",
-    )
+    return f"each connection asks for one URL, so fast ones get more requests: {shares}"
 
 
 @finding("several_servers", "warning")
-def several_servers(server: str) -> Words:
-    """Several servers were asked, and the CPU of one of them was read."""
-    return Words(f"the CPU of the server is that of {server} alone, and several are asked")
+def several_servers(server: str) -> str:
+    """Several servers were asked, and the CPU of only one was read."""
+    return f"the server's CPU is that of {server} alone, of several servers asked"
 
 
 @finding("requests_resent", "info")
 def requests_resent(count: int, many: bool) -> Words:
-    """Requests whose connection ended before they were answered, as when the server closes an idle connection in the moment in
-    which one is asked. A warning where there are too ``many`` for that.
+    """Requests were sent again because their connection ended before an answer, as when the server closes an idle connection at
+    that moment. A warning if there are too ``many`` for that.
     """
-    return Words(
-        f"{_many(count, 'request was', 'requests were')} asked again: their connection ended before they were answered",
-        _ERROR_LOG if many else "",
-        "warning" if many else None,
-    )
+    evidence = f"{format_many(count, 'request')} sent again, because the connection ended before an answer"
+    return Words(evidence, _ERROR_LOG, "warning") if many else Words(evidence)
 
 
 @finding("lengths_differ", "info")
-def lengths_differ(count: int) -> Words:
-    """The body of some answers was of another length than that of the first."""
-    return Words(f"{_many(count, 'answer', 'answers')} had a body of another length than the first one's")
+def lengths_differ(count: int) -> str:
+    """Some bodies have another length than the first."""
+    return f"{format_many(count, 'answer')} had a body of another length than the first"
 
 
-@finding("redirected", "warning")
-def redirected(by_status: Mapping[int, int], of: int) -> Words:
-    """Answers named another address, which was not asked."""
-    return Words(f"{_answers(by_status, of, 'sent elsewhere')}, and nobody went there", "aim at the address that they name")
+@finding("redirected", "warning", "aim at the address of the redirect")
+def redirected(by_status: Mapping[int, int], of: int) -> str:
+    """Answers were redirects, which a bench does not follow."""
+    return _answers(by_status, of, "were redirects, not followed")
 
 
 @finding("close_ignored", "info")
-def close_ignored(count: int) -> Words:
-    """The server kept connections open after answers to requests that asked it to close them."""
-    return Words(f"asked to close, the server kept {_many(count, 'connection', 'connections')} open: asyncli closed them")
+def close_ignored(count: int) -> str:
+    """The server kept connections open although the request asked it to close them."""
+    return f"the server ignored 'Connection: close' on {format_many(count, 'connection')}; asyncli closed them"
 
 
-@finding("gave_up", "error")
-def gave_up(after_s: float, left: int, of: int) -> Words:
-    """No connection stood for so long that the bench ended, with ``left`` of its requests not asked."""
-    unasked = f" with {format_count(left)} of {format_count(of)} requests not asked" if left else ""
-    return Words(
-        f"no connection stood for {format_duration(after_s)}: asyncli gave up{unasked}",
-        "see that the server runs and has room for the connections",
-    )
+@finding("gave_up", "error", "see that the server runs and has room for the connections")
+def gave_up(after_s: float, left: int, of: int) -> str:
+    """No connection was open for so long that the bench ended, with ``left`` of its requests not sent."""
+    unsent = f", with {format_count(left)} of {format_count(of)} requests not sent" if left else ""
+    return f"gave up after {format_duration(after_s)} without any connection{unsent}"
 
 
 @finding("requests_left", "info")
 def requests_left(left: int, of: int, stopped: bool) -> Words:
-    """The bench ended before all of a given number of requests were asked. An error where a signal ended it."""
+    """The bench ended before the planned number of requests. An error if a signal ended it."""
     why = "it was stopped" if stopped else "the time was over"
-    return Words(f"{why} before {format_count(left)} of {format_count(of)} requests were asked", "", "error" if stopped else None)
+    return Words(f"{format_count(left)} of {format_count(of)} requests were not sent: {why}", "", "error" if stopped else None)
 
 
-@finding("unanswered_at_end", "warning")
+@finding("unanswered_at_end", "warning", "see whether the server is stopped")
 def unanswered_at_end(count: int, of: int, longest_s: float, slowest_s: float | None, stands: bool) -> Words:
-    """Requests in flight at the end had waited far longer than the slowest answer took (None: nothing was answered). An error
-    where that is so long that the server seems to stand still.
+    """Requests in flight at the end had waited far longer than the slowest answer (None: no answer). An error if the server seems
+    to be stopped.
     """
     than = "nothing was answered" if slowest_s is None else f"the slowest answer took {format_duration(slowest_s)}"
     return Words(
-        f"{format_count(count)} of {_many(of, 'request', 'requests')} in flight at the end had waited for up to "
-        f"{format_duration(longest_s)}, and {than}: the latencies leave them out",
-        "see whether the server stands still",
-        "error" if stands else None,
+        f"{format_count(count)} of {format_many(of, 'request')} in flight at the end had waited up to "
+        f"{format_duration(longest_s)} ({than}); latencies exclude them",
+        severity="error" if stands else None,
     )
 
 
@@ -167,22 +148,16 @@ def _ours(workers: int, busy: float) -> str:
 
 
 @finding("both_busy", "info")
-def both_busy(workers: int, busy: float, server_cores: float) -> Words:
-    """asyncli's processes filled their cores (``busy``: which share), and the server one of its own: either may be the limit."""
-    return Words(
-        f"{_ours(workers, busy)}, and the server for {server_cores:.0%} of a core: the figures are those of the two together on "
-        "this host"
-    )
+def both_busy(workers: int, busy: float, server_cores: float) -> str:
+    """asyncli's processes were fully ``busy`` (a share), and so was a core of the server: either may be the limit."""
+    return f"{_ours(workers, busy)}, the server for {server_cores:.0%} of a core: either may be the limit on this host"
 
 
-@finding("generator_saturated_cpu", "error")
-def saturated_cpu(workers: int, busy: float, server_cores: float | None) -> Words:
-    """asyncli's processes filled their cores (``busy``: which share), and the server did not: the bench measured asyncli."""
+@finding("generator_saturated_cpu", "error", "use more --workers, or a --rate below this one to see the server's latency")
+def saturated_cpu(workers: int, busy: float, server_cores: float | None) -> str:
+    """asyncli's processes were fully ``busy`` (a share) and the server was not: the bench measured asyncli."""
     theirs = "" if server_cores is None else f", the server for {server_cores:.0%} of a core"
-    return Words(
-        f"{_ours(workers, busy)}{theirs}: the server can do more than was asked of it",
-        "use more --workers, or a --rate below this one to see its latency",
-    )
+    return f"{_ours(workers, busy)}{theirs}: the server can do more"
 
 
 @finding("host_busy", "warning")
@@ -190,75 +165,59 @@ def host_busy(
     cpus: int, busy_cores: float, generator_cores: float, server_cores: float | None, others_cores: float,
     takers: Sequence[Taker], before: bool, reached: bool, ours_busy: bool,
 ) -> Words:  # fmt: skip
-    """All CPUs of this host were busy, a good part of them with programs that are neither asyncli nor the server. What used as
-    much ``before`` the first connect is no work of the server's: an error where neither asyncli nor the server was busy too.
-    ``reached``: the rate that was asked for.
+    """All CPUs of this host were busy, a good part of them with programs other than asyncli and the server. If they used as much
+    ``before`` the first connect, they do not work for the server: an error unless asyncli or the server was busy too.
+    ``reached``: the planned rate was.
     """
     shares = f"asyncli used {generator_cores:.2f}" + ("" if server_cores is None else f", the server {server_cores:.2f}")
-    evidence = (
-        f"this host's {_many(cpus, 'CPU was', 'CPUs were')} {min(1.0, busy_cores / cpus):.0%} busy: {shares}, and other programs "
-        f"{others_cores:.2f} ({'; '.join(map(_taker, takers))})"
-    )
+    cores = f"{shares}, and other programs {others_cores:.2f} ({'; '.join(map(_taker, takers))})"
+    evidence = f"{min(1.0, busy_cores / cpus):.0%} of this host's {format_many(cpus, 'CPU')} was busy: {cores}"
+    wrong = "latencies may be too high" if reached else "the rate may be too low, and latencies too high"
     if before:
-        effect = "without them the rate may be higher, and the latencies lower"
-        if reached:
-            effect = "the rate was reached, but their CPU use is in the latencies, which may be lower without them"
-        remedy = "stop those programs, or bench from and on quiet hosts, and run again"
-        return Words(f"{evidence}: {effect}", remedy, None if ours_busy else "error")
-    wrong = "the latencies are too high" if reached else "the rate is too low, and the latencies are too high"
+        severity: Severity = "warning" if ours_busy else "error"
+        return Words(f"{evidence}: {wrong}", "stop those programs, or use quiet hosts, and run again", severity)
     return Words(
         f"{evidence}, which used less before the first connect",
-        f"if they do not work for the server, {wrong}: stop them, and run again",
+        f"unless they work for the server, {wrong}: stop them, and run again",
     )
 
 
-@finding("generator_saturated_late", "error")
-def saturated_late(late_s: float, bound_s: float) -> Words:
-    """asyncli asked later (p99) than an open loop may: the figures are its own."""
-    return Words(
-        f"asyncli asked late: p99 {1e3 * late_s:,.0f} ms (bound {1e3 * bound_s:.0f} ms)", "use more --workers, or a lower --rate"
-    )
+@finding("generator_saturated_late", "error", "use more --workers, or a lower --rate")
+def saturated_late(late_s: float, bound_s: float) -> str:
+    """asyncli sent requests too late (p99) for an open loop, so the figures are its own."""
+    return f"requests were sent late: p99 {1e3 * late_s:,.0f} ms (bound {1e3 * bound_s:.0f} ms)"
 
 
-@finding("late_tail", "warning")
-def late_tail(total_s: float, late_s: float) -> Words:
-    """asyncli's own lateness is a good part of the latencies' p99, which counts from the instant that a request was due."""
-    return Words(
-        f"of the total's p99, {1e3 * total_s:,.1f} ms, asyncli's own lateness may be {1e3 * late_s:,.1f} ms (its p99)",
-        "leave more CPU to asyncli; waiting counts from the write, and is the server's",
-    )
+@finding("late_tail", "warning", "leave more CPU to asyncli; the waiting time counts from the write and is the server's")
+def late_tail(total_s: float, late_s: float) -> str:
+    """A good part of the p99 of the total latency, which counts from the intended instant, may be asyncli's own lateness."""
+    return f"of the total's p99, {1e3 * total_s:,.1f} ms, up to {1e3 * late_s:,.1f} ms is asyncli's own lateness (its p99)"
 
 
-@finding("rate_missed", "error")
-def rate_missed(per_s: float, asked_per_s: float) -> Words:
-    """Fewer requests a second were asked than by --rate, for want of a free connection: the server cannot keep up."""
-    return Words(
-        f"{per_s:,.0f} requests a second were asked in place of {asked_per_s:,.0f}: no connection was free",
-        "use more connections (-c), or a lower --rate: the server cannot keep up",
-    )
+@finding("rate_missed", "error", "use more connections (-c), or a lower --rate: the server cannot keep up")
+def rate_missed(per_s: float, asked_per_s: float) -> str:
+    """Fewer requests were sent than --rate asks for, because no connection was free: the server cannot keep up."""
+    return f"{per_s:,.0f} of {asked_per_s:,.0f} requests a second were sent: no connection was free"
 
 
-@finding("requests_queued", "warning")
-def requests_queued(count: int, of: int) -> Words:
-    """Requests were due while no connection was free, and waited for one; their latency counts from when they were due."""
-    return Words(
-        f"{format_count(count)} of {format_count(of)} requests had to wait for a connection to be free",
-        "use more connections (-c); the wait is part of their latency",
-    )
+@finding("requests_queued", "warning", "use more connections (-c); the wait is part of the latency")
+def requests_queued(count: int, of: int) -> str:
+    """Requests waited for a free connection; their latency includes it."""
+    return f"{format_count(count)} of {format_count(of)} requests waited for a free connection"
 
 
 @finding("connections_ended", "info")
 def connections_ended(count: int, answers: float, each: bool) -> Words:
-    """The server ended connections with notice, after ``answers`` each (the median): it limits the requests of a connection. A
-    warning where it is after ``each`` answer: it keeps none alive.
+    """The server closed connections with notice, after ``answers`` each (median): it limits the requests of a connection. A
+    warning if that is after ``each`` answer: it keeps no connection alive.
     """
     if each:
         return Words(
-            f"the server closes after each answer: it ended {_many(count, 'connection', 'connections')} so",
-            "it keeps none alive: --short asks it so, and counts the connects",
+            f"the server closes after each answer, on {format_many(count, 'connection')}",
+            "it keeps no connection alive; --short expects this and counts connects",
             "warning",
         )
     return Words(
-        f"the server ended {format_count(count)} connections with notice, after {answers:,.0f} answers each (median)",
-        "its limit of requests a connection (nginx: keepalive_requests, Apache: MaxKeepAliveRequests); each cost a new connect",
+        f"the server closed {format_count(count)} connections with notice, after {answers:,.0f} answers each (median)",
+        "its limit of requests per connection (nginx: keepalive_requests, Apache: MaxKeepAliveRequests); each cost a connect",
     )

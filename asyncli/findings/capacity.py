@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from asyncli.findings import Words, finding
+from asyncli.findings import finding
 
 
-@finding("not_at_rest", "warning")
-def not_at_rest(why: str) -> Words:
-    """Between two steps the server did not come back to rest, so what it still holds is measured with the next step."""
-    return Words(why, "what it still holds is part of the next step")
+@finding("not_at_rest", "warning", "what the server still holds counts towards the next step")
+def not_at_rest(why: str) -> str:
+    """The server did not come to rest between two steps, so the next step measures what it still holds."""
+    return why
 
 
-@finding("server_gone", "error")
-def server_gone(why: str) -> Words:
-    """The server ended during the search, which then ends too: what is not there says nothing of a count."""
-    return Words(why, "start it again, and let it be started again when it ends")
+@finding("server_gone", "error", "start it again, under a supervisor that restarts it")
+def server_gone(why: str) -> str:
+    """The server ended during the search, so the search ended."""
+    return why

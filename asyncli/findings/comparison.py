@@ -1,4 +1,4 @@
-"""Findings of a comparison: what keeps its runs from being compared, and what else than the server they differ in."""
+"""Findings of a comparison: what makes its runs hard to compare, and differences other than the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncli.units import format_bytes, format_count, format_duration
 
 #: A fact of the plan, the server or the host -> its value in each run.
 Differs = Mapping[str, Sequence[Any]]
-# So many are named; the fields have all.
+# The sentence names so many; the fields have all.
 _NAMED = 6
 _NAMES = {
     "local": "both ends on one host", "memory_bytes": "memory", "cpus": "CPUs", "cpu_model": "CPU", "kernel": "Linux",
@@ -21,7 +21,7 @@ _NAMES = {
 
 
 def in_words(key: str, value: Any) -> str:
-    """A fact's value for reading: ``plan.hold_s`` 600.0 as "10 min"."""
+    """A fact's value for people: ``plan.hold_s`` 600.0 is "10 min"."""
     if value is None:
         return "forever" if key == "plan.hold_s" else "not known" if not key.startswith("plan.") else "not set"
     if isinstance(value, bool):
@@ -50,80 +50,72 @@ def _listed(differs: Differs) -> str:
     return ", ".join(words[:_NAMED]) + more
 
 
-@finding("compare_burst", "warning")
-def compare_burst(run: str, count: int, of: int, at_s: float) -> Words:
-    """Most losses of a run fell in one second: one event, which the interval of its rate takes for many."""
-    return Words(
-        f"{run}: {count:,} of its {of:,} losses fell in one second, at {format_duration(at_s)}: one event, which the interval of "
-        "the rate takes for many",
-        "repeat both runs to see whether it comes again",
-    )
+@finding("compare_burst", "warning", "repeat both runs to see whether it happens again")
+def compare_burst(run: str, count: int, of: int, at_s: float) -> str:
+    """Most losses of a run fell into one second. They are one event, but the interval of the loss rate counts each."""
+    return f"{run}: {count:,} of {of:,} losses in one second, at {format_duration(at_s)}: one event, counted {count:,} times"
 
 
 @finding("compare_company", "warning")
 def compare_company(run: str, host: str, ours: int, others: int) -> Words:
-    """Other programs opened or closed many TCP sockets while a run lasted (host_shared)."""
+    """Other programs opened or closed many TCP sockets during a run (host_shared)."""
     shared = host_shared(host, ours, others)
     return Words(f"{run}: {shared.evidence}", shared.remedy)
 
 
-@finding("compare_invalid", "error")
-def compare_invalid(run: str, why: str) -> Words:
-    """The generator was the limit of a run, so its numbers say nothing of the server."""
-    return Words(f"{run} is invalid: {why}", "do not rely on its numbers; see its own report")
+@finding("compare_invalid", "error", "do not rely on its numbers; see its own report")
+def compare_invalid(run: str, why: str) -> str:
+    """The generator was the limit of a run, so its numbers do not describe the server."""
+    return f"{run} is invalid: {why}"
 
 
-@finding("compare_incomplete", "warning")
-def compare_incomplete(run: str, right: bool) -> Words:
-    """A run has no end, and is compared by what there is of it. ``right``: that can be relied on."""
-    rest = "; what it says is right as far as it goes" if right else ""
-    return Words(f"{run} has no end: it goes on, or was killed{rest}", "compare runs that came to their end")
+@finding("compare_incomplete", "warning", "compare runs that finished")
+def compare_incomplete(run: str, right: bool) -> str:
+    """A run has no end; what it recorded is compared. ``right``: that can be relied on."""
+    return f"{run} has no end: it goes on, or was killed{'; its numbers are right as far as they go' if right else ''}"
 
 
-@finding("compare_failed", "info")
-def compare_failed(run: str, why: str) -> Words:
+@finding("compare_failed", "info", "see its own report")
+def compare_failed(run: str, why: str) -> str:
     """A run failed by its own verdict."""
-    return Words(f"{run} failed: {why}", "see its own report")
+    return f"{run} failed: {why}"
 
 
-@finding("compare_plan", "warning")
-def compare_plan(differs: Differs) -> Words:
-    """The runs did different things to their servers, so what differs may come of that."""
-    return Words(f"these differ in more than the server: {_listed(differs)}", "repeat one of them with the plan of the other")
+@finding("compare_plan", "warning", "repeat one of them with the plan of the other")
+def compare_plan(differs: Differs) -> str:
+    """The runs have different plans, which may explain their differences."""
+    return f"different plans: {_listed(differs)}"
 
 
-@finding("compare_host", "warning")
-def compare_host(differs: Differs) -> Words:
-    """The runs were made on hosts that differ, so what differs may come of that."""
-    return Words(f"these are from hosts that differ: {_listed(differs)}", "run both on the same host")
+@finding("compare_host", "warning", "run both on the same host")
+def compare_host(differs: Differs) -> str:
+    """The runs were made on different hosts, which may explain their differences."""
+    return f"different hosts: {_listed(differs)}"
 
 
-@finding("compare_asyncli", "warning")
-def compare_asyncli(differs: Differs) -> Words:
+@finding("compare_asyncli", "warning", "repeat the older with the newer one")
+def compare_asyncli(differs: Differs) -> str:
     """The runs were made by different versions of asyncli, which may measure differently."""
-    return Words(f"these were made by different versions of asyncli: {_listed(differs)}", "repeat the older with the newer one")
+    return f"different versions of asyncli: {_listed(differs)}"
 
 
-@finding("compare_sysctls", "warning")
-def compare_sysctls(differs: Differs) -> Words:
-    """The kernel was set differently for the runs, so what differs may come of that."""
-    return Words(f"the kernel was set differently: {_listed(differs)}", "set them alike, and repeat one of them")
+@finding("compare_sysctls", "warning", "set them alike, and repeat one of them")
+def compare_sysctls(differs: Differs) -> str:
+    """The kernel had different settings, which may explain the differences of the runs."""
+    return f"different kernel settings: {_listed(differs)}"
 
 
 @finding("compare_same", "info")
-def compare_same(server: str, configured: bool) -> Words:
-    """Nothing that was recorded tells the runs apart: they show what repeats differ by. ``configured``: the server's
-    configuration is known, and the same.
+def compare_same(server: str, configured: bool) -> str:
+    """No recorded fact distinguishes the runs: they show how much repeats differ. ``configured``: the server's configuration is
+    known, and the same.
     """
-    if not configured:
-        return Words(f"nothing that was recorded tells these runs apart ({server}; of its configuration nothing is known)")
-    return Words(f"these are runs of the same server ({server}), configuration and plan: what differs is what repeats differ by")
+    if configured:
+        return f"same server ({server}), configuration and plan: differences are those of repeats"
+    return f"no recorded fact distinguishes these runs ({server}; its configuration is unknown)"
 
 
-@finding("compare_lateness", "warning")
-def compare_lateness(run: str, later: bool) -> Words:
+@finding("compare_lateness", "warning", "compare runs with the same load on the host")
+def compare_lateness(run: str, later: bool) -> str:
     """asyncli itself was later in one run than in the other, which makes its latencies longer."""
-    return Words(
-        f"asyncli itself sent its heartbeats {'later' if later else 'less late'} in {run}",
-        "compare runs with the same load on the host",
-    )
+    return f"asyncli itself sent its heartbeats {'later' if later else 'less late'} in {run}"

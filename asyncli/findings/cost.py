@@ -1,4 +1,4 @@
-"""Findings of what a connection costs: where a cost is not known, or its interval is weaker than it looks."""
+"""Findings of the cost of a connection: why it is unknown, or less certain than its interval."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_bytes, format_count
+from asyncli.units import format_bytes, format_count, format_many
 
-#: How the method of a cost begins that is no slope: memory in the hold less memory before the first connection, by the
-#: connections. A slope has none of what the first ones take once; and a server that has served before fills what it then freed.
-LEVELS = "difference of two levels, with what the first connections take once, without what came out of freed memory"
+#: How the method of a cost begins that is no slope: memory in the hold less memory before the first connection, divided by the
+#: connections. Unlike a slope it includes one-time costs, and it misses memory that the server had freed before.
+LEVELS = "difference of two levels (including one-time costs, without reused memory)"
 
 #: The parts of a cost in words.
 CALLED = {
     "server_user": "the server", "kernel": "the kernel", "kernel_queued": "queued buffers", "generator_user": "asyncli",
-    "host_total": "this host in all", "residual": "what is left over", "listing": "inodes of /proc",
+    "host_total": "this host in all", "residual": "the residual", "listing": "inodes of /proc",
 }  # fmt: skip
 
 SETTLED = (
-    "a plateau has settled when the medians of the third and the last quarter of its rest differ by no more than 1 % of the "
-    "climb to it, or by no more than 2.5 deviations of the metric's own noise (that of its samples from one to the next, "
-    "taken to wander)"
+    "a plateau has settled if the medians of the third and the last quarter of its rest differ by at most 1 % of the climb, "
+    "or by at most 2.5 deviations of the metric's own noise (from sample to sample, as a random walk)"
 )
 
 _SOURCES = {
@@ -34,7 +33,7 @@ _SOURCES = {
 
 
 class Moved(TypedDict):
-    """By how much memory still moved at rest on a plateau, and the ``share`` of the climb to it (None: there was none)."""
+    """How much memory changed at rest on a plateau, and its ``share`` of the climb to it (None: no climb)."""
 
     plateau: int
     bytes: float
@@ -45,78 +44,68 @@ def _called(names: Sequence[str]) -> str:
     return ", ".join(CALLED[name] for name in names)
 
 
-@finding("descriptors_listed", "warning")
-def descriptors_listed(bytes_per_connection: float, half_width: float) -> Words:
-    """Another program lists the descriptors of processes, and the kernel keeps an inode and a dentry of /proc for each: memory
-    that rises with the connections, and is left out of what they cost.
+@finding("descriptors_listed", "warning", "stop programs that list /proc/PID/fd while you measure")
+def descriptors_listed(bytes_per_connection: float, half_width: float) -> str:
+    """Another program lists the descriptors of processes, and the kernel keeps an inode and a dentry of /proc for each. This
+    memory grows with the connections; the cost excludes it.
     """
-    return Words(
-        f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f}) more are in use on this host, which are not counted "
-        "above: inodes and dentries of /proc, left by a program that lists /proc/PID/fd, as monitoring agents do that count "
-        "descriptors",
-        "expect them where such a program runs, or have it count less often",
+    return (
+        f"excluded from the cost: {bytes_per_connection:,.0f} B a connection (± {half_width:,.0f}) of inodes and dentries of "
+        "/proc, left by a program that lists /proc/PID/fd, as monitoring agents do"
     )
 
 
-@finding("cost_not_sampled", "info")
-def cost_not_sampled(costs: Sequence[str], host: str) -> Words:
-    """What these costs are reckoned from was not read in the ramp."""
-    sources = ", ".join(_SOURCES[name].format(host=host) for name in costs)
-    return Words(
-        f"no cost is known of what was not sampled in the ramp: {sources}", "see the other findings for why it was not read"
-    )
+@finding("cost_not_sampled", "info", "see the other findings for why it was not read")
+def cost_not_sampled(costs: Sequence[str], host: str) -> str:
+    """The sources of these costs were not read in the ramp."""
+    return f"cost unknown of what was not sampled in the ramp: {', '.join(_SOURCES[name].format(host=host) for name in costs)}"
 
 
 @finding("cost_residual_unknown", "info")
-def cost_residual_unknown(needs: Sequence[str]) -> Words:
-    """What the host uses for a connection beyond its known parts is not known: it ``needs`` a cost that is not known, or its
-    parts were read at different times.
+def cost_residual_unknown(needs: Sequence[str]) -> str:
+    """What the host uses per connection beyond its known parts is unknown: it ``needs`` a cost that is unknown, or its parts were
+    read at different times.
     """
     why = f"it needs the cost of {_called(needs)}" if needs else "its parts were not sampled together"
-    return Words(f"what is left over is not known: {why}")
+    return f"the residual is unknown: {why}"
 
 
 @finding("cost_few_points", "info")
 def cost_few_points(
     points: int, wanted: int, levels: Sequence[str], unknown: Sequence[str], plateaus: int, plateaus_wanted: int, remedy: str
 ) -> Words:
-    """The ramp gives too few points for a slope. Of the costs in ``levels`` there is the difference of memory before the first
-    connection and with all of them instead; of those in ``unknown`` there is none.
+    """The ramp has too few samples for a slope. The costs in ``levels`` are the difference of memory before the first connection
+    and with all of them; those in ``unknown`` are unknown.
     """
-    evidence = f"the ramp was too short for a slope of memory ({points} points of the {wanted} that it wants)"
+    evidence = f"ramp too short for a slope: {format_many(points, 'sample')}, {wanted} needed"
     if 0 < plateaus < plateaus_wanted:
-        evidence = f"{plateaus} of the {plateaus_wanted} plateaus that a slope of memory wants, and {evidence}"
-    parts = [f"the {LEVELS}, is the cost of {_called(levels)}"] if levels else []
-    parts += [f"no cost is known of {_called(unknown)}"] if unknown else []
+        evidence = f"{format_many(plateaus, 'plateau')}, {plateaus_wanted} needed for a slope; {evidence}"
+    parts = [f"{LEVELS} is the cost of {_called(levels)}"] if levels else []
+    parts += [f"cost unknown of {_called(unknown)}"] if unknown else []
     return Words(f"{evidence}: {'; '.join(parts)}", remedy)
 
 
-@finding("cost_of_a_part", "warning")
-def cost_of_a_part(held: float, asked: int) -> Words:
-    """The ramp did not come to the number that was asked for: its slope is known for what it reached."""
-    return Words(
-        f"the ramp came to {format_count(held)} of {format_count(asked)} connections: what one more costs is known for those, "
-        "not for the rest",
-        "see the other findings for what ended it, and run again",
-    )
+@finding("cost_of_a_part", "warning", "see the other findings for what ended the ramp, and run again")
+def cost_of_a_part(held: float, asked: int) -> str:
+    """The ramp did not reach the planned number, so the cost is known only up to what it reached."""
+    return f"the ramp reached {format_count(held)} of {format_count(asked)} connections: the cost of the rest is unknown"
 
 
 @finding("plateaus_too_few", "info")
 def plateaus_too_few(reached: int, plateaus: int, wanted: int) -> Words:
-    """Fewer plateaus were rested on to the end than a slope through them wants, so it goes through the seconds of the ramp."""
+    """Fewer plateaus were completed than a slope needs, so it was fitted to the seconds of the ramp."""
     return Words(
-        f"{reached} of {plateaus} {'plateau was' if plateaus == 1 else 'plateaus were'} rested on to the end, and a slope wants "
-        f"{wanted}: the seconds of the ramp were used instead",
-        "let the ramp come to its end" if plateaus >= wanted else "--plateaus 5",
+        f"{reached} of {format_many(plateaus, 'plateau')} completed, {wanted} needed for a slope: fitted to the ramp's seconds",
+        "let the ramp finish" if plateaus >= wanted else "--plateaus 5",
     )
 
 
 @finding("plateau_unsettled", "warning")
 def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Words:
-    """Memory still moved at the end of a plateau's rest; the interval of the cost is wide enough for as much again."""
+    """Memory still changed at the end of a plateau's rest; the interval of the cost includes as much again."""
     what = "; ".join(_moved(name, each) for name, each in moved.items())
     return Words(
-        f"memory still moved in the last half of the rest: {what}; the interval is wide enough for as much again",
+        f"memory still changed in the last half of the rest: {what}; the interval includes as much again",
         f"rest longer: --plateau-rest {2 * rest_s:g}s",
     )
 
@@ -130,11 +119,8 @@ def _moved(name: str, moved: Sequence[Moved]) -> str:
     return f"of {CALLED[name]} on {on} {numbers} (by up to {format_bytes(most['bytes'])}{climb})"
 
 
-@finding("cost_samples_gap", "warning")
-def cost_samples_gap(gaps: Mapping[str, tuple[float, float]]) -> Words:
-    """Nothing was read in a good part of the ramp, from when to when on the run's clock: the slope is taken from either side."""
+@finding("cost_samples_gap", "warning", "see the other findings for why nothing was read")
+def cost_samples_gap(gaps: Mapping[str, tuple[float, float]]) -> str:
+    """A good part of the ramp has no samples, from when to when on the run's clock; the slope uses those before and after."""
     spans = ", ".join(f"of {CALLED[name]} from {begin:,.0f} s to {end:,.0f} s" for name, (begin, end) in gaps.items())
-    return Words(
-        f"no samples in a good part of the ramp: {spans}; the slope there is taken from what lies on either side",
-        "see the other findings for why nothing was read",
-    )
+    return f"no samples in a good part of the ramp: {spans}; the slope uses those before and after"

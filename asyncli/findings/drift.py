@@ -7,25 +7,24 @@ from collections.abc import Sequence
 from asyncli.findings import Words, finding
 from asyncli.units import format_bytes, format_count, format_duration
 
-# The free memory lasts longer than any run that is planned (h).
+# Longer than any planned run (h).
 _FOR_EVER_H = 10 * 365 * 24.0
-_WHAT = {
+_MEMORY = {
     "server_user": "the server's memory",
     "kernel": "the kernel's memory for sockets on this host",
     "generator_user": "asyncli's own memory",
     "host_total": "the memory in use on this host",
 }
-_REMEDY = {
-    "server_user": "hold for longer (--hold) to see whether it goes on; if it does, look for what the server keeps of each "
-    "request: its modules, caches and buffers",
+_REMEDIES = {
+    "server_user": "hold longer (--hold); if it continues, see what the server keeps per request: modules, caches, buffers",
     "kernel": "see which cache grows with slabtop -s c, and whether other programs open connections",
-    "generator_user": "hold for longer (--hold); if it goes on, report it as a bug",
+    "generator_user": "hold longer (--hold); if it continues, report it as a bug",
     "host_total": "see what else grows on this host: ps --sort -rss, slabtop -s c",
 }
 
 
 def by_the_hour(bytes_per_hour: float, ci95: tuple[float, float]) -> str:
-    """``144 MB an hour (140 MB to 148 MB)``, whichever way."""
+    """``144 MB an hour (140 MB to 148 MB)``, without sign."""
     rate, low, high = (format_bytes(abs(value)) for value in (bytes_per_hour, *sorted(map(abs, ci95))))
     return f"{rate} an hour ({low} to {high})"
 
@@ -35,33 +34,30 @@ def drift_grows(
     metric: str, from_s: float, to_s: float, bytes_per_hour: float, ci95: tuple[float, float], bytes_per_request: float | None,
     available_bytes: float | None,
 ) -> Words:  # fmt: skip
-    """Memory surely grows while the number of connections stays, by more than 0.1 % an hour: the median of the slopes between any
-    two points of the hold, with its 95 % interval. ``bytes_per_request``: what that is for each heartbeat that was answered.
+    """Memory grows by more than 0.1 % an hour with a constant number of connections: the median of the slopes between any two
+    points of the hold (Theil-Sen), with its 95 % interval. ``bytes_per_request``: the same per answered heartbeat.
     """
-    evidence = (
-        f"{_WHAT[metric]} grows by {by_the_hour(bytes_per_hour, ci95)}, as {format_duration(to_s - from_s)} of the hold show"
-    )
+    evidence = f"{_MEMORY[metric]} grows by {by_the_hour(bytes_per_hour, ci95)} in {format_duration(to_s - from_s)} of the hold"
     if bytes_per_request is not None:
-        evidence += f": {_few_bytes(bytes_per_request)} for each heartbeat, if those are why"
+        evidence += f": {_few_bytes(bytes_per_request)} per heartbeat, if heartbeats are the cause"
     if available_bytes is not None:
         left_h = available_bytes / bytes_per_hour
         lasts = "lasts for more than ten years" if left_h > _FOR_EVER_H else f"is used up in {_long(left_h)}"
-        evidence += f"; at that rate the {format_bytes(available_bytes)} still available on this host {lasts}"
-    return Words(evidence, _REMEDY[metric])
+        evidence += f"; at that rate the {format_bytes(available_bytes)} available on this host {lasts}"
+    return Words(evidence, _REMEDIES[metric])
 
 
 @finding("drift_unknown", "info")
 def drift_unknown(metrics: Sequence[str], points: int, wanted: int, too_short: bool) -> Words:
-    """Whether memory grows is not known: the hold was ``too_short``, or minutes of it have no samples or other numbers of
-    connections.
+    """Whether memory grows is unknown: the hold was ``too_short``, or too many of its minutes have no samples or another number
+    of connections.
     """
-    of = f"({points} points of the {wanted} that it takes)"
-    what = ", ".join(_WHAT[metric] for metric in metrics)
+    what = f"growth unknown of {', '.join(_MEMORY[metric] for metric in metrics)}"
     if too_short:
-        return Words(f"the hold was too short to say whether memory grows {of}: {what}", "hold for longer (--hold)")
+        return Words(f"{what}: hold too short: {points} points, {wanted} needed", "hold longer (--hold)")
     return Words(
-        f"too few minutes of the hold say whether memory grows {of}, for want of samples or of connections: {what}",
-        "see the other findings for what was lost, or not read",
+        f"{what}: samples or connections are missing: {points} points, {wanted} needed",
+        "see the other findings for what was lost or not read",
     )
 
 

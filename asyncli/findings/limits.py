@@ -9,32 +9,30 @@ from asyncli.units import format_duration
 
 
 @finding("limit_kept", "info")
-def limit_kept(limit: str, key: str, value: float, amount: str) -> Words:
-    """A limit of --fail-if was kept. ``value`` is that of ``key`` in the JSON; ``amount``: the same for a reader."""
-    return Words(f"kept: {limit}: {key} is {amount}")
+def limit_kept(limit: str, key: str, value: float, amount: str) -> str:
+    """A limit of --fail-if was kept. ``value`` is that of ``key`` in the JSON; ``amount`` is the same with its unit."""
+    return f"kept: {limit}: {key} is {amount}"
 
 
 @finding("limit_crossed", "error")
-def limit_crossed(limit: str, key: str, value: float, amount: str) -> Words:
-    """A limit of --fail-if was crossed, so the run failed. ``value`` is that of ``key`` in the JSON; ``amount``: the same for a
-    reader.
-    """
-    return Words(f"crossed: {limit}: {key} is {amount}")
+def limit_crossed(limit: str, key: str, value: float, amount: str) -> str:
+    """A limit of --fail-if was crossed, so the run failed. ``value`` is that of ``key`` in the JSON."""
+    return f"crossed: {limit}: {key} is {amount}"
 
 
 @finding("limit_unknown", "error")
 def limit_unknown(limit: str, key: str | None, value: float | None, amount: str) -> Words:
-    """It cannot be said that a limit of --fail-if was kept, so the run failed: its number is unknown, or its 95 % interval lies
-    on both sides of the limit. ``key`` null: this asyncli cannot read the limit, and ``amount`` says why.
+    """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 % interval includes the limit.
+    ``key`` null: this asyncli cannot read the limit, and ``amount`` says why.
     """
     if key is None:
         return Words(f"--fail-if: {amount}")
-    return Words(f"{limit}: {key} is {amount}, so it cannot be said that it was kept", "see why, or leave it out")
+    return Words(f"undecided: {limit}: {key} is {amount}", "see why, or leave the limit out")
 
 
 @finding("drift_hold", "warning")
 def drift_hold(limits: Sequence[str], least_s: float, hold_s: float) -> Words:
-    """The hold is too short for a limit on drift, which will then be unknown. ``least_s``: the shortest hold that would do."""
+    """The hold is too short for a limit on drift, which will be unknown. ``least_s``: the shortest hold that suffices."""
     least = format_duration(least_s)
     return Words(
         f"{' and '.join(limits)}: drift needs a hold of at least {least}; this one is {format_duration(hold_s)}",

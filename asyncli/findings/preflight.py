@@ -1,4 +1,4 @@
-"""Findings of the preflight: limits of this host and of the server, against the plan."""
+"""Findings of the preflight: limits of this host and of the server against the plan."""
 
 from __future__ import annotations
 
@@ -13,15 +13,10 @@ _SEVERITIES: dict[str, Severity] = {"short": "error", "unknown": "info"}
 def preflight(
     check: str, verdict: str, what: str, have: float | None, need: float | None, unit: str, detail: str, remedy: str
 ) -> Words:
-    """A limit of this host or of the server may be too low for the plan. ``verdict``: "short" makes the run fail for certain,
-    "warn" may, and of "unknown" asyncli cannot tell; ``have`` and ``need`` are in ``unit``.
+    """A limit of this host or of the server may be too low for the plan. ``verdict``: with "short" the run fails for certain,
+    with "warn" it may, with "unknown" asyncli could not read the limit. ``have`` and ``need`` are in ``unit``.
     """
-    numbers = []
-    if have is not None:
-        numbers.append(f"{_amount(have, unit)} there")
-    if need is not None:
-        numbers.append(f"{_amount(need, unit)} needed")
-    said = ", ".join(numbers)
+    said = ", ".join(f"{_amount(one, unit)} {word}" for one, word in ((have, "available"), (need, "needed")) if one is not None)
     evidence = "; ".join(part for part in (f"{what}: {said}" if said else what, detail) if part)
     return Words(evidence, remedy, _SEVERITIES.get(verdict))
 
@@ -29,5 +24,5 @@ def preflight(
 def _amount(number: float, unit: str) -> str:
     if unit == "bytes":
         return format_bytes(number)
-    # Counts say their unit in the check's name; of the others seconds and rates need theirs.
+    # The check's name has the unit of a count.
     return f"{number:,.10g} {unit}" if unit in ("s", "a second") else f"{number:,.10g}"

@@ -1,4 +1,4 @@
-"""Findings of what is sampled: probes that fail or are dear, the server's processes, the kernel's files."""
+"""Findings of sampling: probes that fail or are expensive, the server's processes, the kernel's files."""
 
 from __future__ import annotations
 
@@ -7,88 +7,75 @@ from collections.abc import Sequence
 from asyncli.findings import Words, finding
 from asyncli.units import format_clock, format_duration
 
+_ERROR_LOGS = "see its error log and the kernel's for what ended it"
+
 
 @finding("{probe}_slowed", "info")
-def probe_slowed(probe: str, cost_s: float, period_s: float, budget: float) -> Words:
-    """A probe takes so much CPU that it is read less often than once a second. ``budget`` is its share of a core."""
-    return Words(
-        f"one reading of {probe} takes {format_duration(cost_s)} of CPU, so it is read every {format_duration(period_s)}: "
-        f"{budget:.1%} of a core is what it may use"
+def probe_slowed(probe: str, cost_s: float, period_s: float, budget: float) -> str:
+    """A probe is read less often than once a second, because it takes much CPU. ``budget``: the share of a core it may use."""
+    return (
+        f"reading {probe} takes {format_duration(cost_s)} of CPU, so it is read every {format_duration(period_s)} (budget: "
+        f"{budget:.1%} of a core)"
     )
 
 
-@finding("{probe}_lost", "warning")
-def probe_lost(probe: str, from_s: float, why: str) -> Words:
-    """A probe (the status page, the processes, a file of the kernel's) fails; its numbers have a gap from then on."""
-    return Words(
-        f"{probe} could not be read from {format_clock(from_s)} on: {why}",
-        "its numbers have a gap, which no figure of the report bridges",
-    )
+@finding("{probe}_lost", "warning", "figures leave this gap blank")
+def probe_lost(probe: str, from_s: float, why: str) -> str:
+    """A probe (the status page, the processes, a file of the kernel) fails; its numbers have a gap from then on."""
+    return f"{probe} could not be read from {format_clock(from_s)} on: {why}"
 
 
 @finding("{probe}_back", "info")
-def probe_back(probe: str, at_s: float, for_s: float) -> Words:
+def probe_back(probe: str, at_s: float, for_s: float) -> str:
     """A probe that had failed answers again."""
-    return Words(f"{probe} is read again at {format_clock(at_s)}, after a gap of {format_duration(for_s)}")
+    return f"{probe} is read again at {format_clock(at_s)}, after a gap of {format_duration(for_s)}"
 
 
 @finding("{whose}_memory_unprivileged", "warning")
 def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
-    """PSS and USS need the right to read /proc/PID/smaps_rollup; RSS counts pages that processes share in each of them."""
+    """PSS and USS need the right to read /proc/PID/smaps_rollup. RSS counts shared pages in every process."""
     return Words(
-        f"/proc/{pid}/smaps_rollup: {why} for user {user}; PSS and USS of the {whose} are not known, and RSS counts shared pages "
-        "once a process",
+        f"using RSS for the {whose}, which counts shared pages in every process: /proc/{pid}/smaps_rollup: {why} for user {user}",
         f"run asyncli {'as root, or ' if user else ''}with CAP_SYS_PTRACE",
     )
 
 
-@finding("slabinfo_unreadable", "warning")
-def slabinfo_unreadable(why: str) -> Words:
-    """The kernel's memory for sockets is read from /proc/slabinfo, which is root's."""
-    return Words(f"/proc/slabinfo: {why}; the kernel's memory for sockets is not known", "run as root")
+@finding("slabinfo_unreadable", "warning", "run as root")
+def slabinfo_unreadable(why: str) -> str:
+    """The kernel's memory for sockets is read from /proc/slabinfo, which needs root."""
+    return f"the kernel's memory for sockets is unknown: /proc/slabinfo: {why}"
 
 
-@finding("slab_caches_missing", "warning")
-def slab_caches_missing(caches: Sequence[str]) -> Words:
-    """The kernel merges caches of one size; without /sys/kernel/slab it is not known which holds a socket's objects."""
-    return Words(
-        f"{', '.join(caches)}: not in /proc/slabinfo, nor linked to a name that is in /sys/kernel/slab; kernel.socket_bytes is "
-        "too low",
-        "make /sys/kernel/slab readable, or boot with slab_nomerge",
-    )
+@finding("slab_caches_missing", "warning", "make /sys/kernel/slab readable, or boot with slab_nomerge")
+def slab_caches_missing(caches: Sequence[str]) -> str:
+    """The kernel merges slab caches of one size; without /sys/kernel/slab a socket's cache cannot be identified."""
+    return f"kernel.socket_bytes is too low: {', '.join(caches)} not found in /proc/slabinfo or /sys/kernel/slab"
 
 
 @finding("server_ended", "error")
 def server_ended(at_s: float, why: str, pid: int | None) -> Words:
-    """All processes of the server ended. ``pid``: where it was named by --server-pid, which follows no restart."""
-    evidence = f"{why} at {format_clock(at_s)}: what was lost or refused from then on is due to that"
-    remedy = "see its error log and the kernel's for who ended it"
-    if pid is not None:
-        evidence += f"; as --server-pid {pid} named it, one that took its place is not known as its successor"
-        remedy += "; --server-pidfile and --server-name follow a restart"
-    return Words(evidence, remedy)
+    """All processes of the server ended. ``pid``: it was named by --server-pid, which follows no restart."""
+    evidence = f"{why} at {format_clock(at_s)}, which explains later losses and refused connects"
+    if pid is None:
+        return Words(evidence, _ERROR_LOGS)
+    return Words(
+        f"{evidence}; --server-pid {pid} does not follow a restart", f"{_ERROR_LOGS}; --server-pidfile and --server-name do"
+    )
 
 
 @finding("server_processes_unknown", "warning")
 def server_processes_unknown(why: str, remedy: str) -> Words:
-    """The server's processes were not found, so neither its memory nor its CPU is known; an info where nothing can be done."""
-    return Words(f"{why}; the server's memory and CPU are not known", remedy, None if remedy else "info")
+    """The server's processes were not found, so its memory and CPU are unknown. An info if nothing can be done about it."""
+    return Words(f"{why}; the server's memory and CPU are unknown", remedy, None if remedy else "info")
 
 
-@finding("server_restarted", "warning")
-def server_restarted(pid: int) -> Words:
-    """All processes of the server ended and others took their place: memory before and after is of different processes."""
-    return Words(
-        f"all processes of the server ended and others took their place (root now {pid})",
-        "see the server's log; memory before and after is of different processes",
-    )
+@finding("server_restarted", "warning", "see the server's log; memory before and after is of different processes")
+def server_restarted(pid: int) -> str:
+    """All processes of the server were replaced, so memory before and after is of different processes."""
+    return f"all processes of the server ended and were replaced (root now {pid})"
 
 
-@finding("server_master_ended", "warning")
-def server_master_ended(pid: int) -> Words:
-    """The server's first process ended while its children serve on: nobody replaces one of them that ends."""
-    return Words(
-        f"the server's first process (pid {pid}) ended, and its children live on: if it was their master, as of nginx, they "
-        "serve, but nobody replaces one that ends, and a reload does nothing",
-        "see its error log and the kernel's for who ended it; restart the server when the run is over",
-    )
+@finding("server_master_ended", "warning", f"{_ERROR_LOGS}; restart the server after the run")
+def server_master_ended(pid: int) -> str:
+    """The server's main process ended while its workers continue: a worker that ends is not replaced."""
+    return f"the server's main process (pid {pid}) ended; its workers continue, without replacement or reload"

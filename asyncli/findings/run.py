@@ -1,4 +1,4 @@
-"""Findings of a run's course and end: stopped, cut off, given up, resumed, incomplete; its verdict."""
+"""Findings of a run's course and end: stopped, given up, resumed, incomplete; its verdict."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from asyncli.findings.server import SEE_SERVER
 from asyncli.records import ABORTED, CUT, GAVE_UP, STOPPED, Severity
 from asyncli.units import format_duration
 
+_AS_FAR = "the numbers are right as far as they go; run again for the rest"
 _SEVERITIES: dict[str, Severity] = {"passed": "info"}
 
 
 def where(phase: str | None, after_s: float, of_s: float | None) -> str:
-    """An instant of a run: so long after the begin of ``phase``, which lasts ``of_s`` (None or 0: not known).
-
-    ``phase`` None: before the baseline; "resume": while a resumed run opens again what it held.
-    """
+    """``5 min into the hold of 12 h``. ``phase``: None before the baseline, "resume" while a resumed run reopens connections."""
     if phase == "resume":
-        return "before all connections of the resumed run were held again"
+        return "before the resumed run had reopened its connections"
     if phase is None:
         return "before the baseline"
     return f"{format_duration(round(after_s, 1))} into the {phase}{f' of {format_duration(of_s)}' if of_s else ''}"
@@ -26,128 +24,102 @@ def where(phase: str | None, after_s: float, of_s: float | None) -> str:
 
 def go_on(command: str) -> str:
     """That ``command`` resumes the run."""
-    return f"'{command}' goes on with the run"
+    return f"continue the run with '{command}'"
 
 
 @finding("verdict_{verdict}", "error")
 def verdict(verdict: str, why: str, rule: str) -> Words:
-    """The verdict of a run. ``why``: what decided it; ``rule``: the rule that it follows."""
+    """The verdict of a run. ``why``: what decided it; ``rule``: the rule behind it."""
     return Words(why, f"the rule: {rule}", _SEVERITIES.get(verdict))
 
 
 @finding(STOPPED, "warning")
 def stopped_by_user(phase: str | None, after_s: float, of_s: float | None, resume: str) -> Words:
-    """The user stopped the run with Ctrl-C or a signal before its plan ended. ``resume``: the command that goes on with it; ""
-    where it was drained and is over.
-    """
+    """The user stopped the run with Ctrl-C or a signal. ``resume``: the command that continues it; "" if it was drained."""
     return Words(
         f"stopped by the user (Ctrl-C or a signal) {where(phase, after_s, of_s)}",
-        go_on(resume) if resume else "let the run come to its end, or ask for a shorter one",
+        go_on(resume) if resume else "let the run finish, or plan a shorter one",
     )
 
 
-@finding(CUT, "warning")
-def cut_off(phase: str | None, after_s: float, of_s: float | None) -> Words:
-    """The run was ended at once, without a drain, by a second Ctrl-C or signal."""
-    return Words(
-        f"ended at once (a second Ctrl-C or signal, or its task was cancelled) {where(phase, after_s, of_s)}",
-        "the numbers are right as far as they go; run again for the rest",
-    )
+@finding(CUT, "warning", _AS_FAR)
+def cut_off(phase: str | None, after_s: float, of_s: float | None) -> str:
+    """A second Ctrl-C or signal ended the run at once, without a drain."""
+    return f"ended at once (a second Ctrl-C or signal, or its task was cancelled) {where(phase, after_s, of_s)}"
 
 
-@finding(ABORTED, "error")
-def aborted_by_limit(phase: str | None, after_s: float, of_s: float | None, because: str) -> Words:
-    """asyncli stopped the run: a limit of --fail-if was crossed (--abort), or this host had too little memory left (capacity)."""
-    return Words(f"stopped {where(phase, after_s, of_s)}, because {because}", "leave out --abort to go on")
+@finding(ABORTED, "error", "leave out --abort to continue past a crossed limit")
+def aborted_by_limit(phase: str | None, after_s: float, of_s: float | None, because: str) -> str:
+    """asyncli stopped the run: a limit of --fail-if was crossed (--abort), or this host ran low on memory (capacity)."""
+    return f"stopped {where(phase, after_s, of_s)}, because {because}"
 
 
-@finding(GAVE_UP, "error")
-def gave_up(phase: str | None, after_s: float, of_s: float | None, failures: int) -> Words:
-    """The ramp was ended early, as nothing had connected. ``failures``: how many attempts had failed by then."""
-    return Words(
-        f"gave up {where(phase, after_s, of_s)}: {failures:,} attempts to connect had failed, and none had succeeded", SEE_SERVER
-    )
+@finding(GAVE_UP, "error", SEE_SERVER)
+def gave_up(phase: str | None, after_s: float, of_s: float | None, failures: int) -> str:
+    """The ramp ended early, because nothing had connected after so many ``failures``."""
+    return f"gave up {where(phase, after_s, of_s)}: all {failures:,} connects had failed"
 
 
 @finding("nobody_home", "error")
 def nobody_home(failures: int, resume: str) -> Words:
-    """A resumed run could open none of its connections again. ``resume``: the command that goes on with it."""
-    return Words(
-        f"nothing answered where the run held its connections: {failures:,} connects failed, and none succeeded",
-        f"see that the server runs; then {go_on(resume)}",
-    )
+    """A resumed run could reopen none of its connections. ``resume``: the command that continues it."""
+    return Words(f"no connection was reopened: all {failures:,} connects failed", f"start the server, then {go_on(resume)}")
 
 
 @finding("held_again", "info")
-def held_again(held: int, off_s: float, opened_s: float) -> Words:
-    """A resumed run holds its connections again. ``off_s``: from the cut to its resumption; ``opened_s``: to open them again."""
-    parts = f"{format_duration(round(off_s))} off, and {format_duration(round(opened_s))} to open them again"
-    return Words(f"{held:,} connections are held again: {parts}")
+def held_again(held: int, off_s: float, opened_s: float) -> str:
+    """A resumed run has reopened its connections. ``off_s``: from the interruption to the resumption; ``opened_s``: to reopen."""
+    parts = f"{format_duration(round(off_s))} interrupted, {format_duration(round(opened_s))} to reopen"
+    return f"{held:,} connections are held again: {parts}"
 
 
 @finding("hold_until", "info")
 def hold_until(until: str, hold_s: float, ends_local: str) -> Words:
-    """A hold that ends by the wall clock: how long that makes it. ``until``: as it was asked for; a time that had passed when the
-    hold began ends it at once, and is a warning.
-    """
+    """When a hold ends that was planned by the wall clock. A warning if that time had passed when the hold began."""
     if hold_s <= 0:
-        return Words(
-            f"the hold was to end at {until}, which had passed when it began",
-            "write a time to come: --hold 'until 07:00'",
-            "warning",
-        )
+        return Words(f"the hold was to end at {until}, which had passed", "give a later time: --hold 'until 07:00'", "warning")
     return Words(f"the hold ends at {ends_local}, {format_duration(round(hold_s))} after its begin")
 
 
 @finding("waiting", "info")
-def waiting(what: str) -> Words:
-    """Before a run begins, asyncli waits: for the server to listen, for hosts of a cluster, or for the leases of a killed session
-    to expire.
+def waiting(what: str) -> str:
+    """asyncli waits before a run: for the server to listen, for hosts of a cluster, or for the leases of a killed session to
+    expire.
     """
-    return Words(what)
+    return what
 
 
 @finding("watcher_failed", "warning")
 def watcher_failed(phase: str | None, after_s: float, of_s: float | None, why: str, path: str) -> Words:
-    """What shows the run (screen, log or notebook) raised an error, and shows no more. The run goes on, into ``path``."""
+    """The display (screen, log or notebook) raised an error and was switched off. The run continues, into ``path``."""
     return Words(
-        f"what shows the run (screen, log or notebook) failed {where(phase, after_s, of_s)} and was switched off: {why}",
-        f"the run goes on: 'asyncli watch {path}' shows it",
+        f"the display (screen, log or notebook) failed {where(phase, after_s, of_s)} and was switched off: {why}",
+        f"the run continues: 'asyncli watch {path}' shows it",
     )
 
 
-@finding("sample_refused", "warning")
-def sample_refused(metric: str, value: float) -> Words:
-    """A metric was read as a number that no host could have. It is left out; only the first of a run has a finding."""
-    return Words(
-        f"{metric} was read as {value:.3g}, which no host could have; it and the like of it are left out",
-        "see what sent it: the agent, or the kernel's own files",
-    )
+@finding("sample_refused", "warning", "see what sent it: the agent, or the kernel's files")
+def sample_refused(metric: str, value: float) -> str:
+    """A metric had a value that no host can have, and was left out. Only the first of a run is reported."""
+    return f"{metric} was read as {value:.3g}, which is impossible; such values are left out"
 
 
-@finding("incomplete", "warning")
-def incomplete(phase: str | None) -> Words:
-    """The run file has no end, so the run still goes on or was killed, in this phase (None: before the first)."""
-    return Words(
-        f"the run file has no end: the run goes on, or was killed, in its {phase or 'beginning'}",
-        "the numbers are right as far as they go; run again for the rest",
-    )
+@finding("incomplete", "warning", _AS_FAR)
+def incomplete(phase: str | None) -> str:
+    """The run file has no end: the run still goes on, or was killed, in this phase (None: before the first)."""
+    return f"the run file has no end: the run goes on, or was killed, in its {phase or 'beginning'}"
 
 
 @finding("stopped_early", "info")
-def stopped_early(after_s: float, of_s: float) -> Words:
+def stopped_early(after_s: float, of_s: float) -> str:
     """The hold was shorter than planned."""
-    return Words(f"the hold was ended after {after_s:.0f} s of {of_s:.0f} s")
+    return f"the hold was ended after {after_s:.0f} s of {of_s:.0f} s"
 
 
-@finding("server_changed", "warning")
-def server_changed(differs: Sequence[str], was_held: bool) -> Words:
-    """Another server answers a resumed run. ``differs``: in what; ``was_held``: it was resumed in its hold, so no ramp measured
-    the cost of this server.
+@finding("server_changed", "warning", "run again, without --resume, to measure this server")
+def server_changed(differs: Sequence[str], was_held: bool) -> str:
+    """Another server answers a resumed run. ``differs``: in what; ``was_held``: it was resumed in its hold, so the cost of this
+    server was never measured.
     """
-    but = ", and what a connection costs there is not known: it was not there in the ramp" if was_held else ""
-    return Words(
-        f"another server answers since the run was resumed ({'; '.join(differs)}): what is said of the server is said of this "
-        f"one{but}",
-        "run again, without --resume, to measure this server",
-    )
+    but = "; its cost per connection is unknown, because the ramp measured the other" if was_held else ""
+    return f"another server answers since the run was resumed ({'; '.join(differs)}): server numbers are of this one{but}"

@@ -6,18 +6,18 @@ from asyncli.findings import Words, finding
 from asyncli.records import NOTHING_LISTENS
 from asyncli.units import format_duration
 
-#: What to do where nothing answers.
-SEE_SERVER = "see that the server runs, and that the URL is its own"
+#: What to do if nothing answers.
+SEE_SERVER = "see that the server runs and that the URL is right"
 
 
 @finding(NOTHING_LISTENS, "error")
 def nothing_listens(what: str, url: str | None, waited_s: float | None, so: str) -> Words:
-    """Nothing listens on this host where the plan aims, so nothing was begun. ``url``: where its port is listened on instead;
-    ``waited_s``: how long --wait-for-server waited, null for a command without that flag.
+    """Nothing listens on this host at the plan's target, so the run did not begin. ``url``: where its port is open instead;
+    ``waited_s``: how long --wait-for-server waited (null: the command has no such flag).
     """
     remedy = SEE_SERVER if url is None else f"use {url}"
     if waited_s:
-        what += f", and --wait-for-server waited {format_duration(waited_s)} in vain"
+        what += f", also after --wait-for-server {format_duration(waited_s)}"
     elif waited_s is not None and url is None:
         remedy += "; --wait-for-server 30s waits for it"
     return Words(f"{what}: {so}", f"{remedy}; --force tries all the same")
@@ -25,20 +25,19 @@ def nothing_listens(what: str, url: str | None, waited_s: float | None, so: str)
 
 @finding("address_dropped", "warning")
 def address_dropped(address: str) -> Words:
-    """Every connect to an address failed while another address of the same name answered, and took over its share."""
+    """Every connect to one address of a name failed while another succeeded, so the others took its share."""
     return Words(
-        f"every connect to {address} failed while another address of its name answered: its share went to the others",
-        f"see that the server listens at {address} and that this host has a way there, or leave it out",
+        f"every connect to {address} failed while another address of its name answered; the others took its share",
+        f"see that the server listens at {address} and that this host has a route there, or leave it out",
     )
 
 
 @finding("server_program_not_run", "warning")
 def server_program_not_run(command: str, why: str, distrusted: bool) -> Words:
-    """The server's program was not asked for its version. ``distrusted``: others than root and asyncli's user can change it."""
-    evidence = f"`{command}` was not run, so the server's version may be unknown: {why}"
-    if distrusted:
-        return Words(
-            evidence,
-            "asyncli runs what root and its own user alone can change: chown root and chmod go-w the file and its folders",
-        )
-    return Words(evidence, "restart the server if its program was upgraded meanwhile", "info")
+    """The server's program was not asked for its version. ``distrusted``: users other than root and asyncli's can change it."""
+    evidence = f"the server's version may be unknown: `{command}` was not run: {why}"
+    if not distrusted:
+        return Words(evidence, "restart the server if its program was upgraded meanwhile", "info")
+    return Words(
+        evidence, "asyncli runs only files that root or its own user owns: chown root and chmod go-w the file and its folders"
+    )

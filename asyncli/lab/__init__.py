@@ -4,60 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, cast
 
 from asyncli.errors import PlanError
+from asyncli.lab.program import LabServer
 
-
-class LabServer(Protocol):
-    """What every lab server offers. ``pid`` is its main process; the processes it started are the children of that."""
-
-    async def start(self) -> None:
-        """Start it and return when it answers; :class:`~asyncli.errors.HostError` where it cannot."""
-
-    async def stop(self) -> None:
-        """End it and everything it left; safe to repeat."""
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    @property
-    def url(self) -> str:
-        """The URL to aim at."""
-
-    @property
-    def status_url(self) -> str | None:
-        """The URL of its status page; None where it has none."""
-
-    @property
-    def connections(self) -> int:
-        """How many it is cut for."""
-
-    @property
-    def pid(self) -> int:
-        """Its main process."""
-
-    @property
-    def label(self) -> str:
-        """What to call it wherever its numbers appear: ``nginx/1.22.1`` or ``built-in server``."""
-
-    @property
-    def version(self) -> str:
-        """Its version without its name."""
-
-    @property
-    def workers(self) -> int:
-        """Its worker processes, or threads where it is one process; 0 before the start."""
-
-    @property
-    def error_log(self) -> Path | None:
-        """Its error log while it runs; None where it keeps none."""
-
+__all__ = ["NAMES", "LabServer", "choose"]
 
 Loader = Callable[..., LabServer]
 

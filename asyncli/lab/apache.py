@@ -7,7 +7,6 @@ import math
 import os
 import pwd
 import re
-import shutil
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +14,8 @@ from typing import ClassVar, NamedTuple
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit
-from asyncli.lab.program import LabProgram, ask, backlog
-from asyncli.lab.server import outlast
+from asyncli.lab.binary import descriptor_limit, programs
+from asyncli.lab.program import LabServer, ask, backlog, outlast, quoted
 from asyncli.trust import ask_program
 
 #: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
@@ -36,7 +34,6 @@ _POLLERS = 8
 _THREADS = 256
 # Descriptors of a child that are no connections: listeners, epoll, pipes, logs, the lock.
 _OWN_DESCRIPTORS = 64
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/apache2/bin", "/usr/bin", "/usr/local/bin")
 _MODULE_FOLDERS = (
     "/usr/lib/apache2/modules",
     "/usr/lib64/httpd/modules",
@@ -70,15 +67,12 @@ def parse_version(text: str) -> str | None:
 
 
 def find_apache() -> ApacheBinary | None:
-    """The Apache (2.4 or later) of this host, or None. Asks ``apache2 -v`` and ``-l``: a few ms."""
-    places = os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES))
-    for name in ("apache2", "httpd"):
-        path = shutil.which(name, path=places)
-        version = parse_version(ask_program(path, "-v")) if path else None
-        if path and version:
+    """The Apache (2.4 or later) of this host, or None."""
+    for path, text in programs("-v", "apache2", "httpd"):
+        if version := parse_version(text):
             folder = next((Path(one) for one in _MODULE_FOLDERS if Path(one, "mod_status.so").is_file()), None)
             built_in = frozenset(re.findall(r"^\s*(\w+)\.c$", ask_program(path, "-l"), re.MULTILINE))
-            return ApacheBinary(os.path.abspath(path), version, folder, built_in)
+            return ApacheBinary(path, version, folder, built_in)
     return None
 
 
@@ -104,7 +98,7 @@ def event_sizes(connections: int, nofile: int, processes: int | None = None) -> 
     return EventSizes(count, threads, math.floor(16 * (most / threads - 1)) / 16)
 
 
-class LabApache(LabProgram):
+class LabApache(LabServer):
     """What both Apaches share. ``page_bytes`` is the page that every path answers, ``keepalive_requests`` 0 is without end
     (MaxKeepAliveRequests: so many after the first).
 
@@ -117,39 +111,47 @@ class LabApache(LabProgram):
     status_path = "/server-status?auto"
     grave = re.compile(r"\[(\w+:)?(emerg|alert|crit|error)\]|\(98\)|Syntax error|AH00(526|014)")
     stamp = re.compile(r"^(\[[^]]*\] ?)+|^(apache2|httpd): ")
+    complains_in = ("stderr", "error.log")
     #: "prefork" or "event".
     mpm: ClassVar[str]
+    #: After so long the status page ends a connection.
+    status_timeout: ClassVar[str]
+    #: Where ``connections`` is not given.
+    usual: ClassVar[int]
 
     def __init__(
         self,
-        connections: int,
-        port: int,
-        keepalive_s: float,
-        address: str,
+        connections: int | None = None,
+        port: int = 0,
+        keepalive_s: float = 60.0,
+        address: str = "127.0.0.1",
+        workers: int | None = None,
         *,
-        keepalive_timeout_s: int | None,
-        keepalive_requests: int,
-        page_bytes: int,
-        binary: ApacheBinary | None,
+        keepalive_timeout_s: int | None = None,
+        keepalive_requests: int = 0,
+        page_bytes: int = PAGE_BYTES,
+        one_listener: bool = False,
     ) -> None:
-        super().__init__(connections, port, address)
-        self._timeout_s = outlast(keepalive_s) if keepalive_timeout_s is None else keepalive_timeout_s
+        super().__init__(connections or self.usual, port, address)
+        self._timeout_s = outlast(keepalive_s, keepalive_timeout_s)
         self._requests = keepalive_requests
+        self._asked_workers, self._workers = workers, 0
+        self._one_listener = one_listener
         self.page_bytes = page_bytes
-        self._binary = binary
+        self._binary: ApacheBinary | None = None
 
     @property
-    def exe(self) -> str:
-        """The program's path."""
-        return self._binary.path if self._binary else ""
+    def workers(self) -> int:
+        """Its processes; 0 before the start."""
+        return self._workers
 
     @property
     def label(self) -> str:
         """For example ``Apache/2.4.62 (prefork)``."""
         return f"{self._binary.version_text} ({self.mpm})" if self._binary else self.name
 
-    def _prepare(self) -> None:
-        self._binary = self._binary or find_apache()
+    async def _prepare(self) -> None:
+        self._binary = find_apache()
         if self._binary is None:
             raise HostError(f"{self.name}: no Apache 2.4 on this host; install it (apt-get install apache2)")
         self._cut()
@@ -169,12 +171,19 @@ class LabApache(LabProgram):
 
     def _values(self) -> Mapping[str, object]:
         folder = self.config_path.parent
+        status_port = self.status_port
+        status_here, status_listen = "", f"Listen 127.0.0.1:{status_port}"
+        if self._one_listener:
+            # Nobody listens where the status page's own virtual host is then, so nobody reaches it.
+            self.status_port = self.port
+            status_here = '    <Location "/server-status">\n        SetHandler server-status\n    </Location>\n'
+            status_listen = "# (with one listener it is the target's own)"
         return {
-            "folder": _quoted(folder),
-            "mutex": _quoted(f"default:{folder}"),
-            "pid_file": _quoted(folder / "apache.pid"),
-            "error_log": _quoted(self.error_log),
-            "page": _quoted(folder / "page.html"),
+            "folder": quoted(folder),
+            "mutex": quoted(f"default:{folder}"),
+            "pid_file": quoted(folder / "apache.pid"),
+            "error_log": quoted(folder / "error.log"),
+            "page": quoted(folder / "page.html"),
             "user_lines": _user_lines(),
             "modules": self._modules(),
             "mpm_lines": self._mpm_lines(),
@@ -184,14 +193,11 @@ class LabApache(LabProgram):
             # Not shorter than Apache's own when a test provokes a short KeepAliveTimeout.
             "timeout": max(60, self._timeout_s),
             "listen": ports.host_port(self.address, self.port),
-            "status_port": self.status_port,
-            "status_here": "",
-            "status_listen": f"Listen 127.0.0.1:{self.status_port}",
-            "status_timeout": self._status_timeout(),
+            "status_port": status_port,
+            "status_here": status_here,
+            "status_listen": status_listen,
+            "status_timeout": self.status_timeout,
         }
-
-    def _status_timeout(self) -> str:
-        return "1h"
 
     def _modules(self) -> str:
         assert self._binary is not None
@@ -205,7 +211,7 @@ class LabApache(LabProgram):
                 raise HostError(
                     f"{self.name}: {self._binary.path} has no mod_{name} (looked in {where}); install the distribution's apache2"
                 )
-            lines.append(f"LoadModule {name}_module {_quoted(file)}")
+            lines.append(f"LoadModule {name}_module {quoted(file)}")
         return "\n".join(lines)
 
     def _files(self) -> Mapping[str, bytes]:
@@ -242,39 +248,8 @@ class LabApachePrefork(LabApache):
 
     name = "apache-prefork"
     mpm = "prefork"
-
-    def __init__(
-        self,
-        connections: int = PREFORK_CONNECTIONS,
-        port: int = 0,
-        keepalive_s: float = 60.0,
-        address: str = "127.0.0.1",
-        workers: int | None = None,
-        *,
-        keepalive_timeout_s: int | None = None,
-        keepalive_requests: int = 0,
-        page_bytes: int = PAGE_BYTES,
-        binary: ApacheBinary | None = None,
-        one_listener: bool = False,
-    ) -> None:
-        super().__init__(
-            connections,
-            port,
-            keepalive_s,
-            address,
-            keepalive_timeout_s=keepalive_timeout_s,
-            keepalive_requests=keepalive_requests,
-            page_bytes=page_bytes,
-            binary=binary,
-        )
-        self._asked_workers = workers
-        self._workers = 0
-        self._one_listener = one_listener
-
-    @property
-    def workers(self) -> int:
-        """Its processes: one for each connection and some for pollers, unless ``workers`` says otherwise; 0 before the start."""
-        return self._workers
+    usual = PREFORK_CONNECTIONS
+    status_timeout = "1h"
 
     def _cut(self) -> None:
         count = self._asked_workers or self.connections + _POLLERS
@@ -284,15 +259,6 @@ class LabApachePrefork(LabApache):
                 f"{_MOST_PREFORK:,}; ask for fewer (-c {_MOST_PREFORK}), or use apache-event"
             )
         self._workers = count
-
-    def _values(self) -> Mapping[str, object]:
-        values = super()._values()
-        if not self._one_listener:
-            return values
-        # Nobody listens where the status page's own virtual host is then, so nobody reaches it.
-        self.status_port = self.port
-        here = '    <Location "/server-status">\n        SetHandler server-status\n    </Location>\n'
-        return {**values, "status_here": here, "status_listen": "# (with one listener it is the target's own)"}
 
     @property
     def _ready_slots(self) -> int:
@@ -313,77 +279,40 @@ class LabApacheEvent(LabApache):
 
     name = "apache-event"
     mpm = "event"
-
-    def __init__(
-        self,
-        connections: int = EVENT_CONNECTIONS,
-        port: int = 0,
-        keepalive_s: float = 60.0,
-        address: str = "127.0.0.1",
-        workers: int | None = None,
-        *,
-        keepalive_timeout_s: int | None = None,
-        keepalive_requests: int = 0,
-        page_bytes: int = PAGE_BYTES,
-        binary: ApacheBinary | None = None,
-    ) -> None:
-        super().__init__(
-            connections,
-            port,
-            keepalive_s,
-            address,
-            keepalive_timeout_s=keepalive_timeout_s,
-            keepalive_requests=keepalive_requests,
-            page_bytes=page_bytes,
-            binary=binary,
-        )
-        self._asked_workers = workers
-        self.sizes: EventSizes | None = None
-
-    @property
-    def workers(self) -> int:
-        """Its processes; 0 before the start."""
-        return self.sizes.processes if self.sizes else 0
+    usual = EVENT_CONNECTIONS
+    status_timeout = "2500ms"
+    _sizes = EventSizes(0, 0, 0.0)
 
     def _cut(self) -> None:
-        self.sizes = event_sizes(self.connections, descriptor_limit(), self._asked_workers)
+        self._sizes = event_sizes(self.connections, descriptor_limit(), self._asked_workers)
+        self._workers = self._sizes.processes
 
     @property
     def _ready_slots(self) -> int:
-        return self.sizes.processes * self.sizes.threads if self.sizes else 0
-
-    def _status_timeout(self) -> str:
-        return "2500ms"
+        return self._sizes.processes * self._sizes.threads
 
     def _mpm_lines(self) -> str:
-        assert self.sizes is not None
-        processes, threads, factor = self.sizes
+        processes, threads, factor = self._sizes
         everything = processes * threads
-        return "\n".join(
-            (
-                f"ServerLimit {processes}",
-                f"StartServers {processes}",
-                f"ThreadLimit {threads}",
-                f"ThreadsPerChild {threads}",
-                f"MaxRequestWorkers {everything}",
-                # All are there from the start, and none is ended for being idle: it would take its connections with it.
-                f"MinSpareThreads {everything}",
-                f"MaxSpareThreads {everything}",
-                # (factor + 1) x ThreadsPerChild: what a process may hold, just below its descriptors.
-                f"AsyncRequestWorkerFactor {factor:g}",
-            )
-        )
+        directives = {
+            "ServerLimit": processes,
+            "StartServers": processes,
+            "ThreadLimit": threads,
+            "ThreadsPerChild": threads,
+            "MaxRequestWorkers": everything,
+            # All are there from the start, and none is ended for being idle: it would take its connections with it.
+            "MinSpareThreads": everything,
+            "MaxSpareThreads": everything,
+            # (factor + 1) x ThreadsPerChild: what a process may hold, just below its descriptors.
+            "AsyncRequestWorkerFactor": factor,
+        }
+        return "\n".join(f"{name} {value:g}" for name, value in directives.items())
 
 
 def page(size: int) -> bytes:
     """A page of HTML of exactly ``size`` bytes (shorter than its tags: cut)."""
     before, after = b"<html><body><h1>It works!</h1><!-- ", b" --></body></html>\n"
     return (before + b"." * max(0, size - len(before) - len(after)) + after)[:size]
-
-
-def _quoted(path: Path | str) -> str:
-    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _user_lines() -> str:

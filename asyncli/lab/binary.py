@@ -1,4 +1,4 @@
-"""Which nginx this host has, and how one is cut for a number of connections."""
+"""Which server programs this host has, and how an nginx is cut for a number of connections."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import os
 import re
 import resource
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from asyncli.errors import HostError
 from asyncli.trust import ask_program
 
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin", "/usr/local/bin", "/opt/nginx/sbin")
+# Where distributions and builds by hand put servers.
+_PLACES = (
+    "/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin", "/usr/local/apache2/bin", "/usr/bin", "/usr/local/bin",
+    "/opt/nginx/sbin",
+)  # fmt: skip
 # nginx's own NGX_MAX_PROCESSES is 1,024, helpers included.
 _MOST_WORKERS = 1_000
 _DEFAULT_NR_OPEN = 1_048_576
@@ -51,18 +56,22 @@ def parse_version(text: str) -> NginxBinary | None:
     )
 
 
+def programs(flag: str, *names: str) -> Iterator[tuple[str, str]]:
+    """The absolute path of each program of this host called one of ``names``, and what it prints at ``flag``: a few ms each."""
+    places = dict.fromkeys([*os.environ.get("PATH", os.defpath).split(os.pathsep), *_PLACES])
+    for path in (shutil.which(name, path=place) for name in names for place in places if place):
+        if path is not None:
+            yield os.path.abspath(path), ask_program(path, flag)
+
+
 def find_nginx() -> NginxBinary | None:
-    """The nginx of this host, one with stub_status before one without, or None. Asks ``nginx -V``: a few ms."""
-    places = os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES))
+    """The nginx of this host, one with stub_status before one without, or None."""
     fallback = None
-    for place in dict.fromkeys(places.split(os.pathsep)):
-        path = shutil.which("nginx", path=place) if place else None
-        if path is None:
-            continue
-        binary = parse_version(ask_program(path, "-V"))
+    for path, text in programs("-V", "nginx"):
+        binary = parse_version(text)
         if binary is None:
             continue
-        binary = binary._replace(path=os.path.abspath(path))
+        binary = binary._replace(path=path)
         if binary.stub_status:
             return binary
         fallback = fallback or binary

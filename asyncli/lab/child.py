@@ -9,11 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 import asyncli
+from asyncli.errors import HostError
 from asyncli.secret_variables import for_child
 
 # How the child is tied to us: this interpreter asks the kernel for SIGTERM at our death (PR_SET_PDEATHSIG = 1), checks
@@ -51,7 +53,6 @@ def inside(procs: Path) -> Iterator[None]:
 def spawn(
     argv: Sequence[str],
     *,
-    stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
     stderr: IO[bytes] | int = subprocess.DEVNULL,
     cwd: Path | None = None,
@@ -65,7 +66,7 @@ def spawn(
     """
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), _GROUP.get(), *argv],
-        stdin=stdin,
+        stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
         cwd=cwd,
@@ -139,6 +140,30 @@ async def first_line(process: subprocess.Popen[bytes], timeout_s: float) -> byte
         return not some or b"\n" in text
 
     return bytes(text).partition(b"\n")[0] if await until(complete, timeout_s) else None
+
+
+async def run_module(module: str, arguments: Iterable[object], timeout_s: float) -> tuple[bytes | None, str]:
+    """The first line that ``python -m module`` prints, None without one in time, and the last one of its stderr; it has ended.
+
+    Raises :class:`HostError` where it cannot be started.
+    """
+    with tempfile.TemporaryFile() as stderr:
+        argv = [sys.executable, "-m", module, *map(str, arguments)]
+        try:
+            process = spawn(argv, stdout=subprocess.PIPE, stderr=stderr, env=finds_us())
+        except OSError as error:
+            raise HostError(f"{module} could not be started ({error.strerror}); see the host's limits of processes") from None
+        try:
+            line = await first_line(process, timeout_s)
+        finally:
+            try:
+                await end(process)
+            finally:
+                assert process.stdout is not None
+                process.stdout.close()
+        stderr.seek(0)
+        said = stderr.read().decode(errors="replace").strip().splitlines()
+    return line, said[-1] if said else "it said nothing"
 
 
 async def end(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import shlex
@@ -24,49 +25,33 @@ def build(source: Path) -> Path:
     """The program of a C source, an absolute path: from the user's cache, or compiled into it (about half a second).
 
     The compiler is $CC (``cc``); the cache $XDG_CACHE_HOME/asyncli (``~/.cache/asyncli``), or a temporary folder that
-    goes with this process where that cannot be written or run from. A changed source, flag or compiler builds anew; where
-    there is no compiler, and $CC names none, what an earlier one built of this source will do.
-    Raises :class:`HostError` without either, and with the compiler's first complaint where it fails.
+    goes with this process where that cannot be written or run from. A changed source, flag or compiler builds anew.
+    Raises :class:`HostError` without a compiler, and with its first complaint where it fails.
     """
+    compiler = _compiler()
     try:
-        text = source.read_bytes()
+        parts = (source.read_bytes(), " ".join((*FLAGS, *compiler)).encode(), os.uname().machine.encode())
     except OSError:
         raise HostError(
             f"{source.name}: not part of this installation of asyncli; install it again from a complete wheel"
         ) from None
-    folder = cache_folder()
-    name = f"{source.stem}-{_key(text, ' '.join(FLAGS).encode(), os.uname().machine.encode())}"
-    try:
-        compiler = _compiler()
-    except HostError:
-        built = [one for one in folder.glob(f"{name}-*") if _ours(one)] if folder is not None else []
-        if not built or os.environ.get("CC", "").strip():
-            raise
-        return built[0]
-    name = f"{name}-{_key(' '.join(compiler).encode(), _identity(compiler))}"
-    if folder is not None:
-        program = folder / name
-        if not _ours(program):
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _compile(compiler, source, program)
-            except OSError:
+    identity = _run([*compiler, "--version"], Path("/")).stdout
+    key = hashlib.sha256(b"\0".join((*parts, identity))).hexdigest()[:32]
+    name = f"{source.stem}-{key}"
+    for find in (_cache_folder, _temporary_folder):
+        if (folder := find()) is not None:
+            program = folder / name
+            if not _runs(program):
                 # Read-only, full, or a file where the folder should be.
-                pass
-        if _ours(program):
-            return program
-    program = _fallback() / name
-    if not _ours(program):
-        try:
-            _compile(compiler, source, program)
-        except OSError as error:
-            raise HostError(f"{source.name} cannot be built ({error}); TMPDIR must be a folder that can be written") from None
-    if not _ours(program):
-        raise HostError(f"no program can be run from {program.parent}; set TMPDIR or XDG_CACHE_HOME to a folder without noexec")
-    return program
+                with contextlib.suppress(OSError):
+                    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    _compile(compiler, source, program)
+            if _runs(program):
+                return program
+    raise HostError(f"no program can be built in or run from {folder}; set TMPDIR or XDG_CACHE_HOME to a folder without noexec")
 
 
-def cache_folder() -> Path | None:
+def _cache_folder() -> Path | None:
     """Where built programs are kept (XDG Base Directory Specification: a relative path counts as none); None without a home."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(given):
@@ -75,6 +60,17 @@ def cache_folder() -> Path | None:
         return Path.home() / ".cache" / "asyncli"
     except RuntimeError:
         return None
+
+
+@lru_cache(maxsize=1)
+def _temporary_folder() -> Path:
+    """A folder for this process's life."""
+    try:
+        folder = tempfile.mkdtemp(prefix="asyncli-build-")
+    except OSError as error:
+        raise HostError(f"no folder to build a program in ({error}); set TMPDIR or XDG_CACHE_HOME to one") from None
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _compiler() -> list[str]:
@@ -91,15 +87,6 @@ def _compiler() -> list[str]:
     return [path, *words[1:]]
 
 
-def _identity(compiler: list[str]) -> bytes:
-    """What the compiler says that it is."""
-    return _run([*compiler, "--version"], Path("/")).stdout
-
-
-def _key(*parts: bytes) -> str:
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-
-
 def _compile(compiler: list[str], source: Path, program: Path) -> None:
     """Build beside the program and rename: of two first uses at once each finds a whole program. OSError: no place for it."""
     # A folder, and not an open file: what is open for writing in any process cannot be run (ETXTBSY).
@@ -107,9 +94,11 @@ def _compile(compiler: list[str], source: Path, program: Path) -> None:
         made = Path(folder) / program.name
         result = _run([*compiler, *FLAGS, "-o", str(made), source.name], source.parent)
         if result.returncode or not made.is_file():
+            lines = [line.strip() for line in (result.stderr + result.stdout).decode(errors="replace").splitlines()]
+            said = next((line for line in lines if "error" in line.lower()), f"exit status {result.returncode}")
             raise HostError(
-                f"{compiler[0]} cannot build {source.name}: {_first_error(result)}; "
-                f"it needs a working compiler with its C library's headers ({_NEED})"
+                f"{compiler[0]} cannot build {source.name}: {said}; it needs a working compiler with its C library's headers "
+                f"({_NEED})"
             )
         made.chmod(0o700)
         made.replace(program)
@@ -128,26 +117,9 @@ def _run(argv: list[str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
         raise HostError(f"{argv[0]} cannot be run ({error.strerror}); set CC to a C compiler ({_NEED})") from None
 
 
-def _first_error(result: subprocess.CompletedProcess[bytes]) -> str:
-    lines = (result.stderr + result.stdout).decode(errors="replace").split("\n")
-    lines = [line.strip() for line in lines if line.strip()]
-    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else f"exit status {result.returncode}")
-
-
-def _ours(program: Path) -> bool:
+def _runs(program: Path) -> bool:
     """Whether it is there to be run, and nobody else could have put it there. access(2) knows of noexec mounts."""
     try:
         return program.stat().st_uid == os.geteuid() and os.access(program, os.X_OK)
     except OSError:
         return False
-
-
-@lru_cache(maxsize=1)
-def _fallback() -> Path:
-    """A folder for this process's life."""
-    try:
-        folder = tempfile.mkdtemp(prefix="asyncli-build-")
-    except OSError as error:
-        raise HostError(f"no folder to build a program in ({error}); set TMPDIR or XDG_CACHE_HOME to one") from None
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)

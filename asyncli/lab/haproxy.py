@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit
-from asyncli.lab.program import LabProgram, ask, backlog
-from asyncli.lab.server import outlast
-from asyncli.trust import ask_program
+from asyncli.lab.binary import descriptor_limit, programs
+from asyncli.lab.program import LabServer, ask, backlog, outlast
 
 CONNECTIONS = 10_000
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin")
 # The status page's pollers count among maxconn as well.
 _POLLERS = 8
 # Descriptors that are no connections: listeners, standard ones, the lock; and a thread's epoll, pipe and wake-up.
@@ -26,26 +21,15 @@ _OWN_DESCRIPTORS, _OF_A_THREAD = 64, 4
 _MOST_THREADS = 64
 
 
-class HaproxyBinary(NamedTuple):
-    """A HAProxy program: ``version_text`` as ``haproxy/2.6.12``."""
-
-    path: str
-    version_text: str
-
-
 def parse_version(text: str) -> str | None:
     """``haproxy/2.6.12`` from what ``haproxy -v`` prints; None where it is none of 2.2 or later (``http-request return``)."""
     match = re.search(r"^HA-?Proxy version ((\d+)\.(\d+)[\w.]*)", text, re.MULTILINE)
     return f"haproxy/{match[1]}" if match and (int(match[2]), int(match[3])) >= (2, 2) else None
 
 
-def find_haproxy() -> HaproxyBinary | None:
-    """The HAProxy (2.2 or later) of this host, or None. Asks ``haproxy -v``: a few ms."""
-    path = shutil.which("haproxy", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES)))
-    if path is None:
-        return None
-    version = parse_version(ask_program(path, "-v"))
-    return HaproxyBinary(os.path.abspath(path), version) if version else None
+def find_haproxy() -> tuple[str, str] | None:
+    """The path and version of the HAProxy (2.2 or later) of this host, or None."""
+    return next(((path, version) for path, text in programs("-v", "haproxy") if (version := parse_version(text))), None)
 
 
 def most_connections(nofile: int, threads: int) -> int:
@@ -53,7 +37,7 @@ def most_connections(nofile: int, threads: int) -> int:
     return nofile - _OWN_DESCRIPTORS - _OF_A_THREAD * threads - _POLLERS
 
 
-class LabHaproxy(LabProgram):
+class LabHaproxy(LabServer):
     """A HAProxy of our own that answers 200 by itself: one process, whose ``workers`` are threads (one a CPU).
 
     It holds as many as its one process has descriptors, less some 80: 19,920 under a limit of 20,000. Asked for more it is
@@ -67,7 +51,6 @@ class LabHaproxy(LabProgram):
     # That it wants more descriptors than it needs here is an alert as well (see configs/haproxy.cfg).
     grave = re.compile(r"\[(ALERT|EMERG)\](?!.*FD limit)")
     stamp = re.compile(r"^\[\w+\]\s+(\d+/\d+ )?\(\d+\) : ")
-    complains_in = ("stderr",)
 
     def __init__(
         self,
@@ -78,22 +61,16 @@ class LabHaproxy(LabProgram):
         workers: int | None = None,
         *,
         keepalive_timeout_s: int | None = None,
-        binary: HaproxyBinary | None = None,
     ) -> None:
         super().__init__(connections, port, address)
-        self._timeout_s = outlast(keepalive_s) if keepalive_timeout_s is None else keepalive_timeout_s
+        self._timeout_s = outlast(keepalive_s, keepalive_timeout_s)
         self._threads = workers or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
-        self._binary = binary
-
-    @property
-    def exe(self) -> str:
-        """The program's path."""
-        return self._binary.path if self._binary else ""
+        self._path, self._version_text = "", self.name
 
     @property
     def label(self) -> str:
         """For example ``haproxy/2.6.12``."""
-        return self._binary.version_text if self._binary else self.name
+        return self._version_text
 
     @property
     def workers(self) -> int:
@@ -105,10 +82,11 @@ class LabHaproxy(LabProgram):
         """What it wrote to stderr, all it complains of without a syslog; exists while the server runs."""
         return self._file("stderr")
 
-    def _prepare(self) -> None:
-        self._binary = self._binary or find_haproxy()
-        if self._binary is None:
+    async def _prepare(self) -> None:
+        found = find_haproxy()
+        if found is None:
             raise HostError("haproxy: no HAProxy 2.2 or later on this host; install it (apt-get install haproxy)")
+        self._path, self._version_text = found
         nofile = descriptor_limit()
         most = most_connections(nofile, self._threads)
         if self.connections > most:
@@ -132,8 +110,7 @@ class LabHaproxy(LabProgram):
         }
 
     def _argv(self) -> list[str]:
-        assert self._binary is not None
-        return [self._binary.path, "-db", "-f", str(self.config_path)]
+        return [self._path, "-db", "-f", str(self.config_path)]
 
     async def _answers(self) -> bool:
         return b"\n# pxname," in await ask(self.status_port, self.status_path)

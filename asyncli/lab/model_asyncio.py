@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import re
-import resource
-import signal
 import socket
 import sys
-from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
+from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit
-from asyncli.lab.serve import new_loop
+from asyncli.lab.serve import listen, new_loop, raise_descriptors, until_told
+from asyncli.lab.wire import HEAD_END, TOKEN, Request, answer, understand
 
 # As in models.c, constant by constant.
 _HEAD_MAX = 8192
@@ -28,91 +25,14 @@ _CHUNK = b"x" * 65_536
 _LINGER_S = 3.2
 _BODY = b"ok\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_REASONS = {
-    400: b"Bad Request",
-    405: b"Method Not Allowed",
-    431: b"Request Header Fields Too Large",
-    501: b"Not Implemented",
-    505: b"HTTP Version Not Supported",
-}
 
 _ASK = re.compile(rb"([0-9]{1,16})\r?\n")
 _ASK_BEGUN = re.compile(rb"[0-9]{0,16}|[0-9]{1,16}\r")
-_HEAD_END = re.compile(rb"\n\r?\n")
-_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 # No control character: binary is refused at once, for its line end may never come.
-_LINE_BEGUN = re.compile(_TOKEN + rb"[^\x00-\x0c\x0e-\x1f]*(?:\n|$)", re.DOTALL)
-_REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb"+) [^\x00-\x20\x7f]+ HTTP/([0-9])\.([0-9])")
-_FIELD = re.compile(rb"(" + _TOKEN + rb"+):[ \t]*([^\r\0]*?)[ \t]*")
+_LINE_BEGUN = re.compile(TOKEN + rb"[^\x00-\x0c\x0e-\x1f]*(?:\n|$)", re.DOTALL)
 
 
-class Request(NamedTuple):
-    """What a head asks for: ``status`` 200 unless the head itself is wrong, ``body`` the bytes that follow it."""
-
-    status: int
-    head_only: bool = False
-    keep: bool = False
-    body: int = 0
-    expects: bool = False
-
-
-# The heads of one client are the same bytes over and over.
-@lru_cache(maxsize=512)
-def understand(head: bytes) -> Request:
-    """One request head with its last blank line; strict where a lenient server would hide a client's mistake."""
-    lines = re.split(rb"\r?\n", head)[:-2]
-    match = _REQUEST_LINE.fullmatch(lines[0])
-    if match is None:
-        return Request(400)
-    method, major, minor = match.groups()
-    if major != b"1":
-        return Request(505)
-    old = minor == b"0"
-    options: set[bytes] = set()
-    sizes: set[int] = set()
-    hosts, coded, expects = 0, False, False
-    for line in lines[1:]:
-        field = _FIELD.fullmatch(line)
-        if field is None:
-            return Request(400)
-        name, value = field[1].lower(), field[2].lower()
-        if name == b"host":
-            hosts += 1
-        elif name == b"connection":
-            options.update(option.strip(b" \t") for option in value.split(b","))
-        elif name == b"content-length":
-            if not value.isdigit() or len(value) > 18:
-                return Request(400)
-            sizes.add(int(value))
-        elif name == b"transfer-encoding":
-            coded = True
-        elif name == b"expect":
-            expects |= not old and value == b"100-continue"
-    if hosts > 1 or (hosts == 0 and not old) or len(sizes) > 1:
-        return Request(400)
-    if coded:
-        return Request(501)
-    return Request(
-        status=200 if method in (b"GET", b"HEAD", b"POST") else 405,
-        head_only=method == b"HEAD",
-        keep=b"close" not in options and (not old or b"keep-alive" in options),
-        body=sum(sizes),
-        expects=expects,
-    )
-
-
-@lru_cache(maxsize=32)
-def answer(status: int, *, head_only: bool, keep: bool) -> bytes:
-    """A response, the same bytes as the other models'."""
-    connection = b"Connection: %b\r\n\r\n" % (b"keep-alive" if keep else b"close")
-    if status == 200:
-        head = b"HTTP/1.1 200 OK\r\nServer: asyncli\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n" % len(_BODY)
-        return head + connection + (b"" if head_only else _BODY)
-    allow = b"Allow: GET, HEAD, POST\r\n" if status == 405 else b""
-    return b"HTTP/1.1 %d %b\r\nServer: asyncli\r\n%bContent-Length: 0\r\n" % (status, _REASONS[status], allow) + connection
-
-
-class Conversation(asyncio.Protocol):
+class ModelConnection(asyncio.Protocol):
     """One client, in the protocol that its first byte chose."""
 
     __slots__ = ("asks", "ended", "over", "owed", "paused", "request", "tail", "transport")
@@ -195,11 +115,11 @@ class Conversation(asyncio.Protocol):
                     at += 1
                 if at == size:
                     break
-                end = _HEAD_END.search(data, at, at + _HEAD_MAX)
+                end = HEAD_END.search(data, at, at + _HEAD_MAX)
                 if _LINE_BEGUN.match(data, at, at + _HEAD_MAX) is None:
                     request = Request(400)
                 elif end is not None:
-                    request = understand(data[at : end.end()])
+                    request = understand(data[at : end.start()])
                     at = end.end()
                 elif size - at >= _HEAD_MAX:
                     request = Request(431)
@@ -214,7 +134,8 @@ class Conversation(asyncio.Protocol):
             self.owed -= dropped
             if self.owed:
                 break
-            out.append(answer(request.status, head_only=request.head_only, keep=request.keep))
+            body = _BODY if request.status == 200 else b""
+            out.append(answer(request.status, body, head_only=request.head_only, keep=request.keep))
             self.request, self.over = None, not request.keep
         self.tail = data[at:]
         transport.write(b"".join(out))
@@ -231,10 +152,9 @@ class Conversation(asyncio.Protocol):
             transport.close()
 
 
-async def _serve(listener: socket.socket, backlog: int) -> None:
+async def _serve(listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     said: set[str] = set()
-    stopped = asyncio.Event()
 
     def say_once(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         # Without descriptors asyncio tries again each second: that is said once.
@@ -244,12 +164,11 @@ async def _serve(listener: socket.socket, backlog: int) -> None:
             print(f"{text} (said once)", file=sys.stderr, flush=True)
 
     loop.set_exception_handler(say_once)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, stopped.set)
-    await loop.create_server(Conversation, sock=listener, backlog=backlog)
+    await loop.create_server(ModelConnection, sock=listener)
+    stopped = until_told()
     gc.freeze()
     print(listener.getsockname()[1], flush=True)
-    await stopped.wait()
+    await stopped
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -257,19 +176,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m asyncli.lab.model_asyncio", description="an asyncio server, one process")
     parser.add_argument("--address", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
-    parser.add_argument("--backlog", type=int, default=4096, help="clients that may wait; the kernel cuts it to somaxconn (4096)")
     chosen = parser.parse_args(argv)
-    nofile = descriptor_limit()
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, nofile))
-    with socket.socket(ports.family_of(chosen.address), socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((chosen.address, chosen.port))
-        except OSError as error:
-            print(f"cannot listen on {chosen.address} port {chosen.port}: {error.strerror}", file=sys.stderr)
-            return 1
-        new_loop().run_until_complete(_serve(listener, chosen.backlog))
+    raise_descriptors()
+    try:
+        with listen(chosen.address, chosen.port or ports.free_pair(chosen.address)[0]) as listener:
+            new_loop().run_until_complete(_serve(listener))
+    except HostError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -279,7 +279,8 @@ static int begin(struct text line, struct request *r, bool *old)
     /* A method is in capitals, so this is the one place where letters must match. */
     r->head_only = method.to - method.from == 4 && !memcmp(method.from, "HEAD", 4);
     bool known = r->head_only || (method.to - method.from == 3 && !memcmp(method.from, "GET", 3)) ||
-                 (method.to - method.from == 4 && !memcmp(method.from, "POST", 4));
+                 (method.to - method.from == 4 && !memcmp(method.from, "POST", 4)) ||
+                 (method.to - method.from == 7 && !memcmp(method.from, "OPTIONS", 7));
     return known ? 200 : 405;
 }
 
@@ -348,7 +349,7 @@ static bool answer(int fd, const struct request *r)
                                             : "Bad Request";
     char text[256];
     int length = snprintf(text, sizeof text, "HTTP/1.1 %d %s\r\nServer: asyncli\r\n%sContent-Length: 0\r\nConnection: %s\r\n\r\n",
-                          r->status, reason, r->status == 405 ? "Allow: GET, HEAD, POST\r\n" : "",
+                          r->status, reason, r->status == 405 ? "Allow: GET, HEAD, OPTIONS, POST\r\n" : "",
                           r->keep ? "keep-alive" : "close");
     return send_all(fd, text, (size_t)length);
 }

@@ -12,17 +12,15 @@ from pathlib import Path
 from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.binary import NginxBinary, Sizes, descriptor_limit, find_nginx, size
-from asyncli.lab.program import LabProgram, ask, backlog
-from asyncli.lab.server import outlast
+from asyncli.lab.program import LabServer, ask, backlog, outlast, quoted
 
 __all__ = ["LabNginx", "NginxBinary", "find_nginx"]
-
 
 # Characters: of ASCII one takes two bytes where it is escaped, of others one takes up to four.
 _LONGEST_PART, _LONGEST_PART_BEYOND_ASCII = 1_900, 950
 
 
-class LabNginx(LabProgram):
+class LabNginx(LabServer):
     """An nginx of our own on ``address``, cut for ``connections`` that beat every ``keepalive_s`` seconds or oftener.
 
     ``async with LabNginx(connections=100_000) as server`` starts it and, at the end, stops it and removes its files. It
@@ -61,7 +59,7 @@ class LabNginx(LabProgram):
         super().__init__(connections, port, address)
         self._asked_workers = workers
         self._least_workers = least_workers or len(os.sched_getaffinity(0))
-        self._timeout_s = outlast(keepalive_s) if keepalive_timeout_s is None else keepalive_timeout_s
+        self._timeout_s = outlast(keepalive_s, keepalive_timeout_s)
         self._requests = keepalive_requests
         self._time_s = keepalive_time_s
         self._slots = worker_connections
@@ -72,9 +70,9 @@ class LabNginx(LabProgram):
         self.sizes: Sizes | None = None
 
     @property
-    def exe(self) -> str:
-        """The program's path."""
-        return self._binary.path if self._binary else ""
+    def status_url(self) -> str:
+        """The URL of its stub_status page."""
+        return f"http://127.0.0.1:{self.status_port}{self.status_path}"
 
     @property
     def label(self) -> str:
@@ -86,7 +84,7 @@ class LabNginx(LabProgram):
         """Worker processes; 0 before the start."""
         return self.sizes.workers if self.sizes else 0
 
-    def _prepare(self) -> None:
+    async def _prepare(self) -> None:
         self._binary = self._binary or find_nginx()
         if self._binary is None:
             raise HostError("no nginx on this host; install it (apt-get install nginx) or use the built-in server")
@@ -128,7 +126,7 @@ class LabNginx(LabProgram):
         modern = self._binary.version >= (1, 19, 10)
         parts, body = _in_parts(self._body)
         return {
-            "error_log": _quoted(str(self.error_log)),
+            "error_log": quoted(self._file("error.log")),
             "user_line": _user_line(),
             "workers": self.sizes.workers,
             "nofile": self.sizes.nofile,
@@ -156,11 +154,6 @@ def _is_worker(pid: str) -> bool:
         return False
 
 
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
-
-
 def _in_parts(text: str) -> tuple[str, str]:
     """Directives that set what is too long for one word of a configuration, and the word that stands for all of it.
 
@@ -174,9 +167,9 @@ def _in_parts(text: str) -> tuple[str, str]:
         parts.append(whole)
         at += len(whole)
     if not parts:
-        return "", _quoted(text)
+        return "", quoted(text)
     parts.append(text[at:])
-    lines = [f"set $body_{number} {_quoted(part)};" for number, part in enumerate(parts)]
+    lines = [f"set $body_{number} {quoted(part)};" for number, part in enumerate(parts)]
     return "\n            ".join(lines), '"' + "".join(f"${{body_{number}}}" for number in range(len(parts))) + '"'
 
 

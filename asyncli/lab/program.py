@@ -1,24 +1,26 @@
-"""What every lab server has that is a program with a folder of its own: started as our child, and gone without a trace."""
+"""What every lab server has: a program that is started as our child, waited for, and gone without a trace."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import math
 import os
 import re
 import shutil
 import string
+import subprocess
 import tempfile
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from types import TracebackType
+from typing import ClassVar, Self
 
 from asyncli.errors import HostError
 from asyncli.lab import child, ports
 from asyncli.lab.configs import config_file
-from asyncli.lab.server import OwnServer
 
 _LOCK = "lock"
 # A directory younger than this may be one that its owner has not locked yet.
@@ -30,33 +32,75 @@ _QUESTION_S = 5.0
 _LONGEST_ANSWER = 1 << 20
 
 
-class LabProgram(OwnServer):
-    """A server program of our own: a configuration rendered into a temporary folder, and a child in the foreground.
+class LabServer(ABC):
+    """A server of our own on ``address`` and ``port`` (0: a free one); ``async with`` starts it and ends it.
 
-    It listens on ``address`` and ``port`` (0: a free one), and shows its status on 127.0.0.1 and a port of its own. It
-    dies with us; what is left of it when we are killed is removed by the next one of its kind. A subclass says how it is
-    sized, configured, called and recognised.
+    It runs in a temporary folder and dies with us; what is left of that folder when we are killed is removed by the next server
+    of its name. A subclass says how it is sized, configured and called. It is ready when it prints a line, or where it has a
+    ``status_path`` when its status page answers, on 127.0.0.1 and a port of its own.
     """
 
-    #: What messages call it, and what its folder is called after.
+    #: What messages call it, and its folder is called after.
     name: ClassVar[str]
-    #: Its template in configs/.
-    template: ClassVar[str]
-    #: Path and query of its status page.
-    status_path: ClassVar[str]
-    #: How a grave line of its logs looks, and what is no news at the beginning of one: time stamps, process ids.
-    grave: ClassVar[re.Pattern[str]]
-    stamp: ClassVar[re.Pattern[str]]
+    #: Its configuration's template in configs/; "" where it has none.
+    template: ClassVar[str] = ""
+    status_path: ClassVar[str] = ""
+    #: Whether it prints a line when it is ready.
+    prints_when_ready: ClassVar[bool] = False
+    #: How a grave line of its logs looks (else the last one tells); what is no news at its beginning: time stamps, process ids.
+    grave: ClassVar[re.Pattern[str] | None] = None
+    stamp: ClassVar[re.Pattern[str]] = re.compile("^$")
     #: Where it complains, the most telling first.
-    complains_in: ClassVar[tuple[str, ...]] = ("stderr", "error.log")
+    complains_in: ClassVar[tuple[str, ...]] = ("stderr",)
 
     def __init__(self, connections: int, port: int, address: str) -> None:
-        super().__init__(address, port)
-        self.connections = connections
-        self.status_port = 0
+        ports.family_of(address)
+        self._connections = connections
+        self.address, self.port, self.status_port = address, port, 0
         self._asked_port = port
+        self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._lock = -1
+        self._complaints: tuple[str, ...] = ()
+
+    # What it offers.
+
+    @property
+    def connections(self) -> int:
+        """How many it is cut for."""
+        return self._connections
+
+    @property
+    def url(self) -> str:
+        """The URL to aim at."""
+        return f"http://{ports.host_port(ports.reachable(self.address), self.port)}/"
+
+    @property
+    def status_url(self) -> str | None:
+        """The URL of its status page; None where it has none."""
+        return f"http://127.0.0.1:{self.status_port}{self.status_path}" if self.status_path else None
+
+    @property
+    def pid(self) -> int:
+        """Its main process; the others are its children, or its threads."""
+        if self._process is None:
+            raise HostError(f"{self.called} is not running; start it first")
+        return self._process.pid
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What to call it wherever its numbers appear: ``nginx/1.22.1`` or ``built-in server``."""
+
+    @property
+    @abstractmethod
+    def workers(self) -> int:
+        """Its worker processes, or threads where it is one process; 0 before the start."""
+
+    @property
+    def version(self) -> str:
+        """Its version without its name."""
+        return self.label.partition("/")[2].partition(" ")[0]
 
     @property
     def called(self) -> str:
@@ -64,46 +108,41 @@ class LabProgram(OwnServer):
         return f"the lab {self.name}"
 
     @property
-    def status_url(self) -> str:
-        """The URL of its status page, on 127.0.0.1 and a port of its own."""
-        return f"http://127.0.0.1:{self.status_port}{self.status_path}"
-
-    @property
-    @abstractmethod
-    def exe(self) -> str:
-        """The program's path; "" before the start where it was not given."""
-
-    @property
     def config_path(self) -> Path:
         """The rendered configuration; exists while the server runs."""
         return self._file(self.template)
 
     @property
-    def error_log(self) -> Path:
-        """Its error log; exists while the server runs."""
-        return self._file("error.log")
+    def error_log(self) -> Path | None:
+        """Its error log, which exists while it runs; None where it keeps none."""
+        return self._file("error.log") if self.template else None
 
     @property
-    def version(self) -> str:
-        """For example ``1.22.1``."""
-        return self.label.partition("/")[2].partition(" ")[0]
+    def complaints(self) -> tuple[str, ...]:
+        """The lines that it wrote to stderr since its start, or in its last run."""
+        if self._folder is None:
+            return self._complaints
+        return tuple(self._file("stderr").read_text(encoding="utf-8", errors="replace").splitlines())
 
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """For example ``nginx/1.22.1``; its name alone before the start."""
+    def __repr__(self) -> str:
+        running = f", pid {self._process.pid}" if self._process is not None else ", not running"
+        return f"<{self.called} at {self.url}{running}>"
 
-    @property
-    @abstractmethod
-    def workers(self) -> int:
-        """Worker processes, or threads where it is one process; 0 before the start."""
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
 
     async def start(self) -> None:
-        """Start it and return when it answers with all its workers ready; at most 30 s, else :class:`HostError`."""
+        """Start it and return when it is ready with all its workers; at most 30 s, else :class:`HostError`."""
         if self._process is not None:
             return
-        self._prepare()
+        await self._prepare()
         remove_leftovers(self.name)
+        if self._asked_port:
+            ports.require_free(self.address, self._asked_port)
         for attempt in range(_START_TRIES):
             try:
                 await self._start_once()
@@ -119,8 +158,11 @@ class LabProgram(OwnServer):
             if self._process is not None:
                 await child.end(self._process)
         finally:
+            if self._process is not None and self._process.stdout is not None:
+                self._process.stdout.close()
             self._process = None
             if self._folder is not None:
+                self._complaints = self.complaints if self._file("stderr").exists() else ()
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
             if self._lock >= 0:
@@ -130,34 +172,33 @@ class LabProgram(OwnServer):
     # What a subclass says.
 
     @abstractmethod
-    def _prepare(self) -> None:
+    async def _prepare(self) -> None:
         """Find the program and cut it for its connections; :class:`HostError` where that cannot be done."""
-
-    @abstractmethod
-    def _values(self) -> Mapping[str, object]:
-        """What is filled in for the template's words after a dollar sign."""
 
     @abstractmethod
     def _argv(self) -> list[str]:
         """Program (an absolute path) and arguments that keep it in the foreground."""
 
-    @abstractmethod
-    async def _answers(self) -> bool:
-        """Whether its status page answers, and is its status page."""
-
-    def _workers_ready(self) -> bool:
-        """Whether each worker has set itself up; true where that cannot be told from outside."""
-        return True
+    def _values(self) -> Mapping[str, object]:
+        """What is filled in for the template's words after a dollar sign."""
+        return {}
 
     def _files(self) -> Mapping[str, bytes]:
         """Files beside the configuration, by name."""
         return {}
 
+    async def _answers(self) -> bool:
+        """Whether its status page answers, and is its status page."""
+        return True
+
+    def _workers_ready(self) -> bool:
+        """Whether each worker has set itself up; true where that cannot be told from outside."""
+        return True
+
     # How it is done.
 
     async def _start_once(self) -> None:
         if self._asked_port:
-            ports.require_free(self.address, self._asked_port)
             self.port, self.status_port = self._asked_port, ports.free_pair("127.0.0.1")[1]
         else:
             self.port, self.status_port = ports.free_pair(self.address)
@@ -168,15 +209,19 @@ class LabProgram(OwnServer):
             self._lock = _locked(self._folder)
             for file_name, content in self._files().items():
                 self._file(file_name).write_bytes(content)
-            self.config_path.write_text(self._config(), encoding="utf-8")
+            if self.template:
+                self.config_path.write_text(self._config(), encoding="utf-8")
+            stdout = subprocess.PIPE if self.prints_when_ready else subprocess.DEVNULL
             with self._file("stderr").open("wb") as stderr:
-                self._process = child.spawn(self._argv(), stderr=stderr, cwd=self._folder, keep=(self._lock,))
-            await self._ready()
+                self._process = child.spawn(
+                    self._argv(), stdout=stdout, stderr=stderr, cwd=self._folder, env=child.finds_us(), keep=(self._lock,)
+                )
+            await (self._printed() if self.prints_when_ready else self._answered())
         except OSError as error:
             await self.stop()
             raise HostError(
-                f"{self.name} could not be started ({error}); TMPDIR must be a folder that can be written, "
-                f"and {self.exe} a program that can be run"
+                f"{self.called} could not be started ({error}); TMPDIR must be a folder that can be written, "
+                f"and {self._argv()[0]} a program that can be run"
             ) from None
         except BaseException:
             await self.stop()
@@ -192,44 +237,57 @@ class LabProgram(OwnServer):
                 f"configs/{self.template}: {error} is no value that asyncli fills in; write $$ for a dollar sign"
             ) from None
 
-    async def _ready(self) -> None:
+    async def _printed(self) -> None:
+        """Wait for its line."""
+        assert self._process is not None
+        line = await child.first_line(self._process, _START_S)
+        if line is None:
+            raise HostError(f"{self.called} is not ready after {_START_S:.0f} s; look at the host's load")
+        if not line:
+            raise self._not_started()
+
+    async def _answered(self) -> None:
         """Wait until every worker runs its loop and the status page answers."""
         assert self._process is not None
-        loop = asyncio.get_running_loop()
+        loop, process = asyncio.get_running_loop(), self._process
         deadline = loop.time() + _START_S
-        process = self._process
         all_ready = await child.until(lambda: process.poll() is not None or self._workers_ready(), _START_S)
         while process.poll() is None and loop.time() < deadline:
             if await self._answers():
                 if not all_ready:
                     raise HostError(
-                        f"{self.name} has not started its {self.workers} workers within {_START_S:.0f} s: "
+                        f"{self.called} has not started its {self.workers} workers within {_START_S:.0f} s: "
                         f"{self._complaint()}; ask for fewer connections, or look at the host's load"
                     )
                 return
             await asyncio.sleep(0.01)
-        complaint = self._complaint()
         if process.poll() is None:
             raise HostError(
-                f"{self.name} does not answer on 127.0.0.1:{self.status_port} after {_START_S:.0f} s: {complaint}; "
+                f"{self.called} does not answer on 127.0.0.1:{self.status_port} after {_START_S:.0f} s: {self._complaint()}; "
                 "look for a firewall rule on loopback, or at the host's load"
             )
+        raise self._not_started()
+
+    def _not_started(self) -> HostError:
+        """It has ended: what it complained of."""
+        complaint = self._complaint()
         if "Address already in use" in complaint or "(98" in complaint:
-            raise _PortTakenError(f"{self.name} did not start: {complaint}; stop what uses the port, or use --port 0")
-        raise HostError(f"{self.name} did not start: {complaint}; see configs/{self.template}, or use the built-in server")
+            return _PortTakenError(f"{self.called} did not start: {complaint}; stop what uses the port, or use --port 0")
+        where = f"see configs/{self.template}, or use the built-in server" if self.template else "see the host's limits"
+        return HostError(f"{self.called} did not start: {complaint}; {where}")
 
     def _complaint(self) -> str:
-        """The first grave line of what it wrote about its trouble, else the first one at all, without time stamps."""
+        """The first grave line of what it wrote about its trouble, else the last one, without time stamps."""
         for name in self.complains_in:
             try:
                 text = self._file(name).read_text(encoding="utf-8", errors="replace")
             except (OSError, HostError):
                 continue
             # A line that ends in a colon goes on in the next one.
-            lines = re.sub(r":\n\s*", ": ", text).splitlines()
-            grave = [line for line in lines if self.grave.search(line)]
+            lines = [line for line in re.sub(r":\n\s*", ": ", text).splitlines() if line.strip()]
             if lines:
-                return self.stamp.sub("", (grave or lines)[0]).strip()
+                grave = next((line for line in lines if self.grave is not None and self.grave.search(line)), lines[-1])
+                return self.stamp.sub("", grave).strip()
         return f"it said nothing (exit status {self._process.poll() if self._process else None})"
 
     def _file(self, name: str) -> Path:
@@ -242,12 +300,26 @@ class _PortTakenError(HostError):
     """The port was free when we looked and is not any more."""
 
 
+def outlast(keepalive_s: float, timeout_s: int | None = None) -> int:
+    """The idle timeout (s) of a server whose clients beat every ``keepalive_s`` or oftener; ``timeout_s`` where that is given.
+
+    Ten beats of head room, and never below an hour: a paused client must not lose its connections.
+    """
+    return max(3600, math.ceil(10 * keepalive_s)) if timeout_s is None else timeout_s
+
+
 def backlog() -> int:
     """The listeners' queue: 4,096, or net.core.somaxconn where that is less (the kernel would cut it anyway)."""
     try:
         return min(4096, int(Path("/proc/sys/net/core/somaxconn").read_text(encoding="ascii")))
     except (OSError, ValueError):
         return 4096
+
+
+def quoted(text: Path | str) -> str:
+    """A word of an nginx or Apache configuration."""
+    escaped = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
 
 
 async def ask(port: int, path: str, address: str = "127.0.0.1") -> bytes:

@@ -74,11 +74,6 @@ class LabNginxProxy(LabNginx):
         """The master of each backend; their workers are its children."""
         return self.backends[0].pid, self.backends[1].pid
 
-    @property
-    def backend_status_urls(self) -> tuple[str, str]:
-        """The stub_status page of each backend."""
-        return self.backends[0].status_url, self.backends[1].status_url
-
     async def start(self) -> None:
         """Start the backends, then the proxy; returns when all three answer, else :class:`HostError`."""
         if self._process is not None:

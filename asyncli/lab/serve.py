@@ -11,9 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
-import errno
 import gc
-import json
 import math
 import mmap
 import os
@@ -37,7 +35,6 @@ _ROW = 8
 _BACKLOG = 4096
 _OWN_DESCRIPTORS = 64
 _MOST_WORKERS = 1_000
-_DRAWS = 5
 _BODY = b"ok\n"
 _PR_SET_PDEATHSIG = 1
 
@@ -144,7 +141,7 @@ class Connection(asyncio.Protocol):
             end = HEAD_END.search(data, at)
             if end is None:
                 if size - at > LONGEST_HEAD:
-                    out.append(answer(400, b"head too long\n", self.desk.date(), head_only=False, keep=False))
+                    out.append(answer(431, b"", self.desk.date(), head_only=False, keep=False))
                     keep = False
                     break
                 self.tail = data[at:]
@@ -166,13 +163,15 @@ class Connection(asyncio.Protocol):
         options = desk.options
         keep = (
             request.keep
+            # A body is not read, so nothing after it could be told from it: answer, and close.
+            and not request.body
             and self.requests < options.keepalive_requests
             and options.keepalive_timeout_s > 0
             and asyncio.get_running_loop().time() - self.opened <= options.keepalive_time_s
         )
         status, body = request.status, _BODY
         if status != 200:
-            body = b"%d\n" % status
+            body, keep = b"", False
         elif desk.page is not None:
             status, body = desk.page(request.path)
         return answer(status, body, desk.date(), head_only=request.head_only, keep=keep), keep
@@ -211,7 +210,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _listener(address: str, port: int, *, shared: bool) -> socket.socket:
+def listen(address: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket; ``shared`` with other processes (SO_REUSEPORT)."""
     listener = socket.socket(ports.family_of(address), socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -219,32 +219,33 @@ def _listener(address: str, port: int, *, shared: bool) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((address, port))
         listener.listen(_BACKLOG)
-    except BaseException:
+    except OSError as error:
         listener.close()
-        raise
+        raise HostError(f"cannot listen on {address} port {port}: {error.strerror}") from None
     return listener
 
 
-def open_listeners(address: str, port: int, workers: int) -> tuple[list[socket.socket], socket.socket]:
-    """A listener for each worker on one port (0: a free one), and the status page's on 127.0.0.1."""
-    if port:
-        ports.require_free(address, port)
-    for draw in range(_DRAWS):
-        main, status_port = ports.free_pair("127.0.0.1" if port else address)
-        listeners: list[socket.socket] = []
-        try:
-            # The exclusive one first: it keeps out another server that drew the same pair.
-            status = _listener("127.0.0.1", status_port, shared=False)
-            listeners.append(status)
-            listeners += [_listener(address, port or main, shared=True) for _ in range(workers)]
-        except OSError as error:
-            for listener in listeners:
-                listener.close()
-            if error.errno != errno.EADDRINUSE or draw == _DRAWS - 1:
-                raise HostError(f"cannot listen on {ports.host_port(address, port or main)}: {error.strerror}") from None
-            continue
-        return listeners[1:], status
-    raise AssertionError("unreachable")
+def until_told(*more: int) -> asyncio.Future[int]:
+    """Done with 0 at a signal that ends a server, or with 1 when one of these descriptors can be read."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[int] = loop.create_future()
+
+    def finish(code: int) -> None:
+        if not over.done():
+            over.set_result(code)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, finish, 0)
+    for descriptor in more:
+        loop.add_reader(descriptor, finish, 1)
+    return over
+
+
+def raise_descriptors() -> None:
+    """This process's own limit, as high as it may go."""
+    nofile = descriptor_limit()
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, nofile))
 
 
 def _work(listener: socket.socket, row: memoryview, options: Options, life: int, parent: int) -> None:
@@ -268,9 +269,11 @@ def _work(listener: socket.socket, row: memoryview, options: Options, life: int,
     loop.run_until_complete(serve())
 
 
-def run(address: str, port: int, workers: int, options: Options) -> int:
-    """Serve until stdin ends, a signal or a worker's death; prints the ports as a line of JSON. The exit status."""
-    listeners, status = open_listeners(address, port, workers)
+def run(address: str, port: int, status_port: int, workers: int, options: Options) -> int:
+    """Serve until a signal or a worker's death; prints the port once all of it listens. The exit status."""
+    # The exclusive one first: it keeps out another server that drew the same pair.
+    status = listen("127.0.0.1", status_port)
+    listeners = [listen(address, port, shared=True) for _ in range(workers)]
     shared = mmap.mmap(-1, (workers + 1) * _ROW * 8)
     cells = memoryview(shared).cast("Q")
     rows = [cells[index * _ROW : (index + 1) * _ROW] for index in range(workers + 1)]
@@ -296,12 +299,11 @@ def run(address: str, port: int, workers: int, options: Options) -> int:
             pids.append(pid)
             lives.append(life)
         # A listener that only the parent held would swallow its share of the connections once its worker is gone.
-        names = {"pid": parent, "port": listeners[0].getsockname()[1], "status_port": status.getsockname()[1]}
         for listener in listeners:
             listener.close()
         if not all(os.read(life, 1) for life in lives):
             raise HostError("a worker of the built-in server died at its start; see what it wrote to stderr")
-        return _oversee(status, rows, lives, json.dumps({**names, "workers": workers}))
+        return _oversee(status, rows, lives, port)
     finally:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -311,15 +313,10 @@ def run(address: str, port: int, workers: int, options: Options) -> int:
                 os.waitpid(pid, 0)
 
 
-def _oversee(status: socket.socket, rows: list[memoryview], lives: list[int], greeting: str) -> int:
-    """The parent's life: the status page, and watching. The greeting is printed once all of that is in place."""
+def _oversee(status: socket.socket, rows: list[memoryview], lives: list[int], port: int) -> int:
+    """The parent's life: the status page, and watching. The port is printed once all of that is in place."""
     loop = new_loop()
     asyncio.set_event_loop(loop)
-    over: asyncio.Future[int] = loop.create_future()
-
-    def finish(code: int) -> None:
-        if not over.done():
-            over.set_result(code)
 
     def page(path: bytes) -> tuple[int, bytes]:
         if path != b"/nginx_status":
@@ -329,21 +326,11 @@ def _oversee(status: socket.socket, rows: list[memoryview], lives: list[int], gr
         counts = Counts(sums[_ACTIVE], sums[_ACCEPTS], sums[_HANDLED], sums[_REQUESTS], sums[_READING], writing=1)
         return 200, status_page(counts)
 
-    def listen_to_owner() -> None:
-        if not os.read(0, 4096):
-            finish(0)
-
     async def serve() -> int:
         desk = Desk(rows[0], Options(), page)
         await loop.create_server(lambda: Connection(desk), sock=status, backlog=_BACKLOG)
-        # A regular file as stdin cannot be watched, nor end.
-        with contextlib.suppress(OSError):
-            loop.add_reader(0, listen_to_owner)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, finish, 0)
-        for life in lives:
-            loop.add_reader(life, finish, 1)
-        print(greeting, flush=True)
+        over = until_told(*lives)
+        print(port, flush=True)
         return await over
 
     return loop.run_until_complete(serve())
@@ -354,25 +341,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m asyncli.lab.builtin", description="asyncli's built-in server")
     parser.add_argument("--address", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
-    parser.add_argument("--connections", type=int, default=10_000, help="connections to be able to hold (10000)")
-    parser.add_argument("--workers", type=int, default=0, help="processes; 0: as many as the CPUs or the limits need")
-    defaults = Options()
-    for name in Options._fields:
-        default = getattr(defaults, name)
+    parser.add_argument("--status-port", type=int, default=0, help="port of the status page; 0: the next one, or a free one")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a CPU)")
+    for name, default in Options()._asdict().items():
         flag = "--" + name.removesuffix("_s").replace("_", "-")
         parser.add_argument(flag, dest=name, type=type(default), default=default, help=f"as nginx's ({default:g})")
     chosen = parser.parse_args(argv)
+    raise_descriptors()
+    options = Options(**{name: getattr(chosen, name) for name in Options._fields})
     try:
-        nofile = descriptor_limit()
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, nofile))
-        workers = chosen.workers or workers_for(chosen.connections, nofile, len(os.sched_getaffinity(0)))
-        options = Options(**{name: getattr(chosen, name) for name in Options._fields})
-        return run(chosen.address, chosen.port, workers, options)
+        drawn, status_port = ports.free_pair("127.0.0.1" if chosen.port else chosen.address)
+        return run(chosen.address, chosen.port or drawn, chosen.status_port or status_port, chosen.workers, options)
     except HostError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
+        print(error, file=sys.stderr)
         return error.exit_status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The built-in server's HTTP/1.1: what to answer to one request head. Pure.
+"""HTTP/1.1 of our own servers in Python: what to answer to one request head. Pure.
 
 Enough of RFC 9112 for keep-alive clients, and strict where a lenient server would hide a client's mistake.
 """
@@ -14,72 +14,83 @@ HEAD_END = re.compile(rb"\r?\n\r?\n")
 #: A longer head is refused: nginx's four buffers of 8 kB.
 LONGEST_HEAD = 32_768
 
-_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S+) HTTP/(\d)\.(\d)")
-_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*")
+#: A regular expression of a character of a name.
+TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+_LINE_END = re.compile(rb"\r?\n")
+_REQUEST_LINE = re.compile(rb"(" + TOKEN + rb"+) ([^\x00-\x20\x7f]+) HTTP/([0-9])\.([0-9])")
+_FIELD = re.compile(rb"(" + TOKEN + rb"+):[ \t]*([^\r\0]*?)[ \t]*")
+_METHODS = (b"GET", b"HEAD", b"OPTIONS", b"POST")
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
     404: b"Not Found",
     405: b"Method Not Allowed",
+    431: b"Request Header Fields Too Large",
+    501: b"Not Implemented",
     505: b"HTTP Version Not Supported",
 }
-_SERVER = b"\r\nServer: asyncli\r\nDate: "
 
 
 class Request(NamedTuple):
-    """What a head asks for: ``status`` 200 unless the head itself is wrong, ``keep`` if the client wants more."""
+    """What a head asks for: ``status`` 200 unless the head itself is wrong, ``keep`` if the client wants more, ``body`` the bytes
+    that follow it, ``expects`` if the client waits to be told to send them.
+    """
 
     status: int
-    path: bytes
-    head_only: bool
-    keep: bool
-
-
-_BAD = Request(400, b"", head_only=False, keep=False)
+    path: bytes = b""
+    head_only: bool = False
+    keep: bool = False
+    body: int = 0
+    expects: bool = False
 
 
 # Heartbeats are the same bytes over and over: one look in a table for nearly all of them.
 @lru_cache(maxsize=512)
 def understand(head: bytes) -> Request:
     """One request head, without its final blank line."""
-    lines = head.replace(b"\r\n", b"\n").split(b"\n")
+    lines = _LINE_END.split(head)
     match = _REQUEST_LINE.fullmatch(lines[0])
     if match is None:
-        return _BAD
+        return Request(400)
     method, target, major, minor = match.groups()
     if major != b"1":
-        return Request(505, b"", head_only=False, keep=False)
-    keep, hosts, body = minor != b"0", 0, False
-    for line in lines[1:]:
-        field = _FIELD.fullmatch(line)
-        if field is None:
-            return _BAD
-        name, value = field[1].lower(), field[2].lower()
-        if name == b"connection":
-            options = {option.strip() for option in value.split(b",")}
-            keep = b"close" not in options and (keep or b"keep-alive" in options)
-        elif name == b"host":
-            hosts += 1
-        elif name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
-            body = True
-    if hosts > 1 or (hosts == 0 and minor != b"0"):
-        return _BAD
-    path = target.partition(b"?")[0]
-    known = method in (b"GET", b"HEAD", b"OPTIONS")
-    # A body is not read, so nothing after it could be told from it: answer, and close.
-    return Request(200 if known else 405, path, head_only=method == b"HEAD", keep=keep and known and not body)
+        return Request(505)
+    fields = [_FIELD.fullmatch(line) for line in lines[1:]]
+    if None in fields:
+        return Request(400)
+    values: dict[bytes, list[bytes]] = {}
+    for field in fields:
+        assert field is not None
+        values.setdefault(field[1].lower(), []).append(field[2].lower())
+    old, sizes = minor == b"0", set(values.get(b"content-length", ()))
+    hosts = len(values.get(b"host", ()))
+    if hosts > 1 or (hosts == 0 and not old) or not all(one.isdigit() and len(one) <= 18 for one in sizes):
+        return Request(400)
+    if len({int(one) for one in sizes}) > 1:
+        return Request(400)
+    if b"transfer-encoding" in values:
+        return Request(501)
+    options = {option.strip(b" \t") for value in values.get(b"connection", ()) for option in value.split(b",")}
+    return Request(
+        status=200 if method in _METHODS else 405,
+        path=target.partition(b"?")[0],
+        head_only=method == b"HEAD",
+        keep=b"close" not in options and (not old or b"keep-alive" in options),
+        body=int(sizes.pop()) if sizes else 0,
+        expects=not old and b"100-continue" in values.get(b"expect", ()),
+    )
 
 
-def answer(status: int, body: bytes, date: bytes, *, head_only: bool, keep: bool) -> bytes:
-    """A response; to HEAD the same head without the body."""
+@lru_cache(maxsize=64)
+def answer(status: int, body: bytes = b"", date: bytes = b"", *, head_only: bool, keep: bool) -> bytes:
+    """A response, with a Date header where it is given; to HEAD the same head without the body."""
     return b"".join(
         (
-            b"HTTP/1.1 %d %b" % (status, _REASONS[status]),
-            _SERVER,
-            date,
-            b"\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n" % len(body),
-            b"Allow: GET, HEAD, OPTIONS\r\n" if status == 405 else b"",
-            b"Connection: keep-alive\r\n\r\n" if keep else b"Connection: close\r\n\r\n",
+            b"HTTP/1.1 %d %b\r\nServer: asyncli\r\n" % (status, _REASONS[status]),
+            b"Date: %b\r\n" % date if date else b"",
+            b"Allow: %b\r\n" % b", ".join(_METHODS) if status == 405 else b"",
+            b"Content-Type: text/plain\r\n" if body else b"",
+            b"Content-Length: %d\r\nConnection: %b\r\n\r\n" % (len(body), b"keep-alive" if keep else b"close"),
             b"" if head_only else body,
         )
     )

@@ -10,20 +10,18 @@ from collections.abc import Iterator
 
 import msgspec
 
-from asyncli.plan import Plan
-from asyncli.preflight.checks import STALL_S, Verdict, longest_gap_s, mean_gap_s, oldest_s
-from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, read_nginx, timers_for
+from asyncli.plan import Plan, Target
+from asyncli.preflight.checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
+from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, timers_for
 from asyncli.records import Check
 from asyncli.units import format_count, format_duration
 
-__all__ = ["COMFORTABLE", "REUSE_BELOW", "Host", "descriptors_needed", "nginx_checks", "read_nginx"]
-
 # nginx's NGX_LISTEN_BACKLOG on Linux.
 _DEFAULT_BACKLOG = 511
-#: At this share of free slots and below, an accept closes the idle clients that waited longest.
-REUSE_BELOW = 1 / 16
-#: So many times the connections are room enough.
-COMFORTABLE = 1.1
+# At this share of free slots and below, an accept closes the idle clients that waited longest.
+_REUSE_BELOW = 1 / 16
+# So many times the connections are room enough.
+_COMFORTABLE = 1.1
 # A worker's share by the reuseport hash is binomial: not one in a billion gets more than six deviations over the mean.
 _DEVIATIONS = 6.0
 # Listeners, the channel to the master, logs, epoll and standard descriptors of a worker.
@@ -52,26 +50,22 @@ def nginx_checks(config: NginxConfig, plan: Plan, host: Host | None = None) -> l
     host = host or Host()
     worst: dict[str, Check] = {}
     for target in plan.targets:
-        asked = _asked_host(plan, target.host)
-        server = config.server_for(asked, target.port)
-        listen = config.listen_for(target.host, target.port)
-        if server is None or listen is None:
-            checks = [
-                Check(
-                    "nginx_listen",
-                    f"a server block that listens on port {target.port}",
-                    "unknown",
-                    detail=f"{config.path} has none, so its limits are not known to hold there",
-                    remedy="name the nginx that serves it with --server-pid",
-                )
-            ]
-        else:
-            checks = [*_timers(timers_for(server, target.path), plan), *_rooms(config, listen, plan, host)]
-        for check in checks:
+        for check in _target_checks(config, plan, target, host):
             before = worst.get(check.code)
             if before is None or _RANK[check.verdict] > _RANK[before.verdict]:
                 worst[check.code] = check
     return [*worst.values(), _status(config, plan)]
+
+
+def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) -> Iterator[Check]:
+    server = config.server_for(_asked_host(plan, target.host), target.port)
+    listen = config.listen_for(target.host, target.port)
+    if server is None or listen is None:
+        what, detail = f"a server block that listens on port {target.port}", f"{config.path} has none: its limits are unknown"
+        yield Check("nginx_listen", what, "unknown", detail=detail, remedy="name the nginx that serves it with --server-pid")
+        return
+    yield from _timers(timers_for(server, target.path), plan)
+    yield from _rooms(config, listen, plan, host)
 
 
 _RANK: dict[str, int] = {"ok": 0, "unknown": 1, "warn": 2, "short": 3}
@@ -95,45 +89,39 @@ def _timers(timers: Timers, plan: Plan) -> Iterator[Check]:
 
 
 def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:
-    what = "keepalive_timeout against the longest gap between heartbeats"
     have, gap = timers.keepalive_timeout_s, longest_gap_s(plan)
     # nginx counts from its last answer; a heartbeat that goes out late by up to the timeout must still find it open.
     need = gap + plan.timeout_s
     detail = f"heartbeats come up to {format_duration(gap)} apart, and up to {format_duration(plan.timeout_s)} late"
     fits = 2 * (have - plan.timeout_s)
-    remedy = f"keepalive_timeout {math.ceil(2 * need)}s in nginx.conf" + (
-        f", or --keepalive {math.floor(fits)}" if fits >= 2 else ""
-    )
+    remedy = f"keepalive_timeout {math.ceil(2 * need)}s in nginx.conf"
+    remedy += f", or --keepalive {math.floor(fits)}" if fits >= 2 else ""
+    short: Verdict = "warn"
     if have == 0:
-        return Check("nginx_keepalive_timeout", what, "short", have, need, "s", "0 turns keep-alive off", remedy)
-    if have > need:
-        return Check("nginx_keepalive_timeout", what, "ok", have, need, "s", detail)
-    verdict: Verdict = "warn"
-    if have < gap:
+        short, detail = "short", "0 turns keep-alive off"
+    elif have < gap:
         # Gaps are uniform in [1, keepalive/2]: this share of them is too long. Each connection has one at least, if the
         # run is long enough for the timer to end.
         odds = min(1.0, (gap - have) / max(gap - 1, 1e-9))
         age = oldest_s(plan)
-        expected = odds * plan.connections
         detail = f"{odds:.0%} of the gaps are longer, which closes the connection; {detail}"
-        if expected >= _CERTAIN and (age is None or age > gap + have):
-            verdict = "short"
-    return Check("nginx_keepalive_timeout", what, verdict, have, need, "s", detail, remedy)
+        if odds * plan.connections >= _CERTAIN and (age is None or age > gap + have):
+            short = "short"
+    what = "keepalive_timeout against the longest gap between heartbeats"
+    return limit("nginx_keepalive_timeout", what, "s", have, need, short=short, detail=detail, remedy=remedy)
 
 
 def _header_timeout(timers: Timers, plan: Plan) -> Check:
-    what = "client_header_timeout against the first heartbeat"
-    have = timers.client_header_timeout_s
-    sleeps = plan.first_beat == "sleep"
-    need = (longest_gap_s(plan) if sleeps else 0.0) + plan.timeout_s
-    first = f"after up to {format_duration(longest_gap_s(plan))}" if sleeps else "at once"
+    have, sleeps = timers.client_header_timeout_s, plan.first_beat == "sleep"
+    gap = longest_gap_s(plan) if sleeps else 0.0
+    need = gap + plan.timeout_s
+    first = f"after up to {format_duration(gap)}" if sleeps else "at once"
     detail = f"a connection without a request is closed after this time; the first heartbeat goes out {first}"
-    if have > need:
-        return Check("nginx_client_header_timeout", what, "ok", have, need, "s", detail)
     remedy = f"client_header_timeout {math.ceil(2 * need)}s in nginx.conf" + (", or --first-beat now" if sleeps else "")
-    odds = (longest_gap_s(plan) - have) / max(longest_gap_s(plan) - 1, 1e-9) if sleeps else 0.0
-    verdict: Verdict = "short" if odds * plan.connections >= _CERTAIN else "warn"
-    return Check("nginx_client_header_timeout", what, verdict, have, need, "s", detail, remedy)
+    odds = (gap - have) / max(gap - 1, 1e-9) if sleeps else 0.0
+    short: Verdict = "short" if odds * plan.connections >= _CERTAIN else "warn"
+    what = "client_header_timeout against the first heartbeat"
+    return limit("nginx_client_header_timeout", what, "s", have, need, short=short, detail=detail, remedy=remedy)
 
 
 def _keepalive_requests(timers: Timers, plan: Plan) -> Check:
@@ -144,40 +132,39 @@ def _keepalive_requests(timers: Timers, plan: Plan) -> Check:
     deviation_s = math.sqrt(max(0, have - 1) / 12) * (longest_gap_s(plan) - 1)
     # The shortest of N such lives; never below one second a gap.
     shortest_s = max(0.0, have - 1.0, life_s - _DEVIATIONS * deviation_s)
-    life = f"{format_count(have)} requests {format_duration(mean)} apart (mean) are a life of {format_duration(life_s)}"
+    detail = f"{format_count(have)} requests {format_duration(mean)} apart (mean) are a life of {format_duration(life_s)}"
     if have == 0:
-        life, shortest_s, life_s = "0 turns keep-alive off", 0.0, 0.0
+        detail, shortest_s = "0 turns keep-alive off", 0.0
+    need = None if age is None else 1 + math.ceil(age / mean)
+    remedy = f"keepalive_requests {max(10_000_000, 10 * (need or have))} in nginx.conf"
+    verdict: Verdict = "warn"
     if age is None:
-        detail = f"{life}: held until stopped, connections begin to die {format_duration(shortest_s)} after the start"
-        if shortest_s > _FAR_S:
-            return Check("nginx_keepalive_requests", what, "ok", have, None, "requests", detail)
-        remedy = f"keepalive_requests {max(10_000_000, 10 * have)} in nginx.conf, or a --hold"
-        return Check("nginx_keepalive_requests", what, "warn", have, None, "requests", detail, remedy)
-    need = 1 + math.ceil(age / mean)
-    detail = f"{life}; the oldest connection gets {format_duration(age)} old"
-    if age < shortest_s:
-        return Check("nginx_keepalive_requests", what, "ok", have, need, "requests", detail)
-    verdict: Verdict = "short" if age > life_s and plan.connections >= _CERTAIN else "warn"
-    remedy = f"keepalive_requests {max(10_000_000, 10 * need)} in nginx.conf"
+        detail += f"; held until stopped, the first connections end {format_duration(shortest_s)} after the start"
+        remedy += ", or a --hold"
+    else:
+        detail += f"; the oldest connection gets {format_duration(age)} old"
+        if age > life_s and plan.connections >= _CERTAIN:
+            verdict = "short"
+    if shortest_s > (_FAR_S if age is None else age):
+        verdict, remedy = "ok", ""
     return Check("nginx_keepalive_requests", what, verdict, have, need, "requests", detail, remedy)
 
 
 def _keepalive_time(have: float, plan: Plan) -> Check:
     what = "keepalive_time against the age of the oldest connection"
     age = oldest_s(plan)
-    detail = "at the first request past this age nginx closes the connection, so what was opened together dies together"
+    detail = "at the first request past this age nginx closes the connection, so what was opened together ends together"
+    hours = 1000
+    verdict: Verdict = "warn"
     if age is None:
         detail = f"held until stopped: from {format_duration(have)} after the start; {detail}"
-        if have > _FAR_S:
-            return Check("nginx_keepalive_time", what, "ok", have, None, "s", detail)
-        remedy = "keepalive_time 1000h in nginx.conf, or a --hold"
-        return Check("nginx_keepalive_time", what, "warn", have, None, "s", detail, remedy)
-    if age < have:
-        return Check("nginx_keepalive_time", what, "ok", have, age, "s", detail)
-    # Past it by a whole gap, the first batch has certainly sent that request.
-    verdict: Verdict = "short" if age > have + longest_gap_s(plan) + plan.timeout_s else "warn"
-    hours = max(1000, math.ceil(age / 360))
-    remedy = f"keepalive_time {hours}h in nginx.conf"
+    else:
+        hours = max(hours, math.ceil(age / 360))
+        # Past it by a whole gap, the first batch has certainly sent that request.
+        verdict = "short" if age > have + longest_gap_s(plan) + plan.timeout_s else "warn"
+    remedy = f"keepalive_time {hours}h in nginx.conf{', or a --hold' if age is None else ''}"
+    if have > (_FAR_S if age is None else age):
+        verdict, remedy = "ok", ""
     return Check("nginx_keepalive_time", what, verdict, have, age, "s", detail, remedy)
 
 
@@ -194,93 +181,79 @@ def _rooms(config: NginxConfig, listen: Listen, plan: Plan, host: Host) -> Itera
     yield _backlog(listen, workers, plan, host)
 
 
-def descriptors_needed(connections: int, workers: int) -> int:
-    """In each of so many workers, its own among them."""
-    return math.ceil(_share(connections, workers)) + _WORKER_DESCRIPTORS
-
-
 def _share(connections: int, workers: int) -> float:
-    """What the luckless of the workers gets when the kernel deals connections by a hash."""
+    """The most that one of the workers gets when the kernel distributes connections by a hash."""
     mean = connections / workers
     return mean if workers == 1 else mean + _DEVIATIONS * math.sqrt(mean)
 
 
 def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
     what = "nginx's connection slots (workers x worker_connections)"
-    have = workers * config.worker_connections
-    need = math.ceil(COMFORTABLE * plan.connections)
-    detail = (
-        f"{workers} x {format_count(config.worker_connections)}; with a sixteenth or less of them free nginx closes "
-        "idle clients to make room"
+    have, need, most = (
+        workers * config.worker_connections,
+        math.ceil(_COMFORTABLE * plan.connections),
+        _share(plan.connections, workers),
     )
-    remedy = f"worker_connections {math.ceil(COMFORTABLE * _share(plan.connections, workers)) + 16} in nginx.conf"
+    detail = f"{workers} x {format_count(config.worker_connections)}; with a sixteenth or less free nginx closes idle clients"
+    remedy = f"worker_connections {math.ceil(_COMFORTABLE * most) + 16} in nginx.conf"
     verdict: Verdict = "ok"
-    if plan.connections > have * (1 - REUSE_BELOW):
+    if plan.connections > have * (1 - _REUSE_BELOW):
         verdict = "short"
-    elif need > have or _share(plan.connections, workers) > config.worker_connections * (1 - REUSE_BELOW):
+    elif need > have or most > config.worker_connections * (1 - _REUSE_BELOW):
         verdict = "warn"
-        detail += f"; one worker may get {format_count(_share(plan.connections, workers))}"
+        detail += f"; one worker may get {format_count(most)}"
     return Check("nginx_worker_connections", what, verdict, have, need, "slots", detail, remedy if verdict != "ok" else "")
 
 
 def _descriptors(config: NginxConfig, workers: int, plan: Plan, host: Host) -> Check:
-    what = "descriptors of one nginx worker"
-    least = math.ceil(plan.connections / workers)
-    need = descriptors_needed(plan.connections, workers)
-    remedy = f"worker_rlimit_nofile {need + need // 10} in nginx.conf, or more worker_processes"
+    need = math.ceil(_share(plan.connections, workers)) + _WORKER_DESCRIPTORS
     have, source = config.rlimit_nofile, "worker_rlimit_nofile"
     if have is None:
-        have, source = host.inherited_nofile, "no worker_rlimit_nofile: inherited from the running master"
-    if have is None:
-        detail = "no worker_rlimit_nofile, and the master's own limit could not be read"
-        return Check("nginx_nofile", what, "unknown", None, need, "descriptors", detail, remedy)
-    detail = f"{source}; past it accept() fails with EMFILE, which shows only in nginx's error log"
-    verdict: Verdict = "short" if least > have else "warn" if need > have else "ok"
-    return Check("nginx_nofile", what, verdict, have, need, "descriptors", detail, remedy if verdict != "ok" else "")
+        have, source = host.inherited_nofile, "inherited from the running master, without worker_rlimit_nofile"
+    short: Verdict = "short" if have is not None and math.ceil(plan.connections / workers) > have else "warn"
+    return limit(
+        "nginx_nofile", "descriptors of one nginx worker", "descriptors", have, need, short=short,
+        source="without worker_rlimit_nofile, and the master's own limit",
+        detail=f"{source}; past it accept() fails with EMFILE, which only nginx's error log shows",
+        remedy=f"worker_rlimit_nofile {need + need // 10} in nginx.conf, or more worker_processes",
+    )  # fmt: skip
 
 
 def _reuseport(config: NginxConfig, listen: Listen, workers: int, plan: Plan) -> Check:
-    what = "connections dealt evenly to the workers (reuseport)"
+    code, what = "nginx_reuseport", "connections spread evenly over the workers (reuseport)"
     if listen.reuseport or workers == 1:
-        return Check("nginx_reuseport", what, "ok", detail="on" if listen.reuseport else "one worker")
+        return Check(code, what, "ok", detail="on" if listen.reuseport else "one worker")
     # Without it whichever worker wakes first accepts; only where one could not hold them all does that matter.
-    if plan.connections <= config.worker_connections * (1 - REUSE_BELOW):
-        return Check("nginx_reuseport", what, "ok", detail="off, but one worker has slots for all connections")
-    return Check(
-        "nginx_reuseport",
-        what,
-        "warn",
-        detail="off: one worker may take most connections and run out of slots while others idle",
-        remedy=f"listen {listen.place or listen.port} reuseport in nginx.conf, and a restart (a reload may not do it)",
-    )
+    if plan.connections <= config.worker_connections * (1 - _REUSE_BELOW):
+        return Check(code, what, "ok", detail="off, but one worker has slots for all connections")
+    remedy = f"listen {listen.place or listen.port} reuseport in nginx.conf, and a restart (a reload may not do it)"
+    detail = "off: one worker may take most connections and run out of slots while others idle"
+    return Check(code, what, "warn", detail=detail, remedy=remedy)
 
 
 def _backlog(listen: Listen, workers: int, plan: Plan, host: Host) -> Check:
-    what = "nginx's accept queue against the ramp's pace"
     asked = listen.backlog if listen.backlog is not None and listen.backlog > 0 else _DEFAULT_BACKLOG
     each = asked if host.somaxconn is None else min(asked, host.somaxconn)
     have = each * (workers if listen.reuseport else 1)
     # No more than there are can wait at once.
     need = min(plan.connections, plan.asked_per_s * STALL_S)
-    said = f"backlog={listen.backlog}" if listen.backlog is not None else f"no backlog=, so {_DEFAULT_BACKLOG}"
-    detail = f"{said}, cut to {format_count(each)} by somaxconn" if each < asked else said
+    detail = f"backlog={listen.backlog}" if listen.backlog is not None else f"no backlog=, so {_DEFAULT_BACKLOG}"
+    detail += f", cut to {format_count(each)} by somaxconn" if each < asked else ""
     detail += f"; {workers} listeners" if listen.reuseport else ""
-    detail += f"; at most {format_count(plan.connections)}, at {format_count(plan.asked_per_s)} connects/s"
-    detail += f" x {STALL_S:g} s in which nginx may not accept"
-    enough = have >= need
+    detail += f"; {format_count(plan.asked_per_s)} connects/s while nginx accepts none for {STALL_S:g} s"
     wanted = 2 ** math.ceil(math.log2(max(512.0, need)))
     remedy = f"listen {listen.place or listen.port} backlog={wanted} in nginx.conf"
     if host.somaxconn is None or host.somaxconn < wanted:
         remedy += f" and sysctl -w net.core.somaxconn={wanted}"
-    remedy = "" if enough else remedy
-    return Check("nginx_backlog", what, "ok" if enough else "warn", have, need, "connections", detail, remedy)
+    what = "nginx's accept queue against the ramp's pace"
+    return limit("nginx_backlog", what, "connections", have, need, short="warn", detail=detail, remedy=remedy)
 
 
 def _status(config: NginxConfig, plan: Plan) -> Check:
-    what = "a stub_status page"
+    code, what = "nginx_stub_status", "a stub_status page"
     if plan.status_url is not None:
-        return Check("nginx_stub_status", what, "ok", detail=f"--status-url {plan.status_url}")
+        return Check(code, what, "ok", detail=f"--status-url {plan.status_url}")
     if config.status_urls:
-        return Check("nginx_stub_status", what, "ok", detail=f"at {config.status_urls[0]}")
-    detail = f"{config.path} has none: the server's own count of connections cannot be set against ours"
-    return Check("nginx_stub_status", what, "warn", detail=detail, remedy=_STATUS_BLOCK)
+        return Check(code, what, "ok", detail=f"at {config.status_urls[0]}")
+    detail = f"{config.path} has none: the server's own count of connections cannot be compared with ours"
+    return Check(code, what, "warn", detail=detail, remedy=_STATUS_BLOCK)

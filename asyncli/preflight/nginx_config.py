@@ -1,41 +1,24 @@
-"""What an nginx on this host is configured to do: read from its files by crossplane, as nginx would.
-
-The files are parsed where they lie instead of asking ``nginx -T``: that prints the same files, but as a user who may
-not read them it fails as well, it needs a configuration that passes its test, and it opens the logs and makes
-directories on the way. Like ``nginx -T``, this sees the files as they are now, not as they were when nginx read them.
-"""
+"""What an nginx on this host is configured to do, with the same choice of server block and location as nginx."""
 
 from __future__ import annotations
 
-import errno
-import glob
 import os
 import re
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError, parse
 from asyncli.records import Check
-from asyncli.trust import User, ask_server, read_regular, user_of
+from asyncli.trust import ask_server, user_of
 
 # What nginx does where nothing is said (nginx.org, ngx_core_module and ngx_http_core_module).
 _WORKER_CONNECTIONS, _KEEPALIVE_TIMEOUT_S, _HEADER_TIMEOUT_S, _KEEPALIVE_TIME_S = 512, 75.0, 60.0, 3600.0
 # keepalive_requests rose from 100 to 1000 and keepalive_time came in this version.
 _MODERN = (1, 19, 10)
-# What is read of a configuration: crossplane takes 0.4 s for 1 MB. A server's own files are seldom more than some hundred kB.
-_MOST_BYTES, _MOST_FILES, _DEEPEST = 4 << 20, 2_000, 16
-# ... and what it is of, a file's as often as it is included. A thousand sites that include five files of ten each have 50,000;
-# nested includes of a hostile one would grow without end.
-_MOST_DIRECTIVES = 200_000
-# In sites/*/conf.d/*.conf there are two; five would walk a whole disk.
-_MOST_WILD = 2
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "M": 2592000.0, "y": 31536000.0}
 _WILDCARDS = frozenset({"*", "0.0.0.0", "::", ""})
-
-# One directive as crossplane gives it: "directive", "args", and for a block "block".
-Directive = dict[str, Any]
 
 
 class Listen(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +75,7 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The server block that answers ``host`` on ``port``, chosen as nginx does; None where none listens there."""
         there = [one for one in self.servers if any(_hears(listen, host, port) for listen in one.listens)]
         there = there or [one for one in self.servers if any(listen.port == port for listen in one.listens)]
-        for matches in (_exactly, _by_wildcard):
+        for matches in (str.__eq__, _by_wildcard):
             for one in there:
                 if any(matches(name, host.lower()) for name in one.names):
                     return one
@@ -156,25 +139,17 @@ def read_nginx(
         because = f": {why_not}" if why_not else ""
         return _unreadable(f"no path to its configuration is known{because}", "give its process with --server-pid")
     path = Path(prefix) / named
-    try:
-        parsed = _Reader(path, None if pid is None else user_of(pid)).read()
-    except _UnreadableError as error:
-        return _unreadable(str(error), "let the server's user and asyncli's read it, or run asyncli as root")
     globals_ = re.search(r"\s-g\s+(.*?;)\s*(?=-\w(?:\s|$)|$)", command_line)
-    said = [
-        {"directive": words[0], "args": words[1:]}
-        for words in (one.split() for one in (globals_[1] if globals_ else "").split(";"))
-        if words
-    ]
     try:
-        return _config(path, version, parsed + said)
+        directives = NginxFiles(str(path), None if pid is None else user_of(pid)).read()
+        directives += parse(globals_[1].encode(), "-g") if globals_ else []
+    except UnreadableError as error:
+        return _unreadable(str(error), "let the server's user and asyncli's read it, or run asyncli as root")
+    try:
+        return _config(path, version, directives)
     except (ValueError, IndexError, OverflowError, KeyError) as error:
         why = "events, http, server or location without its block" if isinstance(error, KeyError) else error
         return _unreadable(f"{path}: {why}", f"`{exe or 'nginx'} -t` says what is wrong with it")
-
-
-class _UnreadableError(Exception):
-    pass
 
 
 def _unreadable(why: str, remedy: str) -> Check:
@@ -196,132 +171,25 @@ def _option(command_line: str, flag: str) -> str | None:
     return match[1] if match else None
 
 
-class _Reader:
-    """A configuration with what it includes, as ``user`` (None: we) may read it, within bounds.
-
-    crossplane opens included files itself, whatever they are; so it gets one file's text at a time. Each is read once, however
-    many include it.
-    """
-
-    def __init__(self, main: Path, user: User | None) -> None:
-        self._main, self._user = str(main), user
-        self._bytes, self._files, self._directives = _MOST_BYTES, _MOST_FILES, _MOST_DIRECTIVES
-        # By path: what a file is of, and how many directives that are.
-        self._known: dict[str, tuple[list[Directive], int]] = {}
-
-    def read(self) -> list[Directive]:
-        """All directives, includes replaced by what they name. Raises _UnreadableError: where and why, and no line of a file."""
-        try:
-            return self._file(self._main, self._main, ())
-        except RecursionError:
-            raise _UnreadableError(f"{self._main}: nested too deeply") from None
-
-    def _file(self, path: str, said: str, outer: tuple[str, ...]) -> list[Directive]:
-        """``said``: what names it, which is all that a message may tell: a pattern finds names that its user may not see."""
-        if path in self._known:
-            block, directives = self._known[path]
-            self._take(directives)
-            return block
-        self._files -= 1
-        if self._files < 0 or len(outer) > _DEEPEST:
-            raise _UnreadableError(f"{said}: more than {_MOST_FILES:,} files, or one that includes itself")
-        try:
-            text = read_regular(path, self._bytes, self._user)
-        except (OSError, ValueError) as error:
-            raise _UnreadableError(f"{said} {self._why(error)}") from None
-        self._bytes -= len(text)
-        before = self._directives
-        block = self._included(_parse(text, said), (*outer, path))
-        self._known[path] = block, before - self._directives
-        return block
-
-    def _take(self, directives: int) -> None:
-        self._directives -= directives
-        if self._directives < 0:
-            raise _UnreadableError(f"{self._main}: more than {_MOST_DIRECTIVES:,} directives, with those of what it includes")
-
-    def _why(self, error: OSError | ValueError) -> str:
-        match getattr(error, "errno", None):
-            case errno.ENOENT:
-                return "does not exist"
-            case errno.EACCES:
-                return "may not be read" + (f" by user {self._user.uid}, whose server it is" if self._user else "")
-            case errno.EFBIG:
-                return f"and what else it is of are longer than {_MOST_BYTES:,} bytes"
-        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
-
-    def _included(self, block: list[Directive], outer: tuple[str, ...]) -> list[Directive]:
-        flat = []
-        self._take(len(block))
-        for one in block:
-            if "block" in one:
-                one["block"] = self._included(one["block"], outer)
-            if one["directive"] != "include" or len(one["args"]) != 1:
-                flat.append(one)
-                continue
-            # Relative to the main file, whichever file says it (ngx_conf_include).
-            pattern = os.path.join(os.path.dirname(self._main), one["args"][0])
-            for path in self._named(pattern):
-                flat += self._file(path, pattern, outer)
-        return flat
-
-    def _named(self, pattern: str) -> list[str]:
-        if not glob.has_magic(pattern):
-            return [pattern]
-        if sum(map(glob.has_magic, pattern.split("/"))) > _MOST_WILD:
-            raise _UnreadableError(f"{pattern}: more than {_MOST_WILD} folders or names with wildcards")
-        return sorted(islice(glob.iglob(pattern), self._files + 1))
-
-
-def _parse(text: bytes, said: str) -> list[Directive]:
-    """The directives of one file, includes as they stand. Raises _UnreadableError."""
-    # Imported here: 40 ms, and most runs aim at something else.
-    import crossplane  # type: ignore[import-untyped]
-
-    # It wants a file's name.
-    with os.fdopen(os.memfd_create("asyncli-nginx.conf", os.MFD_CLOEXEC), "wb") as file:
-        file.write(text)
-        file.flush()
-        name = f"/proc/self/fd/{file.fileno()}"
-        try:
-            answer = crossplane.parse(name, single=True, check_ctx=False, check_args=False)
-        except Exception as error:  # a parser of another's files: whatever it stumbles over, the run can go on without it
-            raise _UnreadableError(f"{said}: {type(error).__name__}") from None
-    if answer["status"] != "ok":
-        first = answer["errors"][0]
-        # Of its own words: a syntax error names no word of the file.
-        raise _UnreadableError(f"{said}: {str(first['error']).replace(name, 'line').replace('line:', 'line ')}")
-    parsed: list[Directive] = answer["config"][0]["parsed"]
-    return parsed
-
-
 def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -> NginxConfig:
     modern = not version or version >= _MODERN
     timers = Timers(keepalive_requests=1000 if modern else 100, keepalive_time_s=_KEEPALIVE_TIME_S if modern else None)
-    workers: int | None = 1
-    slots, nofile = _WORKER_CONNECTIONS, None
+    said: dict[str, Any] = {}
     servers: list[Server] = []
     for one in directives:
-        name, args = one["directive"], one["args"]
-        if name == "worker_processes":
-            workers = None if args[0] == "auto" else int(args[0])
-        elif name == "worker_rlimit_nofile":
-            nofile = _size(args[0])
-        elif name == "events":
-            said = [int(sub["args"][0]) for sub in one["block"] if sub["directive"] == "worker_connections"]
-            slots = said[-1] if said else slots
-        elif name == "http":
-            timers = _inherit(timers, one["block"])
-            status = _says(one["block"], "stub_status")
-            servers += [_server(sub["block"], timers, status) for sub in one["block"] if sub["directive"] == "server"]
-    return NginxConfig(
-        path=str(path),
-        version=version,
-        workers=workers,
-        worker_connections=slots,
-        rlimit_nofile=nofile,
-        servers=tuple(servers),
-    )
+        match one["directive"], one["args"]:
+            case "worker_processes", [count, *_]:
+                said["workers"] = None if count == "auto" else int(count)
+            case "worker_rlimit_nofile", [size, *_]:
+                said["rlimit_nofile"] = _size(size)
+            case "events", _:
+                slots = [int(sub["args"][0]) for sub in one["block"] if sub["directive"] == "worker_connections"]
+                said |= {"worker_connections": slots[-1]} if slots else {}
+            case "http", _:
+                timers = _inherit(timers, one["block"])
+                status = _says(one["block"], "stub_status")
+                servers += [_server(sub["block"], timers, status) for sub in one["block"] if sub["directive"] == "server"]
+    return NginxConfig(path=str(path), version=version, servers=tuple(servers), **said)
 
 
 def _server(block: list[Directive], outer: Timers, status: bool) -> Server:
@@ -400,10 +268,6 @@ def _hears(listen: Listen, host: str, port: int) -> bool:
     if listen.port != port:
         return False
     return listen.address in _WILDCARDS or listen.address == host or not re.fullmatch(r"[\d.]+|.*:.*", host)
-
-
-def _exactly(name: str, host: str) -> bool:
-    return name == host
 
 
 def _by_wildcard(name: str, host: str) -> bool:

@@ -8,14 +8,14 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from asyncli.analysis.cost import Cost
+from asyncli.analysis.slope import Cost
 from asyncli.core.histogram import Histogram
 from asyncli.metrics import meaning
 from asyncli.records import Deaths
 from asyncli.report.analyses import Analyses
+from asyncli.report.format import COSTS
 from asyncli.report.frames import ordered_metrics
 from asyncli.report.summary import Summary
-from asyncli.report.words import COSTS
 from asyncli.run import Run
 
 Cell = str | int | float | None

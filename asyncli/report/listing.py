@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asyncli.analysis.cost import Cost, costs
+from asyncli.analysis.cost import costs
 from asyncli.analysis.saturation import is_saturated, saturation
+from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, ended_by_user, judge
 from asyncli.records import SCHEMA
+from asyncli.report.format import utf8, with_error
 from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import VERDICT_STYLE, ascii_only
-from asyncli.report.words import utf8, with_error
 from asyncli.run import Run
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration

@@ -14,12 +14,12 @@ import msgspec
 from asyncli.analysis.verdict import exit_status
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding
+from asyncli.report.answer import one_line
+from asyncli.report.format import cores, milliseconds, or_bytes, or_dash, plus_minus
 from asyncli.report.jsonout import finite
-from asyncli.report.livestate import LiveFold, LiveState, Told
+from asyncli.report.livestate import LiveFold, LiveState, Notice
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import SEVERITY_STYLE
-from asyncli.report.text import one_line
-from asyncli.report.words import cores, milliseconds, or_dash, plus_minus
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
@@ -37,7 +37,8 @@ _LINE_EVERY_S = 10.0
 # Columns that are farther apart than this are read apart.
 _WIDEST = 92
 
-_Rows = Iterable[tuple[str, str, str]]
+#: (name, value, style on a terminal)
+LiveRows = Iterable[tuple[str, str, str]]
 
 
 class NullView:
@@ -76,7 +77,7 @@ class _Log(NullView):
     def tell_findings(self, state: LiveState) -> None:
         """The findings since the last call, and nothing of how it stands."""
 
-    def _fresh(self, state: LiveState) -> tuple[Told, ...]:
+    def _fresh(self, state: LiveState) -> tuple[Notice, ...]:
         """The findings since the last call, as far as the state still has them."""
         fresh = min(state.findings_seen - self._findings, len(state.findings))
         self._findings = state.findings_seen
@@ -270,10 +271,8 @@ def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
     width = min(console.width - 2, _WIDEST)
     plain = console.options.ascii_only
     parts: list[RenderableType] = [_title(plan, state, width), _phases(state, plain), "", _bar(state, width), ""]
-    parts.append(_pair(width, ("Connections", _connections(state)), ("Heartbeats", _heartbeats(state))))
-    parts.append("")
-    parts.append(_pair(width, ("Server", _server(state)), ("Generator", _generator(state))))
-    parts.append("")
+    connections, heartbeats, server, generator = panels(state)
+    parts += [_pair(width, connections, heartbeats), "", _pair(width, server, generator), ""]
     parts += _cost(state, plain)
     room = 2
     if state.lost or state.failed:
@@ -333,7 +332,7 @@ def _bar(state: LiveState, width: int) -> RenderableType:
     return row
 
 
-def _pair(width: int, left: tuple[str, _Rows], right: tuple[str, _Rows]) -> RenderableType:
+def _pair(width: int, left: tuple[str, LiveRows], right: tuple[str, LiveRows]) -> RenderableType:
     from rich.table import Table
 
     half = (width - 2) // 2
@@ -344,7 +343,7 @@ def _pair(width: int, left: tuple[str, _Rows], right: tuple[str, _Rows]) -> Rend
     return pair
 
 
-def _facts(heading: str, rows: _Rows, width: int) -> Table:
+def _facts(heading: str, rows: LiveRows, width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -357,7 +356,15 @@ def _facts(heading: str, rows: _Rows, width: int) -> Table:
     return facts
 
 
-def _connections(state: LiveState) -> _Rows:
+def panels(state: LiveState) -> list[tuple[str, LiveRows]]:
+    """What a live view shows in its four tables: (heading, rows)."""
+    return [
+        ("Connections", _connections(state)), ("Heartbeats", _heartbeats(state)), ("Server", _server(state)),
+        ("Generator", _generator(state)),
+    ]  # fmt: skip
+
+
+def _connections(state: LiveState) -> LiveRows:
     whole = state.held >= state.asked
     yield "held", f"{format_count(state.held)} of {format_count(state.asked)}", "bold green" if whole else "bold"
     if state.phase == "ramp" or state.achieved_per_s:
@@ -369,7 +376,7 @@ def _connections(state: LiveState) -> _Rows:
     yield "failed", format_count(state.failed), "bold red" if state.failed else "green"
 
 
-def _heartbeats(state: LiveState) -> _Rows:
+def _heartbeats(state: LiveState) -> LiveRows:
     yield "answered", f"{or_dash(state.heartbeats_per_s, ',.0f')}/s", "bold"
     yield "latency p50", milliseconds(state.latency_p50_ms), ""
     yield "latency p99", milliseconds(state.latency_p99_ms), ""
@@ -378,18 +385,18 @@ def _heartbeats(state: LiveState) -> _Rows:
         yield "unanswered", unanswered(state), "bold yellow"
 
 
-def _server(state: LiveState) -> _Rows:
+def _server(state: LiveState) -> LiveRows:
     yield "active", or_dash(state.active, ",d"), "bold"
     yield "accepted", or_dash(state.accepts, ",d"), ""
     behind = state.accepts is not None and state.handled is not None and state.handled < state.accepts
     yield "handled", or_dash(state.handled, ",d"), "bold red" if behind else ""
-    yield "memory", "-" if state.server_bytes is None else format_bytes(state.server_bytes), ""
+    yield "memory", or_bytes(state.server_bytes), ""
     yield "CPU", cores(state.server_cpu_share), ""
 
 
-def _generator(state: LiveState) -> _Rows:
+def _generator(state: LiveState) -> LiveRows:
     yield "workers", format_count(state.workers) if state.workers else "-", "bold"
-    yield "memory", "-" if state.generator_bytes is None else format_bytes(state.generator_bytes), ""
+    yield "memory", or_bytes(state.generator_bytes), ""
     yield "CPU", cores(state.generator_cpu_share), ""
     yield "longest turn", "-" if state.longest_turn_s is None else milliseconds(state.longest_turn_s * 1e3), ""
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
 
 from asyncli.plan import Plan
 from asyncli.records import PHASES
-from asyncli.report.live import plain_line, unanswered
+from asyncli.report.format import plus_minus
+from asyncli.report.live import LiveRows, panels, plain_line
 from asyncli.report.livestate import LiveState
-from asyncli.report.words import cores, milliseconds, or_dash, plus_minus
 from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_duration
 
-_Rows = Iterable[tuple[str, str]]
 _RED, _GREEN, _BLUE = "#c0392b", "#2e8b57", "#2f6db5"
 
 
@@ -43,15 +41,7 @@ def look(plan: Plan, state: LiveState) -> str:
         '<div style="height: 6px; border-radius: 3px; background: rgba(127,127,127,0.25); margin: 6px 0; max-width: 46em;">'
         f'<div style="height: 6px; border-radius: 3px; background: {_BLUE}; width: {share:.1f}%;"></div></div>'
     )
-    tables = "".join(
-        _facts(heading, rows)
-        for heading, rows in (
-            ("Connections", _connections(state)),
-            ("Heartbeats", _heartbeats(state)),
-            ("Server", _server(state)),
-            ("asyncli", _generator(state)),
-        )
-    )
+    tables = "".join(_facts(heading, rows) for heading, rows in panels(state))
     parts = [_title(plan, state, left), bar]
     parts.append(f'<div style="display: flex; flex-wrap: wrap; gap: 0 2.5em;">{tables}</div>')
     if state.host_per_connection is not None and state.host_per_connection_half is not None:
@@ -77,54 +67,19 @@ def _phase(name: str, state: LiveState) -> str:
     return f'<b style="color: {_BLUE};">▶ {name}</b>' if name == state.phase else f'<span style="opacity: 0.5;">· {name}</span>'
 
 
-def _facts(heading: str, rows: _Rows) -> str:
+def _facts(heading: str, rows: LiveRows) -> str:
     cells = "".join(
         f'<tr><td style="text-align: left; opacity: 0.65; padding: 0 10px 0 0; border: none;">{name}</td>'
-        f'<td style="text-align: right; padding: 0; border: none; font-variant-numeric: tabular-nums;">{value}</td></tr>'
-        for name, value in rows
+        f'<td style="text-align: right; padding: 0; border: none; font-variant-numeric: tabular-nums;{_STYLES.get(style, "")}">'
+        f"{value}</td></tr>"
+        for name, value, style in rows
     )
     return f'<div><b>{heading}</b><table style="border-collapse: collapse; margin: 0;">{cells}</table></div>'
 
 
-def _connections(state: LiveState) -> _Rows:
-    yield "held", f"<b>{format_count(state.held)}</b> of {format_count(state.asked)}"
-    if state.phase == "ramp" or state.achieved_per_s:
-        yield "rate", f"{or_dash(state.achieved_per_s, ',.0f')}/s of {state.asked_per_s:,.0f}/s"
-    else:
-        yield "reopened", format_count(state.reopened)
-    yield "lost", _alarm(state.lost)
-    yield "failed", _alarm(state.failed)
-
-
-def _heartbeats(state: LiveState) -> _Rows:
-    yield "answered", f"{or_dash(state.heartbeats_per_s, ',.0f')}/s"
-    yield "latency p50", milliseconds(state.latency_p50_ms)
-    yield "latency p99", milliseconds(state.latency_p99_ms)
-    yield "lateness p99", milliseconds(state.lateness_p99_ms)
-    if state.unanswered:
-        yield "unanswered", _red(unanswered(state))
-
-
-def _server(state: LiveState) -> _Rows:
-    yield "active", or_dash(state.active, ",d")
-    yield "accepted", or_dash(state.accepts, ",d")
-    yield "memory", "-" if state.server_bytes is None else format_bytes(state.server_bytes)
-    yield "CPU", cores(state.server_cpu_share)
-
-
-def _generator(state: LiveState) -> _Rows:
-    yield "workers", format_count(state.workers) if state.workers else "-"
-    yield "memory", "-" if state.generator_bytes is None else format_bytes(state.generator_bytes)
-    yield "CPU", cores(state.generator_cpu_share)
-    yield "longest turn", "-" if state.longest_turn_s is None else milliseconds(state.longest_turn_s * 1e3)
-
-
-def _alarm(count: int) -> str:
-    return _red(format_count(count)) if count else "0"
-
-
-def _red(words: str) -> str:
-    return f'<b style="color: {_RED};">{words}</b>'
+_ALARM = f" font-weight: 600; color: {_RED};"
+#: A style of a terminal's as CSS.
+_STYLES = {"bold": " font-weight: 600;", "bold green": " font-weight: 600;", "bold red": _ALARM, "bold yellow": _ALARM}
 
 
 def _text(words: str) -> str:

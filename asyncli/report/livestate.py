@@ -11,7 +11,8 @@ from typing import Self
 
 import msgspec
 
-from asyncli.analysis.cost import FREED_KEPT, SURE
+from asyncli.analysis.cost import SURE
+from asyncli.analysis.slope import FREED_KEPT
 from asyncli.core.histogram import Histogram
 from asyncli.metrics import (
     GENERATOR_USS_BYTES,
@@ -43,7 +44,7 @@ _FEWEST_READINGS = 3
 _UNWEIGHED_KEPT = 8
 
 
-class Told(msgspec.Struct, frozen=True):
+class Notice(msgspec.Struct, frozen=True):
     """A finding, when it was made (s on the run's clock), and in which phase."""
 
     t_s: float
@@ -114,7 +115,7 @@ class LiveState(msgspec.Struct):
     generator_cpu_share: float | None = None
     longest_turn_s: float | None = None
     workers: int = 0
-    findings: tuple[Told, ...] = ()
+    findings: tuple[Notice, ...] = ()
     #: How many findings there have been in all.
     findings_seen: int = 0
     #: Nothing more comes: its last phase has ended, or nobody writes it.
@@ -207,7 +208,7 @@ class LiveFold:
         self._accepts: float | None = None
         # By a session before this one.
         self._opened_before = 0
-        self._findings: deque[Told] = deque(maxlen=_FINDINGS_KEPT)
+        self._findings: deque[Notice] = deque(maxlen=_FINDINGS_KEPT)
 
     def phase(self, phase: Phase) -> None:
         state = self._state
@@ -306,7 +307,7 @@ class LiveFold:
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
         """``t_s``: when it was made; None: now."""
-        self._findings.append(Told(self._state.elapsed_s if t_s is None else t_s, self._state.phase, finding))
+        self._findings.append(Notice(self._state.elapsed_s if t_s is None else t_s, self._state.phase, finding))
         self._state.findings_seen += 1
         source, _, what = finding.code.rpartition("_")
         for field in _OF_SOURCE.get(source, ()) if what in ("lost", "ended") else ():
@@ -388,8 +389,8 @@ def _ms(histogram: Histogram, q: float) -> float | None:
     return None if value is None else value / 1e3
 
 
-class Onlooker:
-    """A soak's observer that folds what happens; what it shows is for :meth:`look` to say.
+class LiveObserver:
+    """A soak's watcher that folds what happens; what it shows is for :meth:`look` to say.
 
     ``stop``: what ends the soak for a reason in words, called where a plan's ``abort`` asks for it. ``failed`` hears what
     showing raised: then nothing more is shown, and a limit ends the run all the same.

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.bottleneck import laid_to_limit
-from asyncli.analysis.company import company, cpus_taken
-from asyncli.analysis.cost import Cost, Residue
+from asyncli.analysis.cost import Residue
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import of_one_server
@@ -22,6 +21,8 @@ from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import Reconciliation, reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
+from asyncli.analysis.shared_host import company, cpus_taken
+from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
 from asyncli.core.histogram import Histogram

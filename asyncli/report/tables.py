@@ -1,85 +1,47 @@
-"""Small tables for a notebook: the same cells as aligned text (``repr``) and as HTML (``_repr_html_``)."""
+"""What a notebook shows of a run: its cost, its drift and its losses, each as a table, a DataFrame and the values themselves."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from asyncli.analysis.cost import Cost, Costs, Fit, Residue
+from asyncli.analysis.cost import Costs, Residue
 from asyncli.analysis.drift import RULE as DRIFT_RULE
-from asyncli.analysis.drift import Drift, in_words
+from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.core.histogram import Histogram
+from asyncli.analysis.slope import Cost, Fit
 from asyncli.records import Deaths
+from asyncli.report.document import DataTable
+from asyncli.report.format import COSTS
 from asyncli.report.frames import pandas
-from asyncli.report.words import COSTS, cost_rows, interval
+from asyncli.report.run_costs import cost_table, drift_table
+from asyncli.report.run_events import deaths_table
 from asyncli.text import oneline
 from asyncli.topology import Sides
-from asyncli.units import format_count, format_duration
+from asyncli.units import format_count
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Colours come from whoever shows it: a notebook may be dark.
-_CELL = "padding: 2px 12px 2px 0; border: none; font-variant-numeric: tabular-nums;"
-_HEAD = f"{_CELL} font-weight: normal; opacity: 0.65; border-bottom: 1px solid;"
 
+class TableView:
+    """What shows itself as its ``table``."""
 
-class Table(msgspec.Struct, frozen=True):
-    """Cells as words. The first column is a name and stands left; numbers stand right, those of ``wordy`` columns left.
-
-    ``strong``: the rows to be seen first.
-    """
-
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    wordy: tuple[str, ...] = ()
-    strong: tuple[int, ...] = ()
+    @property
+    def table(self) -> DataTable:
+        """What ``repr`` and HTML show."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
-        if not self.rows:
-            return "\n".join([self.caption, *self.notes])
-        lines = [self.caption, ""] if self.caption else []
-        cells = [self.columns, *self.rows]
-        widths = [max(len(row[place]) for row in cells) for place in range(len(self.columns))]
-        for row in cells:
-            parts = [
-                cell.ljust(width) if self._stands_left(place) else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(parts).rstrip())
-        return "\n".join([*lines, *(["", *self.notes] if self.notes else [])])
+        return repr(self.table)
 
     def _repr_html_(self) -> str:
-        def cells(tag: str, style: str, row: Sequence[str], bold: bool = False) -> str:
-            weight = " font-weight: 600;" if bold else ""
-            return "".join(
-                f'<{tag} style="{style}{weight} text-align: {"left" if self._stands_left(place) else "right"};">'
-                f"{html.escape(cell)}</{tag}>"
-                for place, cell in enumerate(row)
-            )
-
-        body = "".join(f"<tr>{cells('td', _CELL, row, place in self.strong)}</tr>" for place, row in enumerate(self.rows))
-        caption = f'<div style="font-weight: 600; margin-bottom: 4px;">{html.escape(self.caption)}</div>' if self.caption else ""
-        notes = "".join(f'<div style="opacity: 0.75; max-width: 60em;">{html.escape(note)}</div>' for note in self.notes)
-        if not self.rows:
-            return f'<div style="margin: 4px 0;">{caption}{notes}</div>'
-        head = cells("th", _HEAD, self.columns)
-        return (
-            f'<div style="margin: 4px 0;">{caption}<table style="border-collapse: collapse; margin: 0 0 4px 0;">'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}</div>"
-        )
-
-    def _stands_left(self, place: int) -> bool:
-        return place == 0 or self.columns[place] in self.wordy
+        return self.table._repr_html_()
 
 
-class CostView:
+class CostView(TableView):
     """What one more connection costs, part by part: each a :class:`~asyncli.analysis.cost.Cost` in bytes, or None.
 
     ``view["kernel"]`` or ``view.kernel``; ``answer`` is the sentence, ``fits`` the points behind each, ``residue`` what
@@ -96,8 +58,7 @@ class CostView:
         self.fits: dict[str, Fit] = costs.fits
         self.residue: Residue = costs.residue
         self.answer = answer
-        self._rows = cost_rows(costs, server, where)
-        self._held = held
+        self._costs, self._server, self._where, self._held = costs, server, where, held
 
     def __getitem__(self, name: str) -> Cost | None:
         """The cost called ``name``; KeyError for a name that is none."""
@@ -121,46 +82,21 @@ class CostView:
         return frame.astype(dict.fromkeys(names[:5], float)).rename_axis("part")
 
     @property
-    def table(self) -> Table:
+    def table(self) -> DataTable:
         """What ``repr`` and HTML show."""
-        rows = [
-            (oneline(row.label), "-", "-", "-", "-")
-            if row.cost is None
-            else (
-                oneline(row.label),
-                f"{row.cost.bytes_per_connection:z,.0f}",
-                interval(*row.cost.ci95),
-                row.of_ends(row.fixed),
-                row.of_ends(row.at(self._held)),
-            )
-            for row in self._rows
-        ]
-        columns = ("cost of a connection", "bytes", "95 % interval", "fixed", f"at {format_count(self._held)}")
-        return Table(self.answer, columns, tuple(rows), strong=(len(rows) - 1,))
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+        return cost_table(self._costs, self._server, self._where, self._held, self.answer)
 
 
-class DriftView(Mapping[str, Drift]):
+class DriftView(TableView, Mapping[MetricName, Drift]):
     """How each metric moved over the hold: ``view["server_user"]`` is a :class:`~asyncli.analysis.drift.Drift`."""
 
-    def __init__(self, drifts: Mapping[Any, Drift], server: str, host: str = "this host") -> None:
-        self._drifts: dict[str, Drift] = dict(drifts)
-        self._labels = {
-            "server_user": f"{oneline(server)}, user memory",
-            "kernel": "kernel, socket objects",
-            "generator_user": "asyncli, user memory",
-            "host_total": f"{host} in all",
-        }
+    def __init__(self, drifts: Mapping[MetricName, Drift], server: str, host: str = "this host") -> None:
+        self._drifts, self._server, self._host = dict(drifts), server, host
 
-    def __getitem__(self, name: str) -> Drift:
+    def __getitem__(self, name: MetricName) -> Drift:
         return self._drifts[name]
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[MetricName]:
         return iter(self._drifts)
 
     def __len__(self) -> int:
@@ -186,31 +122,16 @@ class DriftView(Mapping[str, Drift]):
         return frame.astype(dict.fromkeys(names[1:6], float)).rename_axis("metric")
 
     @property
-    def table(self) -> Table:
+    def table(self) -> DataTable:
         """What ``repr`` and HTML show."""
-        rows = tuple(
-            (
-                self._labels.get(name, name),
-                in_words(one),
-                "-" if one.p_value is None else f"{one.p_value:.3f}",
-                format_count(one.minutes),
-            )
-            for name, one in self._drifts.items()
-        )
-        columns = ("drift over the hold", "verdict", "p", "minutes")
-        return Table("", columns, rows, (f"Rule: {DRIFT_RULE}.",), wordy=("verdict",))
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+        table = drift_table(self._drifts, self._server, self._host)
+        return msgspec.structs.replace(table, notes=[f"Rule: {DRIFT_RULE}."])
 
 
-class DeathView:
+class DeathView(TableView):
     """Why established connections ended.
 
-    ``diagnoses``: a :class:`~asyncli.analysis.losses.attribution.Diagnosis` for each mechanism, the most frequent cause first.
+    ``diagnoses``: a :class:`~asyncli.analysis.diagnosis.Diagnosis` for each mechanism, the most frequent cause first.
     ``by_cause``: cause -> the ages (s), idle times (s) and request numbers of those that ended so.
     """
 
@@ -239,30 +160,9 @@ class DeathView:
         return frame.astype({"from_s": float, "to_s": float})
 
     @property
-    def table(self) -> Table:
+    def table(self) -> DataTable:
         """What ``repr`` and HTML show."""
         if not self.by_cause:
-            return Table("No established connection was lost.", ("lost, by cause", "connections"), ())
-        rows = tuple(
-            (cause, format_count(dead.count), _middle(dead.age_s), _middle(dead.idle_s), _number(dead.requests))
-            for cause, dead in self.by_cause.items()
-        )
-        notes = tuple(f"{oneline(one.evidence)}. {oneline(one.remedy)}" if one.remedy else oneline(one.evidence) for one in self)
-        caption = f"{format_count(self.count)} established connections were lost."
-        return Table(caption, ("cause", "connections", "age (median)", "idle for", "requests"), rows, notes)
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
-
-
-def _middle(histogram: Histogram) -> str:
-    value = histogram.quantile(0.5)
-    return "-" if value is None else format_duration(value)
-
-
-def _number(histogram: Histogram) -> str:
-    value = histogram.quantile(0.5)
-    return "-" if value is None else format_count(value)
+            return deaths_table({}, "No established connection was lost.")
+        notes = [f"{oneline(one.evidence)}. {oneline(one.remedy)}" if one.remedy else oneline(one.evidence) for one in self]
+        return deaths_table(self.by_cause, f"{format_count(self.count)} established connections were lost.", notes)

@@ -1,4 +1,4 @@
-"""What every text for a terminal shares: severities in colour, lines set in, and a way to print where only ASCII is known."""
+"""A document as text for a terminal: readable at 80 columns, without colour, piped, and where only ASCII is known."""
 
 from __future__ import annotations
 
@@ -6,21 +6,44 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from asyncli.report.document import (
+    Block,
+    Bullets,
+    Cell,
+    DataTable,
+    Definitions,
+    Document,
+    ItemList,
+    Paragraph,
+    TableColumn,
+    TableRow,
+    VerdictLine,
+    View,
+    Words,
+)
+from asyncli.text import oneline, printable
+
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
     from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
 SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
-#: Of a run file's state, "going on" and "incomplete" among the verdicts.
+#: Of a run file's state, "going on" and "incomplete" among the verdicts; of a search, and of a claim.
 VERDICT_STYLE = {
     "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
     "going on": "bold cyan", "incomplete": "bold magenta",
+    "found": "bold green", "held": "bold green", "stopped": "bold yellow", "ours": "bold magenta",
+    "holds": "bold green", "holds in part": "bold yellow", "does not hold": "bold red", "cannot say": "bold magenta",
 }  # fmt: skip
 # Wider than any table.
 _UNBOUNDED = 10_000
 _ASCII = str.maketrans({"±": "+-", "×": "x", "µ": "u", "…": "~"})
+#: How far lines of a paragraph are set in, and its first line, by its role; others are not.
+_INDENT = {"note": (2, 2), "line": (2, 0), "run": (3, 0)}
 #: Blanks at a line's end, with the codes of colour after them.
 _BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
 
@@ -30,25 +53,89 @@ def ascii_only(text: str) -> str:
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def print_parts(parts: Iterable[RenderableType], console: Console, widest: int) -> None:
-    """Print ``parts`` one below the other: text no wider than ``widest``, tables as wide as they must be.
+def print_document(document: Document, console: Console, view: View) -> None:
+    """Print what ``view`` shows of ``document``: text no wider than its ``widest``, tables as wide as they must be.
 
     No cell is ever cut: where a terminal is too narrow for a table, the columns that do not fit stand below it under the same
     names of rows.
     """
-    from rich.table import Table
-
+    width = min(console.width, document.widest)
     with console.capture() as captured:
-        for part in parts:
-            if not isinstance(part, Table):
-                console.print(part, width=min(console.width, widest))
-                continue
-            for table in _folded(part, console) if console.is_terminal else [part]:
-                console.print(_Wide(table, max(_needed(table, console), min(console.width, widest))), crop=False)
+        for part in _parts(document, view):
+            if isinstance(part, DataTable):
+                _print_table(part, console, width)
+            else:
+                console.print(part, width=width)
     # rich leaves the blank at which it breaks a line, and fills each cell of a table.
     text = _BLANKS.sub(r"\1", captured.get())
     console.file.write(ascii_only(text) if console.options.ascii_only else text)
     console.file.flush()
+
+
+def _parts(document: Document, view: View) -> Iterator[RenderableType | DataTable]:
+    """Everything in its order, with an empty line between sections."""
+    tight: bool | None = None
+    for section in document.sections:
+        shown = [part for block in section.blocks if block.view & view for part in _block(block, view)]
+        while shown and shown[-1] == "":
+            shown.pop()
+        if not shown:
+            continue
+        if tight is not None and not (tight and section.tight and view is View.SHORT):
+            yield ""
+        tight = section.tight
+        yield from shown
+
+
+def _block(block: Block, view: View) -> Iterator[RenderableType | DataTable]:
+    from rich.text import Text
+
+    match block:
+        case VerdictLine(word, why):
+            yield Text.assemble((word.upper(), VERDICT_STYLE[word]), "  ", oneline(why))
+            yield ""
+        case Paragraph(words, role, style):
+            text = styled(words, style or ("bold" if role == "answer" else ""))
+            yield Indented(text, *_INDENT[role]) if role in _INDENT else text
+        case DataTable() if (table := block.seen(view)).rows:
+            yield table
+        case ItemList(items, heading) if items:
+            if heading:
+                yield Text(heading, "bold")
+            for one in items:
+                text = Text.assemble((one.word, SEVERITY_STYLE.get(one.mark) or VERDICT_STYLE[one.mark]), f"  {one.text}")
+                # On a line of its own: a command in it can be copied.
+                yield Indented(text.append(f"\n{one.more}" if one.more else "", "dim"), 2, 2)
+        case Bullets(items):
+            yield from (Indented(Text(one), 4, 2) for one in items)
+        case Definitions(items, heading):
+            if heading and items:
+                yield Text(heading, "bold")
+            yield from (Indented(Text(f"{what}: {said}"), 4, 2) for what, said in items)
+        case _:
+            return
+
+
+def styled(words: Words, style: str = "") -> Text:
+    """Words as rich prints them."""
+    from rich.text import Text
+
+    pairs = [(one, "") if isinstance(one, str) else one for one in ((words,) if isinstance(words, str) else words)]
+    parts = [(printable(text), own) for text, own in pairs]
+    return Text.assemble(*parts, style=style, overflow="fold")
+
+
+def _print_table(table: DataTable, console: Console, width: int) -> None:
+    every = (table, *table.narrower)
+    table = next((one for one in every if _needed(one, console, unbroken=True) <= width), every[-1])
+    for part in _folded(table, console) if console.is_terminal else [table]:
+        grid = _grid(part)
+        needed = _needed(part, console)
+        if console.is_terminal and needed > console.width:
+            # Not even one column fits beside the names: they may be broken.
+            grid.columns[0].no_wrap, grid.columns[0].min_width = False, None
+            needed = width
+        console.print(_Wide(grid, max(needed, width)), crop=False)
 
 
 class _Wide:
@@ -61,47 +148,61 @@ class _Wide:
         yield from console.render(self._table, options.update(width=self._width))
 
 
-def _needed(table: Table, console: Console) -> int:
-    """The width at which nothing of ``table`` that must not be broken is cut."""
+def _grid(table: DataTable) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    headed = bool(table.heading) or any(one.name for one in table.columns)
+    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, show_header=headed, header_style="dim")
+    grid.add_column(Text(table.heading, "bold not dim"), min_width=table.width, no_wrap=True)
+    for column in table.columns:
+        whole = column.kind != "words"
+        justify: JustifyMethod = "right" if column.number else "left"
+        grid.add_column(Text(printable(column.name)), justify=justify, no_wrap=whole, overflow="fold")
+    for row in table.rows:
+        style = row.style or ("bold" if row.strong or row.group else "")
+        grid.add_row(Text(printable(row.label), style), *(_cell(one, style) for one in row.cells))
+    return grid
+
+
+def _cell(cell: Cell, style: str) -> Text:
+    from rich.text import Text
+
+    text, own = (cell, style) if isinstance(cell, str) else cell
+    first, _, beside = text.partition("\n")
+    return Text.assemble((printable(first), own), (f"\n{printable(beside)}" if beside else "", "dim"))
+
+
+def _needed(table: DataTable, console: Console, *, unbroken: bool = False) -> int:
+    """The width at which nothing of ``table`` that must not be broken is cut; ``unbroken``: no cell at all is broken."""
     from rich.measure import Measurement
 
-    options, width = console.options.update(width=_UNBOUNDED), 0
-    for column in table.columns:
+    grid, options, width = _grid(table), console.options.update(width=_UNBOUNDED), 0
+    for column in grid.columns:
         sizes = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
         # Where a cell may not be broken at its blanks it is as wide as all of it.
-        widest = max(one.maximum if column.no_wrap else one.minimum for one in sizes)
-        width += max(widest, column.min_width or 0) + table.padding[1] + table.padding[3]
-    return width if table.pad_edge else width - table.padding[1]
+        widest = max(one.maximum if column.no_wrap or unbroken else one.minimum for one in sizes)
+        width += max(widest, column.min_width or 0) + 2
+    return width - 2
 
 
-def _folded(table: Table, console: Console) -> Iterator[Table]:
+def _folded(table: DataTable, console: Console) -> Iterator[DataTable]:
     """``table`` in as many parts, each with its first column, as the console's width wants."""
-    places = list(range(1, len(table.columns)))
+    places = list(range(len(table.columns)))
     while places:
         some = len(places)
         while some > 1 and _needed(_part_of(table, places[:some]), console) > console.width:
             some -= 1
-        part = table if some == len(table.columns) - 1 else _part_of(table, places[:some])
-        if _needed(part, console) > console.width:
-            # Not even one fits beside the names: they may be broken.
-            part.columns[0].no_wrap, part.columns[0].min_width = False, None
-        yield part
+        yield _part_of(table, places[:some])
         places = places[some:]
 
 
-def _part_of(table: Table, places: Sequence[int]) -> Table:
-    """The first column of ``table`` and those at ``places``."""
-    from rich.table import Table as Part
-
-    part = Part(
-        box=None, padding=table.padding, pad_edge=table.pad_edge, show_edge=table.show_edge, header_style=table.header_style
-    )
-    columns = [table.columns[place] for place in (0, *places)]
-    for one in columns:
-        part.add_column(one.header, justify=one.justify, min_width=one.min_width, no_wrap=one.no_wrap, ratio=one.ratio)
-    for row in zip(*(one.cells for one in columns), strict=True):
-        part.add_row(*row)
-    return part
+def _part_of(table: DataTable, places: Sequence[int]) -> DataTable:
+    columns: list[TableColumn] = [table.columns[place] for place in places]
+    rows: list[TableRow] = [
+        msgspec.structs.replace(row, cells=[row.cells[place] for place in places] if row.cells else ()) for row in table.rows
+    ]
+    return msgspec.structs.replace(table, columns=columns, rows=rows)
 
 
 class Indented:
@@ -110,7 +211,7 @@ class Indented:
     def __init__(self, text: Text, indent: int, first: int = 0) -> None:
         self._text, self._indent, self._first = text, indent, first
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
         from rich.text import Text
 
         for place, line in enumerate(self._text.wrap(console, options.max_width - self._indent)):

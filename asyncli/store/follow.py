@@ -10,7 +10,6 @@ import itertools
 import os
 import sqlite3
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
 from asyncli.run import Run
 from asyncli.store import reader
-from asyncli.store.claim import is_claimed
+from asyncli.store.lock import is_locked
 from asyncli.store.schema import beside
 from asyncli.store.stored import open_finding, open_tick
 
@@ -88,7 +87,7 @@ class Follower:
     @property
     def is_open(self) -> bool:
         """Whether a process writes the file."""
-        return is_claimed(self._path)
+        return is_locked(self._path)
 
     def _read(self, connection: sqlite3.Connection) -> News:
         frame = reader.read_frame(connection)
@@ -103,8 +102,7 @@ class Follower:
         reader.measurable([t_s for t_s, _ in ticks])
         findings = [open_finding(row) for row in self._new(connection, "findings", "*")]
         reader.measurable([t_s for t_s, _ in findings])
-        began_s = datetime.fromisoformat(frame.started).timestamp()
-        return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete, began_s)
+        return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete, frame.started_wall_s)
 
     def _catch_up(self, connection: sqlite3.Connection, frame: Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
         """What is older than the last seconds, in short; what is left is news."""

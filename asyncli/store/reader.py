@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -286,32 +286,34 @@ def _load(connection: sqlite3.Connection) -> Run:
     check = msgspec.json.Decoder(Check).decode
     run = read_frame(connection)
     run.ticks = read_ticks(connection, open_tick)
-    run.samples, skipped = _samples(connection)
+    names = {number: words(name) for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id")}
+    run.samples, skipped = read_samples(connection, names)
     run.findings = [*read_findings(connection), *skipped]
     run.checks = [check(payload) for (payload,) in connection.execute("SELECT payload FROM checks ORDER BY place")]
     return run
 
 
-class Columns(dict[int, tuple[list[int], list[float]]]):
-    """Metric's number -> (places, values); one that no metric bears has a column too, which is skipped."""
+# Places in the list of instants, and the values there.
+Column = tuple[list[int], list[float]]
 
-    def __missing__(self, number: int) -> tuple[list[int], list[float]]:
-        column: tuple[list[int], list[float]] = ([], [])
+
+class Columns(dict[int, Column]):
+    """Metric's number -> its column; a number without a metric has one too, which is skipped."""
+
+    def __missing__(self, number: int) -> Column:
+        column: Column = ([], [])
         self[number] = column
         return column
 
 
-def _samples(connection: sqlite3.Connection) -> tuple[Samples, list[Finding]]:
-    """The narrow rows as columns: neighbours of one instant are one sample. And what is to be said of those that are none."""
-    columns = Columns()
-    names: dict[int, str] = {}
-    for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id"):
-        # A column for each, so that they stand in this order.
-        names[number], columns[number] = words(name), ([], [])
+def read_samples(connection: sqlite3.Connection, names: Mapping[int, str], where: str = "") -> tuple[Samples, list[Finding]]:
+    """The narrow rows of the metrics ``names`` as columns, and a finding of those that are skipped."""
+    # A column for each, so that they stand in this order.
+    columns = Columns({number: ([], []) for number in names})
     t_s: list[float] = []
     instant, place = None, -1
     # Some million times through here: no step that is not needed.
-    for at, metric, value in connection.execute("SELECT t_s, metric, value FROM samples ORDER BY rowid"):
+    for at, metric, value in connection.execute(f"SELECT t_s, metric, value FROM samples {where} ORDER BY rowid"):
         if at != instant:
             instant = at
             t_s.append(at)
@@ -319,10 +321,10 @@ def _samples(connection: sqlite3.Connection) -> tuple[Samples, list[Finding]]:
         places, values = columns[metric]
         places.append(place)
         values.append(value)
-    return as_samples(t_s, columns, names)
+    return _as_samples(t_s, columns, names)
 
 
-def as_samples(t_s: list[float], columns: Columns, names: Mapping[int, str]) -> tuple[Samples, list[Finding]]:
+def _as_samples(t_s: list[float], columns: Columns, names: Mapping[int, str]) -> tuple[Samples, list[Finding]]:
     """The columns in the order of time, and a finding where there were rows of no metric, or that are no number of a host's.
 
     What an agent sampled is written when it comes, which is later than what was read here, and after a cut of the network
@@ -330,15 +332,13 @@ def as_samples(t_s: list[float], columns: Columns, names: Mapping[int, str]) -> 
     """
     unknown = sum(len(columns.pop(number)[0]) for number in [*columns] if number not in names)
     known = {names[number]: column for number, column in columns.items() if column[0]}
-    t_s, known, odd = (t_s, known, 0) if _fit([t_s, *(values for _, values in known.values())]) else _usable(t_s, known)
-    return _in_order(t_s, known), [samples_skipped(unknown + odd)] if unknown + odd else []
-
-
-def _fit(columns: Iterable[Sequence[float]]) -> bool:
+    odd = 0
     try:
-        return all(min(numbers) >= -MOST and max(numbers) <= MOST for numbers in columns if numbers)
-    except TypeError:
-        return False
+        for numbers in (t_s, *(values for _, values in known.values())):
+            measurable(numbers)
+    except (ValueError, TypeError):
+        t_s, known, odd = _usable(t_s, known)
+    return _in_order(t_s, known), [samples_skipped(unknown + odd)] if unknown + odd else []
 
 
 def fits(value: object) -> bool:
@@ -346,22 +346,20 @@ def fits(value: object) -> bool:
     return isinstance(value, int | float) and -MOST <= value <= MOST
 
 
-def _usable(
-    t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]
-) -> tuple[list[float], dict[str, tuple[list[int], list[float]]], int]:
+def _usable(t_s: list[float], columns: dict[str, Column]) -> tuple[list[float], dict[str, Column], int]:
     """Without instants and values that are no numbers, or too large; and how many values that were."""
     there = [place for place, at in enumerate(t_s) if fits(at)]
     moved = {place: number for number, place in enumerate(there)}
-    kept = {
-        name: [(moved[place], value) for place, value in zip(*column, strict=True) if place in moved and fits(value)]
-        for name, column in columns.items()
-    }
-    skipped = sum(len(columns[name][0]) - len(pairs) for name, pairs in kept.items())
-    found = {name: ([place for place, _ in pairs], [value for _, value in pairs]) for name, pairs in kept.items() if pairs}
-    return [t_s[place] for place in there], found, skipped
+    usable, skipped = {}, 0
+    for name, (places, values) in columns.items():
+        kept = [(moved[place], value) for place, value in zip(places, values, strict=True) if place in moved and fits(value)]
+        skipped += len(places) - len(kept)
+        if kept:
+            usable[name] = [place for place, _ in kept], [value for _, value in kept]
+    return [t_s[place] for place in there], usable, skipped
 
 
-def _in_order(t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]) -> Samples:
+def _in_order(t_s: list[float], columns: dict[str, Column]) -> Samples:
     if any(after < before for before, after in itertools.pairwise(t_s)):
         order = sorted(range(len(t_s)), key=t_s.__getitem__)
         place = {old: new for new, old in enumerate(order)}

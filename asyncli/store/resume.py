@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -111,17 +112,20 @@ class _Ended(msgspec.Struct):
     because: str = ""
 
 
-def _why_it_ended(connection: sqlite3.Connection) -> str:
-    why = "its hold came to its end"
+def _last_of(codes: Collection[str], connection: sqlite3.Connection) -> Finding | None:
+    """The last finding of these codes since the run was last resumed."""
+    last = None
     for one in read_findings(connection):
-        if one.code in (STOPPED, ABORTED):
-            why = _stopped(one)
-        elif one.code == RESUMED:
-            why = "its hold came to its end"
-    return why
+        if one.code == RESUMED:
+            last = None
+        elif one.code in codes:
+            last = one
+    return last
 
 
-def _stopped(finding: Finding) -> str:
+def _why_it_ended(finding: Finding | None) -> str:
+    if finding is None:
+        return "its hold came to its end"
     if not finding.fields:
         # An older asyncli's.
         return f"it ended before that ({finding.evidence})"
@@ -136,35 +140,25 @@ _ALL_ROWS = 2**62
 _ENDINGS = ("generator_failed", "generator_silent", "asyncli_failed", "nobody_home", CUT, STOPPED)
 
 
-def _ended_by(connection: sqlite3.Connection) -> str:
-    why = ""
-    for one in read_findings(connection):
-        if one.code == RESUMED:
-            why = ""
-        elif one.code in _ENDINGS:
-            why = one.evidence
-    return why
-
-
 def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     frame = read_frame(connection)
     if frame.complete or any(one.name in ("drain", "residue") for one in frame.phases):
-        raise _nothing_left(path, _why_it_ended(connection))
-    (wall,) = connection.execute("SELECT value FROM meta WHERE key = 'started_wall_s'").fetchone()
+        raise _nothing_left(path, _why_it_ended(_last_of((STOPPED, ABORTED), connection)))
     row = connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
     (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()
     (recorded,) = connection.execute(RECORDED).fetchone()
     last = open_tick(row[1]) if row is not None else Tick()
     _, so_far = summed(connection, _ALL_ROWS, frame.plan.connections) or (0.0, Tick())
-    instants = [one.end_s if one.end_s is not None else one.start_s for one in frame.phases]
-    instants += [one.end_s if one.end_s is not None else one.start_s for one in frame.gaps]
+    spans: list[Phase | Gap] = [*frame.phases, *frame.gaps]
+    instants = [one.start_s if one.end_s is None else one.end_s for one in spans]
+    ended = _last_of(_ENDINGS, connection)
     newest = "SELECT value FROM samples WHERE metric = (SELECT id FROM metrics WHERE name = ?) ORDER BY rowid DESC LIMIT 1"
     counted = {name: value for name in OUR_COUNTERS for (value,) in connection.execute(newest, (name,))}
     return Interrupted(
         path=path,
         plan=frame.plan,
         environment=frame.environment,
-        started_wall_s=msgspec.json.decode(wall, type=float),
+        started_wall_s=frame.started_wall_s,
         phases=frame.phases,
         gaps=frame.gaps,
         hold_ends_s=msgspec.convert(frame.environment.get(HOLD_ENDS), float | None),
@@ -173,6 +167,6 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
         awaiting=last.awaiting,
         counted=counted,
         so_far=so_far,
-        ended_by=_ended_by(connection),
+        ended_by="" if ended is None else ended.evidence,
         recorded=recorded,
     )

@@ -21,7 +21,7 @@ import msgspec
 from asyncli.errors import StoreError
 from asyncli.findings.runfile import run_file_back, run_file_moved, run_file_trouble
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
-from asyncli.store.claim import claim
+from asyncli.store.lock import lock
 from asyncli.store.schema import APPLICATION_ID, FIELDS, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
 from asyncli.text import plain
 
@@ -343,7 +343,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _claim(path: Path) -> int | None:
     try:
-        return claim(path)
+        return lock(path)
     except BlockingIOError:
         raise StoreError(f"{path}: its run goes on, another process writes it; 'asyncli watch {path}' looks on") from None
 

@@ -76,9 +76,11 @@ def test_certificates(tmp_path: Path, server: Server) -> None:
     with AnAgent(tmp_path, "--status-url", server.url, "--tls-cert", tmp_path / "expired.pem", name="a") as there:
         said = complaint(soak(tmp_path, server, there.url, "--agent-ca", tmp_path / "ca.pem"))
         assert "its certificate is not to be trusted (certificate has expired); renew it" in said
+        assert f"warning: --tls-cert {tmp_path / 'expired.pem'}: certificate has expired" in there.err
     with AnAgent(tmp_path, "--status-url", server.url, "--tls-cert", tmp_path / "good.pem", name="b") as there:
         said = complaint(soak(tmp_path, server, there.url, "--agent-ca", tmp_path / "other.pem"))
         assert "is not to be trusted" in said
+        assert "warning" not in there.err
         assert "name its authority with --agent-ca" in said
         assert "not valid for '127.0.0.1'" in complaint(soak(tmp_path, server, there.url, "--agent-ca", tmp_path / "ca.pem"))
         assert "write https://" in complaint(soak(tmp_path, server, there.url.replace("https", "http")))

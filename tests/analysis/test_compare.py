@@ -13,27 +13,12 @@ from scipy.special import stdtrit
 from scipy.stats import norm, poisson
 from synthetic_run import SERVER, a_run
 
-from asyncli.analysis import compare as module
-from asyncli.analysis.compare import (
-    REPEAT,
-    ROWS,
-    Comparison,
-    Difference,
-    Estimate,
-    Measured,
-    Rate,
-    Repeat,
-    compare,
-    connection_hours,
-    contrast,
-    differing,
-    hindrance,
-    holm,
-    measure,
-    rates_differ,
-)
+from asyncli.analysis import estimates, measured
+from asyncli.analysis.compare import REPEAT, ROWS, Comparison, Difference, compare, differing, hindrance
+from asyncli.analysis.estimates import Estimate, Rate, Repeat, contrast, holm, rates_differ
+from asyncli.analysis.measured import MeasuredRun, connection_hours, measure
 from asyncli.core.histogram import Histogram, bucket
-from asyncli.findings.comparison import in_words, named
+from asyncli.findings.comparison import in_words
 from asyncli.records import Deaths, Sample, Tick
 from asyncli.run import Hold, Run
 
@@ -123,9 +108,9 @@ def test_the_interval_of_a_quantile_holds_the_truth(seconds: int, rate: int, phi
     rng = np.random.default_rng(3)
     counts = {0.5: [0, 0], 0.99: [0, 0]}
     for _ in range(100):
-        stretches = module._by_stretch(wandering(seconds, rate, phi, deviation, rng), "latency_us")
+        stretches = estimates.by_stretch(wandering(seconds, rate, phi, deviation, rng), "latency_us")
         for q, count in counts.items():
-            found = module._quantile(stretches, q)
+            found = estimates.quantile(stretches, q)
             if isinstance(found, Estimate):
                 truth = 0.5 * math.exp(math.hypot(0.5, deviation) * norm.ppf(q))
                 count[0] += found.low <= truth <= found.high
@@ -137,13 +122,13 @@ def test_the_interval_of_a_quantile_holds_the_truth(seconds: int, rate: int, phi
 
 def test_a_quantile_that_hangs_on_few_answers_is_not_guessed() -> None:
     rng = np.random.default_rng(4)
-    found = module._quantile(module._by_stretch(wandering(60, 20, 0, 0, rng), "latency_us"), 0.999)
+    found = estimates.quantile(estimates.by_stretch(wandering(60, 20, 0, 0, rng), "latency_us"), 0.999)
     assert found == "1,200 heartbeats in the hold are too few for p99.9"
     # One stall in one stretch: all of the slowest answers are its own.
     hold = wandering(60, 300, 0, 0, rng)
     for _ in range(200):
         hold.ticks[30][1].latency_us.add(900_000)
-    assert "too few stretches" in str(module._quantile(module._by_stretch(hold, "latency_us"), 0.999))
+    assert "too few stretches" in str(estimates.quantile(estimates.by_stretch(hold, "latency_us"), 0.999))
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5])
@@ -153,7 +138,7 @@ def test_the_interval_of_a_level_holds_the_truth(phi: float) -> None:
         x = [rng.normal()]
         for _ in range(59):
             x.append(phi * x[-1] + math.sqrt(1 - phi**2) * rng.normal())
-        found = module._mean(x)
+        found = estimates.mean(x)
         inside += found.low <= 0 <= found.high
     assert 0.92 <= inside / 1000 <= 0.98
 
@@ -170,8 +155,8 @@ def test_the_cpu_of_a_request_holds_the_truth() -> None:
             # As the kernel counts: in hundredths of a second.
             readings.append(Sample(t_s, {"server.cpu_s": math.floor(spent * 100) / 100}))
         run.samples = readings
-        said: dict[str, module.Said] = {}
-        module._cpu(said, run)
+        said: dict[str, measured.Said] = {}
+        measured._cpu(said, run)
         found = said["cpu.per_request"]
         assert isinstance(found, Estimate)
         inside += found.low <= 40 <= found.high
@@ -215,13 +200,13 @@ def test_holms_adjustment_by_hand() -> None:
 
 
 @pytest.fixture(scope="module")
-def alike() -> list[Measured]:
+def alike() -> list[MeasuredRun]:
     """Forty runs of one server, each with noise of its own."""
     runs = [a_run(2000, hold_s=30.0, seed=seed, interval_s=0.15, noise=0.05) for seed in range(1, 41)]
     return [measure(f"R{seed}", f"{seed}.db", run) for seed, run in enumerate(runs)]
 
 
-def test_two_runs_of_the_same_are_called_different_at_most_once_in_20(alike: list[Measured]) -> None:
+def test_two_runs_of_the_same_are_called_different_at_most_once_in_20(alike: list[MeasuredRun]) -> None:
     pairs = [compare([a, b]) for a, b in zip(alike[::2], alike[1::2], strict=True)]
     real = [sum(one.verdict in ("higher", "lower") for one in pair.differences) for pair in pairs]
     # Of 20 pairs one in the mean; four or more would come by chance in 2 of 100.
@@ -238,7 +223,6 @@ def test_a_server_that_costs_more_is_called_so(more: float, verdict: str) -> Non
     comparison = compared(*runs)
     server = row(comparison, "cost.server_user")
     assert server.verdict == verdict
-    assert server.ci95 is not None
     assert server.ci95[0] <= more <= server.ci95[1]
     assert server.relative == pytest.approx(more / SERVER, abs=0.03)
     for key in ("cost.kernel", "cost.generator_user", "lost", "failed"):
@@ -261,22 +245,11 @@ def test_what_lies_in_what_is_left_over_is_no_difference_of_the_host() -> None:
         # Another program, that took memory at the ramp's own pace.
         sample.values["host.used_bytes"] += 4700.0 * (sample.values.get("status.active", 1.0) - 1.0)
     host = row(compared(*runs), "cost.host_total")
-    assert host.p_value is not None
     assert (host.verdict, host.p_value < 1e-6) == ("cannot_say", True)
     assert host.why.startswith("it lies in what is left over (+4,")
     # Where the server itself takes more it is real, whatever is left over.
     changed(runs[1], 6000.0)
     assert row(compared(*runs), "cost.host_total").verdict == "higher"
-
-
-def test_three_runs_are_each_compared_with_the_first() -> None:
-    runs = [a_run(20_000, hold_s=30.0, seed=seed) for seed in (1, 2, 3)]
-    changed(runs[2], 200.0)
-    comparison = compared(*runs)
-    assert {one.between for one in comparison.differences} == {("A", "B"), ("A", "C")}
-    assert row(comparison, "cost.server_user", "C").verdict == "higher"
-    assert row(comparison, "cost.server_user", "B").verdict == "no_difference"
-    assert len(comparison.differences) == 2 * len(ROWS)
 
 
 def test_losses_are_rates_per_connection_hour() -> None:
@@ -299,24 +272,7 @@ def test_losses_are_rates_per_connection_hour() -> None:
 def test_losses_in_one_burst_are_said_to_be_one_event() -> None:
     runs = [a_run(5000, hold_s=60.0, seed=seed) for seed in (1, 2)]
     runs[1].ticks[40][1].deaths = {"reset": Deaths(count=400)}
-    assert "B: 400 of its 400 losses fell in one second, at 46.1 s" in spoken(compared(*runs))
-
-
-def test_latency_that_doubled() -> None:
-    runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
-    for _, tick in runs[1].ticks:
-        doubled = Histogram()
-        for key, count in tick.latency_us.items():
-            doubled.counts[key + 64] = count  # the next power of two has 64 buckets more
-        doubled.least, doubled.greatest = 2 * tick.latency_us.least, 2 * tick.latency_us.greatest
-        tick.latency_us = doubled
-    comparison = compared(*runs)
-    for key in ("latency.p50", "latency.p99"):
-        found = row(comparison, key)
-        assert found.verdict == "higher", key
-        assert found.relative == pytest.approx(1.0, abs=0.03), key
-    assert row(comparison, "lateness.p99").verdict == "no_difference"
-    assert "compare_lateness" not in codes(comparison)
+    assert "B: 400 of 400 losses in one second, at 46.1 s" in spoken(compared(*runs))
 
 
 def test_asynclis_own_lateness_is_not_blamed_on_the_server() -> None:
@@ -359,7 +315,7 @@ def test_a_different_plan_is_said_at_the_top() -> None:
     first = comparison.findings[0]
     assert first.code == "compare_plan"
     for words in (
-        "these differ in more than the server", "connections 20,000 against 10,000", "keepalive 1 min against 5 min",
+        "different plans", "connections 20,000 against 10,000", "keepalive 1 min against 5 min",
         "hold 30 s against 1 min", "ramp 10/10ms against 20/10ms", "method HEAD against GET",
     ):  # fmt: skip
         assert words in first.evidence, words
@@ -407,7 +363,7 @@ def test_another_server_is_in_the_table_of_what_differs_and_no_doubt() -> None:
     assert {one.key: one.values for one in other.differs}["server.config_hash"] == ["ab12", "cd34"]
     for run in runs:
         run.environment["server"] = {"label": "the server"}
-    assert "nothing is known" in spoken(compared(*runs))
+    assert "its configuration is unknown" in spoken(compared(*runs))
 
 
 def test_runs_that_should_not_be_believed_are_said_so() -> None:
@@ -421,7 +377,7 @@ def test_runs_that_should_not_be_believed_are_said_so() -> None:
     shared = a_run(20_000, hold_s=30.0, seed=4)
     for sample in shared.samples[10:]:
         sample.values["kernel.tcp_alloc"] += 100_000
-    assert "B: while our connections took 40,000 sockets" in spoken(compared(a_run(20_000, hold_s=30.0), shared))
+    assert "B: other programs opened 100,000 sockets" in spoken(compared(a_run(20_000, hold_s=30.0), shared))
 
 
 def broken_runs() -> Iterator[tuple[str, Callable[[Run], None]]]:
@@ -481,14 +437,6 @@ def test_what_a_run_does_not_know_is_said_with_the_reason(what: str, breaks: Cal
                 assert (one.verdict, one.difference) == ("cannot_say", None)
 
 
-def test_the_reasons_name_the_run() -> None:
-    whole, broken = a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2, server=False)
-    found = row(compared(whole, broken), "cpu.per_request")
-    assert (found.verdict, found.why) == ("cannot_say", "B: the CPU time of the server's processes was not read")
-    assert found.values[0] is not None
-    assert row(compared(broken, broken), "cpu.per_request").why == "in both, the CPU time of the server's processes was not read"
-
-
 def test_what_makes_any_comparison_meaningless() -> None:
     good = a_run(1000)
     assert hindrance("a.db", good) is None
@@ -501,20 +449,6 @@ def test_what_makes_any_comparison_meaningless() -> None:
     assert hindrance("a.db", never) == "a.db: nothing ever connected in this run; 'asyncli report a.db' says why"
     never.ticks = []
     assert "holds no second of the generator" in str(hindrance("a.db", never))
-
-
-def test_facts_for_reading() -> None:
-    assert (named("plan.keepalive_s"), in_words("plan.keepalive_s", 300.0)) == ("keepalive", "5 min")
-    assert in_words("plan.hold_s", None) == "forever"
-    assert in_words("plan.status_url", None) == "not set"
-    assert in_words("server.config_hash", None) == "not known"
-    assert (named("sysctls.net.ipv4.tcp_mem"), named("server.config_hash")) == ("net.ipv4.tcp_mem", "server config hash")
-    assert in_words("plan.headers", []) == "none"
-
-
-def test_the_same_runs_give_the_same_comparison() -> None:
-    runs = [a_run(5000, hold_s=30.0, seed=seed) for seed in (1, 2)]
-    assert compared(*runs) == compared(*runs)
 
 
 def test_every_row_that_repeats_differ_by_exists() -> None:
@@ -556,18 +490,6 @@ def test_memory_of_two_kinds_is_not_compared() -> None:
     assert row(comparison, "cost.host_total").verdict == "no_difference"
 
 
-def test_a_killed_run_whose_generator_was_the_limit_is_no_better_for_that() -> None:
-    late = a_run(20_000, hold_s=30.0, seed=2, complete=False)
-    for _, tick in late.ticks:
-        tick.longest_turn_s = 3.0
-    comparison = compared(a_run(20_000, hold_s=30.0), late)
-    assert [(one.severity, one.code) for one in comparison.findings[:2]] == [
-        ("error", "compare_invalid"),
-        ("warning", "compare_incomplete"),
-    ]
-    assert "right as far as it goes" not in spoken(comparison)
-
-
 @pytest.mark.parametrize(
     ("config", "changes", "same"),
     [
@@ -593,9 +515,9 @@ def test_the_reasons_are_those_of_the_row() -> None:
     run = a_run(200, hold_s=30.0, server=False)
     run.phases = run.phases[:2]
     short = measure("A", "a.db", run).said
-    assert "no cost is known of what was not sampled in the ramp: the server's processes" in str(short["cost.server_user"])
+    assert "cost unknown of what was not sampled in the ramp: the server's processes" in str(short["cost.server_user"])
     assert short["fixed.server_user"] == short["cost.server_user"]
-    assert "the ramp was too short" in str(short["cost.kernel"])
+    assert "ramp too short" in str(short["cost.kernel"])
     blink = measure("A", "a.db", a_run(2000, hold_s=0.3)).said
     assert str(blink["latency.p50"]).startswith("the hold is too short (300 ms)")
     silent = a_run(2000, hold_s=30.0)
@@ -612,7 +534,7 @@ def test_a_server_that_is_read_seldom_has_a_level_all_the_same() -> None:
     run = a_run(2000, hold_s=300.0)
     hold = run.phases[2]
 
-    def thinned(first: int, every: int) -> module.Said:
+    def thinned(first: int, every: int) -> measured.Said:
         run.samples = [one for one in whole if one.t_s < hold.start_s] + [
             one for one in whole if hold.start_s <= one.t_s < (hold.end_s or 0.0)
         ][first::every]

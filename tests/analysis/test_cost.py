@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run
 
 from asyncli.analysis.cost import Costs, Residue, costs
-from asyncli.findings.cost import LEVELS, SETTLED
 from asyncli.records import Phase, Sample
 from asyncli.run import Run
 from asyncli.units import parse_pace
@@ -55,7 +53,6 @@ def test_every_cost_is_found() -> None:
         assert cost.ci95[0] < cost.bytes_per_connection < cost.ci95[1]
         assert (cost.points, "ramp, medians of 35 bins and the baseline" in cost.method) == (36, True)
     assert result.findings == []
-    assert result.server_user is not None
     assert result.server_user.fixed_bytes == pytest.approx(FIXED["server"], rel=0.01)
 
 
@@ -73,24 +70,11 @@ def test_the_table_adds_up() -> None:
 
 def test_a_server_elsewhere_pays_its_own_end() -> None:
     c = costs_of(a_run(50_000, hold_s=10.0, local=False, server=False))
-    assert c.kernel is not None
     assert c.kernel.bytes_per_connection == pytest.approx(KERNEL_END, rel=0.01)
-    assert c.host_total is not None
     assert c.host_total.bytes_per_connection == pytest.approx(KERNEL_END + GENERATOR + REST, rel=0.03)
-    assert c.residual is not None
     assert c.residual.bytes_per_connection == pytest.approx(REST, abs=150)
     assert c.server_user is None
-    assert ["the server's processes" in finding.evidence for finding in c.findings] == [True]
-
-
-def test_plateaus_are_used_where_there_are_enough() -> None:
-    c = costs_of(a_run(20_000, hold_s=5.0, plateaus=5, plateau_s=10.0))
-    assert c.kernel is not None
-    assert (c.kernel.points, c.kernel.method.startswith("plateau medians (5)")) == (6, True)
-    assert c.kernel.bytes_per_connection == pytest.approx(KERNEL_END, rel=0.01)
-    c = costs_of(a_run(20_000, hold_s=5.0, plateaus=2, plateau_s=10.0))
-    assert c.kernel is not None
-    assert c.kernel.method.startswith("ramp, medians")
+    assert [finding.fields["costs"] for finding in c.findings] == [["server_user"]]
 
 
 def test_rss_stands_in_for_pss_and_says_so() -> None:
@@ -98,7 +82,6 @@ def test_rss_stands_in_for_pss_and_says_so() -> None:
     for sample in run.samples:
         sample.values.pop("server.pss_bytes")
     cost = costs_of(run).server_user
-    assert cost is not None
     assert "RSS" in cost.method
     assert cost.bytes_per_connection == pytest.approx(1.8 * SERVER, rel=0.05)
 
@@ -112,11 +95,9 @@ def test_other_clients_are_counted_by_the_server() -> None:
         if "status.active" in sample.values:
             sample.values["status.active"] += strangers
     cost = costs_of(run).server_user
-    assert cost is not None
     assert "the server's active count" in cost.method
     assert cost.bytes_per_connection == pytest.approx(SERVER, rel=0.01)
     alone = costs_of(a_run(30_000, hold_s=10.0)).server_user
-    assert alone is not None
     assert "active" not in alone.method
 
 
@@ -127,7 +108,6 @@ def test_a_metric_that_is_sampled_rarely() -> None:
         if place % 4:
             sample.values.pop("server.pss_bytes")
     c = costs_of(run)
-    assert c.residual is not None
     assert c.residual.bytes_per_connection == pytest.approx(REST, abs=60)
 
 
@@ -151,10 +131,8 @@ def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: fl
         assert covered(found, name, true) >= (90 if phi < 0.9 else 85), name
     one = found[0]
     assert [finding.code for finding in one.findings] == ["cost_few_points"]
-    assert f"the {LEVELS}, is the cost of the server" in one.findings[0].evidence
-    assert one.server_user is not None
+    assert "server_user" in one.findings[0].fields["levels"]
     assert one.server_user.of_levels
-    assert re.fullmatch(rf"{LEVELS} of PSS \(6 samples before, [78] in the hold\)", one.server_user.method)
     assert one.server_user.points in (13, 14)
     assert one.server_user.r2 is None
     # However still both levels are, glibc may have kept so much that it freed.
@@ -169,7 +147,6 @@ def test_the_remedy_for_a_short_ramp_suffices(connections: int) -> None:
     batch, interval_s = parse_pace(said.removeprefix("--ramp "))
     c = costs_of(a_run(connections, hold_s=10.0, batch=batch, interval_s=interval_s))
     assert c.findings == []
-    assert c.host_total is not None
     assert not c.host_total.of_levels
 
 
@@ -181,20 +158,18 @@ def test_what_was_not_held_or_not_read_has_no_level_and_what_moves_has_a_wide_on
         if into > 0:
             one.values["server.pss_bytes"] += 400e3 * into
     still, moving = costs_of(run).server_user, costs_of(settling).server_user
-    assert still is not None
-    assert moving is not None
     # By as much again as it moved by in the last half.
     assert moving.ci95[1] - moving.bytes_per_connection > still.half_width + 400e3 * 3 / 2000
     for one in run.samples:
         del one.values["kernel.socket_bytes"]
     c = costs_of(run)
     assert c.kernel is None
-    assert "slabinfo needs root" in c.unknown["kernel"]
+    assert "kernel" in c.unknown
     assert c.server_user is not None
     run.phases = run.phases[:2]
     c = costs_of(run)
     assert (c.server_user, c.host_total) == (None, None)
-    assert "no cost is known of the server" in c.unknown["server_user"]
+    assert "server_user" in c.unknown
     untested = short(2000)
     for _, tick in untested.ticks:
         tick.held = tick.held_at_drain = 0
@@ -212,35 +187,12 @@ def test_nothing_sampled_nothing_known() -> None:
     assert costs_of(run).host_total is None
 
 
-def test_without_slab_the_residual_is_unknown_but_the_total_is_not() -> None:
-    c = costs_of(a_run(30_000, slab=False))
-    assert c.kernel is None
-    assert c.residual is None
-    assert c.host_total is not None
-    assert any("it needs the cost of the kernel" in finding.evidence for finding in c.findings)
-
-
 def test_queued_buffers_are_told_apart() -> None:
     c = costs_of(a_run(100_000, hold_s=10.0))
-    assert c.kernel_queued is not None
     assert c.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
     assert "queued TCP buffers, per socket end (both on this host)" in c.kernel_queued.method
     elsewhere = costs_of(a_run(100_000, hold_s=10.0, local=False, server=False)).kernel_queued
-    assert elsewhere is not None
     assert elsewhere.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
-
-
-def test_the_share_that_the_line_explains() -> None:
-    c = costs_of(a_run(100_000, hold_s=10.0))
-    assert c.server_user is not None
-    assert c.server_user.r2 is not None
-    assert 0.99 < c.server_user.r2 < 1.0
-    run = a_run(60_000, hold_s=10.0)
-    for sample in run.samples:
-        sample.values["server.pss_bytes"] = 5e7
-    flat = costs_of(run).server_user
-    assert flat is not None
-    assert (flat.bytes_per_connection, flat.ci95, flat.r2) == (0.0, (0.0, 0.0), None)
 
 
 def test_what_is_behind_each_cost() -> None:
@@ -292,7 +244,6 @@ def test_inodes_of_proc_are_left_out_of_the_host_and_its_residue() -> None:
     c = costs_of(run)
     (finding,) = c.findings
     assert finding.code == "descriptors_listed"
-    assert c.host_total is not None
     assert c.host_total.bytes_per_connection == pytest.approx(HOST, rel=0.01)
     assert "less inodes of /proc" in c.host_total.method
     assert c.residue.host_total == pytest.approx(9e6, abs=2e6)
@@ -310,14 +261,10 @@ def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
         return costs_of(run)
 
     quick, slow = ladder(0.0), ladder(6.0)
-    assert quick.server_user is not None
-    assert slow.server_user is not None
     assert [one.code for one in quick.findings] == []
     (finding,) = slow.findings
     assert (finding.code, finding.severity, finding.remedy) == ("plateau_unsettled", "warning", "rest longer: --plateau-rest 20s")
-    assert "of the server on plateaus 1, 2, 3, 4, 5 (by up to " in finding.evidence
-    assert "of the climb" in finding.evidence
-    assert SETTLED not in finding.evidence
+    assert [one["plateau"] for one in finding.fields["moved"]["server_user"]] == [1, 2, 3, 4, 5]
     assert slow.server_user.ci95[0] <= SERVER <= slow.server_user.ci95[1]
     wide = [high - low for low, high in (quick.server_user.ci95, slow.server_user.ci95)]
     assert wide[1] > 2 * wide[0]
@@ -327,7 +274,6 @@ def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
 @pytest.mark.parametrize(("plateaus", "said"), [(1, "1 of 1 plateau was rested on"), (2, "2 of 2 plateaus were")])
 def test_too_few_plateaus_fall_back_to_the_ramp_and_say_so(plateaus: int, said: str) -> None:
     c = costs_of(a_run(20_000, hold_s=5.0, plateaus=plateaus, plateau_s=10.0))
-    assert c.kernel is not None
     assert c.kernel.method.startswith("ramp, medians")
     assert [(one.code, one.remedy, said in one.evidence) for one in c.findings] == [("plateaus_too_few", "--plateaus 5", True)]
 
@@ -358,9 +304,8 @@ def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
     ]  # fmt: skip
     c = costs_of(run)
     (part,) = [one for one in c.findings if one.code == "cost_of_a_part"]
-    assert part.evidence.startswith("the ramp came to 30,500 of 100,000 connections")
+    assert part.fields == {"held": 30_500.0, "asked": 100_000}
     # Half of them gone in no time would look like another client's on the server's side.
-    assert c.kernel is not None
     assert "active count" not in c.kernel.method
 
 
@@ -381,21 +326,9 @@ def test_a_hole_in_the_samples_is_said() -> None:
     run = a_run(100_000, hold_s=10.0)
     run.samples = [sample for sample in run.samples if not 40 < sample.t_s < 80]
     c = costs_of(run)
-    assert c.host_total is not None
     assert c.host_total.ci95[0] <= HOST <= c.host_total.ci95[1]
     (finding,) = [one for one in c.findings if one.code == "cost_samples_gap"]
-    assert re.search("of this host in all from (39|40) s to 80 s", finding.evidence)
-
-
-@pytest.mark.parametrize(("plan", "words"), [({}, "ramp, medians of 40 bins"), ({"plateaus": 5}, "plateau medians (5)")])
-def test_a_baseline_that_was_not_read_is_not_said_to_be_a_point(plan: dict[str, Any], words: str) -> None:
-    run = a_run(120_000, hold_s=10.0, **plan)
-    for sample in run.samples:
-        if sample.t_s < run.phases[1].start_s:
-            del sample.values["kernel.socket_bytes"]
-    found = costs(run)
-    assert found.kernel is not None
-    assert found.kernel.method.startswith(f"{words}, linear regression")
+    assert finding.fields["gaps"]["host_total"] == pytest.approx((40, 80), abs=1.1)
 
 
 def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> None:
@@ -408,20 +341,9 @@ def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> No
     fit = c.fits["generator_user"]
     assert fit.cost.points == len(fit.n) == 5
     assert fit.apart == pytest.approx(fit.cost.fixed_bytes - 3e6, abs=3e5)
-    assert re.search(r"^plateau medians \(5\), .*; the baseline, \d\.\d MB below the line, stands apart$", fit.cost.method)
     # R² is of the points that the line goes through.
     middle = sum(fit.bytes) / 5
     off, whole = (sum((y - at) ** 2 for y, at in zip(fit.bytes, line, strict=True)) for line in ([fit.at(n) for n in fit.n], [middle] * 5))
     assert fit.cost.r2 == pytest.approx(1 - off / whole)
     kernel = c.fits["kernel"]
     assert (kernel.apart, kernel.cost.points, kernel.n[0]) == (None, 6, 0.0)
-
-
-def test_what_is_not_known_is_named_in_words() -> None:
-    c = costs_of(a_run(3000, hold_s=10.0, plateaus=1, plateau_s=3.0))
-    few = next(one for one in c.findings if one.code == "cost_few_points")
-    assert few.remedy == "--plateaus 5"
-    assert few.evidence.startswith("1 of the 3 plateaus that a slope of memory wants, and the ramp was too short")
-    assert not any("_" in one.evidence for one in c.findings), [one.evidence for one in c.findings]
-    assert c.server_user is not None
-    assert c.server_user.of_levels

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncli.analysis.cost import ramp_points, unsettled
 from asyncli.analysis.regression import Line, Point, regress
+from asyncli.analysis.slope import ramp_points, unsettled
 from asyncli.samples import Series
 
 SLOPE, MB = 1000.0, 1e6
@@ -23,7 +23,6 @@ def line_of(n: list[float], y: list[float]) -> Line | None:
 
 def test_a_line_is_found_exactly() -> None:
     line = line_of([0, 1, 2, 3, 4], [5, 7, 9, 11, 13])
-    assert line is not None
     assert (line.slope, line.intercept, line.half, line.r2) == (
         pytest.approx(2),
         pytest.approx(5),
@@ -34,14 +33,12 @@ def test_a_line_is_found_exactly() -> None:
     assert line_of([0, 1], [1, 2]) is None
     assert line_of([3, 3, 3], [1, 2, 3]) is None
     flat = line_of([0, 1, 2, 3], [4, 4, 4, 4])
-    assert flat is not None
     assert (flat.slope, flat.intercept, flat.half, flat.r2) == (0.0, 4.0, 0.0, None)
 
 
 def test_with_independent_noise_it_is_least_squares_and_never_surer_of_itself() -> None:
     """By hand: slope 1.99, s = sqrt(0.107/3), Student's t(0.975, 3) = 3.182."""
     line = line_of([1, 2, 3, 4, 5], [2.1, 3.9, 6.2, 7.8, 10.1])
-    assert line is not None
     by_hand = 3.1824 * math.sqrt(0.107 / 3 / 10)
     assert line.slope == pytest.approx(1.99, abs=0.02)
     assert 0.9 * by_hand < line.half < 2.5 * by_hand
@@ -52,8 +49,6 @@ def test_the_units_do_not_matter() -> None:
     chance = np.random.default_rng(4)
     n, y = np.arange(20.0), np.arange(20.0) + chance.normal(size=20)
     small, large = line_of([*n], [*y]), line_of([*(1e5 * n)], [*(3e12 + 1e9 * y)])
-    assert small is not None
-    assert large is not None
     assert large.slope == pytest.approx(1e4 * small.slope, rel=1e-6)
     assert large.half == pytest.approx(1e4 * small.half, rel=1e-6)
     assert large.half_at(1e6) == pytest.approx(1e9 * small.half_at(10.0), rel=1e-6)
@@ -65,20 +60,7 @@ def test_what_wanders_is_worth_less_than_what_scatters() -> None:
     n = np.arange(40.0)
     wave = np.cos(2 * np.pi * n / 20) + 0.1 * chance.normal(size=40)
     wandering, scattered = line_of([*n], [*(n + wave)]), line_of([*n], [*(n + chance.permutation(wave))])
-    assert wandering is not None
-    assert scattered is not None
     assert wandering.half > 1.5 * scattered.half
-
-
-def test_the_band_is_narrowest_where_the_points_are() -> None:
-    chance = np.random.default_rng(2)
-    n = np.arange(30.0)
-    line = line_of([*n], [*(n + chance.normal(size=30))])
-    assert line is not None
-    assert line.half_at(15) < line.half_at(0) < line.half_at(-30)
-    assert line.half_at(15) < line.half_at(29) < line.half_at(60)
-    # Far out the slope's own error is all there is.
-    assert line.half_at(1e6) == pytest.approx(1e6 * line.half, rel=1e-3)
 
 
 @settings(max_examples=60)
@@ -128,20 +110,16 @@ def test_what_the_first_connections_take_once_is_a_fixed_cost() -> None:
         points = [
             Point(k, x, 5e7 + 100 * x + first_use * (x > 0) + 3e4 * chance.normal(), baseline=x == 0) for k, x in enumerate(n)
         ]
-        line = regress(points)
-        assert line is not None
-        return line
+        return regress(points)
 
     without, jump = line_with(0.0), line_with(5e6)
     for line in (without, jump):
         assert abs(line.slope - 100) <= line.half < 6
-        assert line.r2 is not None
         assert line.r2 > 0.99
     assert without.intercept == pytest.approx(5e7, abs=1e5)
     assert jump.intercept == pytest.approx(5.5e7, abs=1e5)
     # Not knowing that there may be such a step, one is far less sure, or wrong.
     plain = regress([Point(float(k), x, 5e7 + 100 * x + 5e6 * (x > 0) + 3e4 * chance.normal()) for k, x in enumerate(n)])
-    assert plain is not None
     assert plain.half > 10 * jump.half
 
 
@@ -193,7 +171,6 @@ def held_by(noise: Noise, ramp_s: int, runs: int = 100) -> tuple[int, float]:
     for _ in range(runs):
         metric = Series([*map(float, t_s)], [*map(float, 1e9 + noise(n, chance))])
         line = regress(ramp_points(metric, held, 5.0, float(t_s[-1])))
-        assert line is not None
         inside += abs(line.slope - SLOPE) <= line.half
         halves.append(line.half)
     return inside, float(np.median(halves)) / SLOPE * 100
@@ -256,11 +233,6 @@ def test_noise_is_not_taken_for_a_climb() -> None:
             rests = [rest(k * 1e7, noise=1e6, phi=phi, seed=seed * 100 + k) for k in range(1, 6)]
             alarms += sum(by != 0 for by in unsettled(rests, [1e7] * 5))
     assert alarms <= 0.03 * 200 * 3 * 5
-
-
-def test_a_climb_is_seen_through_noise() -> None:
-    rests = [rest(k * 1e7, moves=2e6, noise=1e5, seed=k) for k in range(1, 6)]
-    assert all(by > 0 for by in unsettled(rests, [1e7] * 5))
 
 
 def test_a_rest_that_was_hardly_sampled_is_let_pass() -> None:

@@ -58,7 +58,6 @@ def test_cost_is_fitted_up_to_the_first_gap_after_the_ramp_began_and_the_residue
 )
 def test_drift_is_that_of_the_longest_stretch(gaps: list[Gap], stretch: tuple[float, float]) -> None:
     run = for_drift(gapped(*gaps))
-    assert run.hold is not None
     assert (run.hold.start_s, run.hold.end_s) == pytest.approx(stretch)
     ticks, samples = instants(run)
     assert max(ticks) <= stretch[1]
@@ -73,7 +72,6 @@ def test_another_server_after_a_gap_shares_no_number_with_the_first() -> None:
     assert [one.t_s for one in cost if "server.rss_bytes" in one.values] == [*range(100, 106)]
     # Of the first there is more in the hold.
     hold = for_drift(run).hold
-    assert hold is not None
     assert (hold.start_s, hold.end_s) == (pytest.approx(70), 100)
     # What the client's host uses is nothing of a server's on another one.
     elsewhere, odd = ({"local": False, SERVER_CHANGED: 60}, {SERVER_CHANGED: "soon"})

@@ -28,7 +28,6 @@ def test_a_series_between_and_beyond_its_points() -> None:
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=20), st.floats(-100, 200))
 def test_at_stays_between_the_values(values: list[float], t_s: float) -> None:
     at = Series([float(place) for place in range(len(values))], values).at(t_s)
-    assert at is not None
     assert min(values) - 1e-3 <= at <= max(values) + 1e-3
 
 

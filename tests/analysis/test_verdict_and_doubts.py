@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from synthetic_run import a_run, bare_run, spread
 
-from asyncli.analysis.company import company, cpus_taken
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
+from asyncli.analysis.shared_host import company, cpus_taken
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import exit_status, judge
 from asyncli.core.histogram import Histogram
@@ -336,7 +336,7 @@ def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_th
 def test_what_was_lost_with_a_host_is_said_of_that_host() -> None:
     of = totals(100, 200, {"generator_lost": 100})
     host, other = (Finding("host_lost", "error", "it is lost", fields={"host": f"vm at 10.0.0.{number}"}) for number in (9, 10))
-    again = Finding(RESUMED, "warning", "the run was cut off in its hold, at 0:00:41, and resumed 2 min later; it holds on")
+    again = Finding(RESUMED, "warning", "the run was interrupted in its hold, at 0:00:41, and resumed 2 min later; the hold continues")
     for found, what in (
         ([host, again], "a client host (vm at 10.0.0.9)"),
         ([host, other], "client hosts (vm at 10.0.0.9, vm at 10.0.0.10)"),
@@ -441,7 +441,7 @@ def test_a_user_who_stops_the_run_is_named_and_no_server_is_blamed() -> None:
     said = judge(PLAN, totals(60, 60), saturated=False, complete=False, findings=[stopped, cut])
     assert (said.verdict, said.why) == ("invalid", cut.evidence)
     # It was gone on with, so that was not its end.
-    resumed = Finding(RESUMED, "warning", "the run was cut off in its hold")
+    resumed = Finding(RESUMED, "warning", "the run was interrupted in its hold")
     said = judge(PLAN, totals(100, 100), saturated=False, complete=True, findings=[stopped, cut, resumed])
     assert (said.verdict, said.why) == ("passed", "100 of 100 connections were held to the end, and none was lost")
     said = judge(PLAN, totals(60, 60), saturated=False, complete=True, findings=[cut, resumed, stopped])

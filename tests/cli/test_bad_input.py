@@ -1,4 +1,7 @@
-"""Bad input of every kind: one clear line on standard error, exit status 2, nothing else, and nothing sent."""
+"""Bad input of every kind: one clear line on standard error, exit status 2, nothing else, and nothing sent.
+
+What a value may be is held by tests/test_plan.py, test_benchplan.py and test_units.py; here each command says where it stands.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import resource
 import socket
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
+from made_runs import with_deaths
 from programs import SHORT, Done, Program, codes, report, run, serving
+from recording import write_run
 
 from asyncli.cli.main import run as run_here
 
@@ -22,193 +26,119 @@ def complaint(done: Done) -> str:
     assert (done.status, done.out) == (2, "")
     lines = done.err.splitlines()
     assert len(lines) == 1, done.err
-    assert re.match(r"asyncli: \S", lines[0])
-    assert "Traceback" not in done.err
-    assert re.search(r"; \S|\('asyncli.*--help' lists", lines[0]), "it does not say how to mend it"
-    return lines[0]
+    assert re.match(r"asyncli: \S.*(; \S|\('asyncli.*--help' lists)", lines[0]), lines
+    return lines[0].removeprefix("asyncli: ")
 
 
-def said(capfd: pytest.CaptureFixture[str], *arguments: str) -> Done:
-    """The command line in this process: for what is refused before any loop, socket or process."""
-    status = run_here(arguments)
-    out, err = capfd.readouterr()
-    return Done(status, out, err)
-
-
-@pytest.mark.parametrize("quiet", [(), ("--quiet",)])
-@pytest.mark.parametrize(
-    ("arguments", "where", "what"),
-    [
-        (["127.0.0.1:8080"], "URL", "no scheme"),
-        (["ftp://127.0.0.1/"], "URL", "unknown scheme"),
-        (["https://127.0.0.1/"], "URL", "https is not built yet"),
-        (["http://127.0.0.1/a b"], "URL", "white space"),
-        (["http://127.0.0.1/a\nb"], "URL", "white space"),
-        (["http://127.0.0.1/\tb"], "URL", "white space"),
-        (["http://127.0.0.1:65536/"], "URL", "not a port"),
-        (["http://127.0.0.1:0/"], "URL", "not a port"),
-        (["http://127.0.0.1:-1/"], "URL", "not a port"),
-        (["http://127.0.0.1:x/"], "URL", "not a port"),
-        (["http:///path"], "URL", "no host"),
-        (["http://[::1/"], "URL", "not a URL"),
-        ([URL, "http://"], "URL", "no host"),
-        ([""], "URL", "not a URL"),
-        (["-c", "5"], "URL", "no URL"),
-        ([URL, "--interval", "0"], "--interval", "zero"),
-        ([URL, "--interval", "-1ms"], "--interval", "not a duration"),
-        ([URL, "--interval", "soon"], "--interval", "not a duration"),
-        ([URL, "--batch", "0"], "--batch", "below 1"),
-        ([URL, "--ramp", "0/10ms"], "--ramp", "below 1"),
-        ([URL, "--ramp", "10/0s"], "--ramp", "zero interval"),
-        ([URL, "--ramp", "10"], "--ramp", "not a pace"),
-        ([URL, "-c", "0"], "--connections", "below 1"),
-        ([URL, "-c", "-5"], "--connections", "not a count"),
-        ([URL, "-c", "many"], "--connections", "not a count"),
-        ([URL, "-c", "1.5"], "--connections", "not a whole number"),
-        ([URL, "-c", ""], "--connections", "not a count"),
-        ([URL, "-c", "11M"], "--connections", "at most 10M"),
-        ([URL, "-k", "1.9"], "--keepalive", "below 2 s"),
-        ([URL, "-k", "0"], "--keepalive", "below 2 s"),
-        ([URL, "-k", "-60"], "--keepalive", "not a duration"),
-        ([URL, "--hold", "long"], "--hold", "not a duration"),
-        (["--hold", "until", "07:00", URL], "--hold", "write both in quotes, for example 'until 07:00'"),
-        ([URL, "--hold", "until"], "--hold", "write both in quotes"),
-        ([URL, "--abort"], "--abort", "there is no limit that it could stop at"),
-        ([], "URL", "no URL given"),
-        ([URL, "--timeout", "0"], "--timeout", "zero"),
-        ([URL, "--workers", "0"], "--workers", "not a number of processes"),
-        ([URL, "--workers", "two"], "--workers", "not a number of processes"),
-        ([URL, "--source", "localhost"], "--source", "not an IP address"),
-        ([URL, "--server-pid", "0"], "--server-pid", "not a process id"),
-        ([URL, "--server-pid", "nginx"], "--server-pid", "not a process id"),
-        ([URL, "--server-pid", "1", "--server-name", "nginx"], "--server-pid and --server-name", "name the server once"),
-        ([URL, "--server-pidfile", "a", "--server-name", "b"], "--server-pidfile and --server-name", "name the server once"),
-        ([URL, "--status-url", "127.0.0.1/status"], "--status-url", "no scheme"),
-        ([URL, "--status-url", "https://127.0.0.1/status"], "--status-url", "https is not built yet"),
-        ([URL, "--method", "DELETE"], "--method", "not a method"),
-        ([URL, "--header", "no colon"], "--header", "not a header"),
-        ([URL, "--header", "A: b\r\nC: d"], "--header", "control"),
-        ([URL, "--header", "Host: a", "--header", "host: b"], "--header", "'host: b' is a second Host"),
-        ([URL, "--first-beat", "later"], "--first-beat", "not a first beat"),
-        ([URL, "--plateaus", "5", "-c", "3"], "--plateaus", "more plateaus"),
-        ([URL, "--seed", "x"], "--seed", "not a seed"),
-        ([URL, "--plan", "no/such.toml"], "no/such.toml", "cannot be read"),
-        ([URL, "--plan", "/"], "/", "cannot be read"),
-        ([URL, "--plan", "nonesuch"], "nonesuch", "cannot be read"),
-        ([URL, "--connectoins", "5"], "asyncli soak", "No such option"),
-        ([URL, "-z"], "asyncli soak", "No such option"),
-        ([URL, "-c"], "asyncli soak", "requires an argument"),
-    ],
-)  # fmt: skip
-def test_a_plan_that_cannot_be_is_one_line(
-    capfd: pytest.CaptureFixture[str], arguments: list[str], where: str, what: str, quiet: tuple[str, ...]
-) -> None:
-    line = complaint(said(capfd, "soak", *quiet, *arguments))
-    assert where in line
-    assert what in line
-
-
-@pytest.mark.parametrize(
-    ("command", "what"),
-    [("soak", "no URL"), ("check", "no URL"), ("capacity", "no URL"), ("bench", "no URL"), ("report", "'RUN.db'"), ("watch", "'RUN.db'"), ("compare", "name two")],
-)
-def test_what_is_missing_is_named(capfd: pytest.CaptureFixture[str], command: str, what: str) -> None:
-    assert what in complaint(said(capfd, command))
-
-
-@pytest.mark.parametrize("command", ["soak", "check"])
-def test_every_command_that_takes_a_plan_refuses_alike(capfd: pytest.CaptureFixture[str], command: str) -> None:
-    assert "no scheme" in complaint(said(capfd, command, "localhost"))
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("conections = 5", "unknown key 'conections'; did you mean 'connections'"),
-        ("[soak]\nconnections = 5", "unknown key 'soak'"),
-        ("connections = ", "not TOML"),
-        ("connections = 0", "connections: 0 is below 1"),
-        ("connections = true", "connections: True is not a count"),
-        ("interval = 0", "interval: 0 is zero"),
-        ("interval = []", "interval: [] is not a duration"),
-        ("keepalive = 1", "keepalive: 1 is below 2 s"),
-        ("reopen = 'yes'", "reopen: 'yes' is neither true nor false"),
-        ("urls = 5", "urls: this int is not a text"),
-        ("header = [1]", "header: this list is not a text"),
-        ("connections = nan", "not TOML|not a whole number"),
-        ("connections = inf", "not a whole number"),
-        ("\x00", "not TOML"),
-    ],
-)
-def test_a_wrong_plan_file_is_one_line_with_its_name_and_key(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, what: str
-) -> None:
-    path = tmp_path / "plan{0}.toml"
-    path.write_text(text)
-    line = complaint(said(capfd, "soak", URL, "--plan", str(path)))
-    assert str(path) in line
-    assert any(part in line for part in what.split("|"))
-
-
-def test_a_plan_file_that_is_not_text_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "plan.toml"
-    path.write_bytes(b"\xff\xfe\x00")
-    assert "not TOML" in complaint(said(capfd, "soak", URL, "--plan", str(path)))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
-        (["soack", URL], "did you mean 'soak'"),
-        (["reprot", "run.db"], "did you mean 'report'"),
-        (["chek"], "did you mean 'check'"),
-        (["frobnicate"], "has no scheme"),
-        (["--frobnicate"], "No such option"),
-        (["lab", "apache"], "unknown lab server 'apache'"),
-        (["lab", "nginx", "--port", "65536"], "not a port"),
-        (["lab", "nginx", "-c", "0"], "below 1"),
-        (["demo", "--server", "apache"], "'apache' is not one of"),
-        (["demo", "-c", "0"], "--connections"),
-        (["report", "a", "b"], "unexpected extra argument"),
-    ],
-)
-def test_what_is_no_command_is_one_line(capfd: pytest.CaptureFixture[str], arguments: list[str], what: str) -> None:
-    assert what in complaint(said(capfd, *arguments))
-
-
-def test_the_original_usage_complains_alike(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "--connections" in complaint(said(capfd, "-c", "0", "-k", "60", URL))
-    assert "no scheme" in complaint(said(capfd, "-c", "5", "localhost"))
-
-
-def foreign_database(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE meta (key, value)")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, plans, and files and folders in the way."""
+    folder = tmp_path_factory.mktemp("here")
+    write_run(with_deaths(), folder / "run.db")
+    (folder / "a-file").write_text("mine")
+    (folder / "text.db").write_text("<html>" * 100)
+    (folder / "empty.db").touch()
+    (folder / "damaged.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 16)
+    (folder / "loop.db").symlink_to(folder / "loop.db")
+    connection = sqlite3.connect(folder / "foreign.db")
+    connection.execute("CREATE TABLE meta (key, value)")
     connection.close()
+    for name, file, content in (
+        ("full", "samples.csv", "t,used\n1,2\n"), ("full", "timeline.png", "\x89PNG mine"),
+        ("other", "phases.csv", "run_id,name\nanother0run1,hold\n"),
+    ):  # fmt: skip
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / file).write_text(content)
+    (folder / "p{0}.toml").write_text("conections = 5")
+    (folder / "limit.toml").write_text('fail_if = ["held < 1", "lots > 1"]')
+    (folder / "zero.toml").write_text("interval = 0")
+    (folder / "bad.toml").write_text("connections = ")
+    (folder / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (lambda path: None, "there is no such file"),
-        (lambda path: path.mkdir(), "is a folder"),
-        (lambda path: path.write_bytes(b""), "is empty"),
-        (lambda path: path.write_text("<html>" * 100), "not SQLite"),
-        (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 16), "damaged"),
-        (foreign_database, "of another program"),
-        (lambda path: path.symlink_to(path), "cannot be read|no such file"),
-    ],
-    ids=["missing", "folder", "empty", "text", "damaged", "foreign", "loop"],
-)
-def test_report_of_what_is_no_run_file_is_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], make: Any, what: str
+#: What the line says after "asyncli: ", from its begin.
+LINES: list[tuple[str, str]] = [
+    ("soak", "no URL given; write one, for example http://127.0.0.1:8080/"),
+    ("check", "no URL given"), ("capacity", "no URL given"), ("bench", "no URL given"),
+    ("report", "Missing argument 'RUN.db'"), ("watch", "Missing argument 'RUN.db'"), ("compare", "RUN: "),
+    ("soak localhost", "URL: 'localhost' has no scheme; write http://localhost"),
+    ("check localhost", "URL: 'localhost' has no scheme"),
+    ("-c 5 localhost", "URL: 'localhost' has no scheme"),
+    ("-c 0 -k 60 URL", "--connections: '0' is below 1"),
+    ("soak --hold until 07:00 URL", "--hold: 'until' has no time behind it; write both in quotes, for example 'until 07:00'"),
+    ("soak URL -k 1.9", "--keepalive: '1.9' is below 2 s"),
+    ("soak URL --ramp 10", "--ramp: '10' is not a pace"),
+    ("soak URL --ramp 1/s --batch 5", "--ramp and --batch: both say how fast the ramp is"),
+    ("soak URL --abort", "--abort: there is no limit that it could stop at"),
+    ("soak URL --server-pid 1 --server-name nginx", "--server-pid and --server-name: name the server once"),
+    ("soak URL --header A:1 --header host:a --header Host:b", "--header: 'Host: b' is a second Host"),
+    ("soak URL --first-beat later", "--first-beat: 'later' is not a first beat; write now or sleep"),
+    ("soak URL --plateaus 5 -c 3", "--plateaus: more plateaus (5) than connections (3)"),
+    ("soak URL --fail-if lots>1", "--fail-if: 'lots' is no number of a run; did you mean 'lost'?"),
+    ("soak URL --fail-if lost", "--fail-if: 'lost' is no limit; write KEY > NUMBER, for example 'lost > 0.1%'"),
+    ("soak URL --fail-if failed>1", "--fail-if: 'failed' may be connections.failed or heartbeats.failed; write which"),
+    ("soak URL --plan limit.toml", "--fail-if: 'lots' is no number of a run"),
+    ("soak URL --plan no/such.toml", "no/such.toml: cannot be read"),
+    ("soak URL --plan nonesuch", "nonesuch: cannot be read"),
+    ("soak URL --plan p{0}.toml", "p{0}.toml: unknown key 'conections'; did you mean 'connections'?"),
+    ("soak URL --plan zero.toml", "zero.toml: interval: 0 is zero"),
+    ("soak URL --plan bad.toml", "bad.toml: is not TOML"), ("soak URL --plan bytes.toml", "bytes.toml: is not TOML"),
+    ("soak URL --connectoins 5", "No such option"), ("soak URL -c", "Option '-c' requires an argument"),
+    ("soak URL --cluster-ca a", "--cluster-ca: of no use without --cluster"),
+    ("soak URL --resume run.db", "--resume goes on with the plan in run.db; leave out the URL"),
+    ("soak --resume run.db --plan smoke", "--resume goes on with the plan in run.db; leave out --plan"),
+    ("soak --resume none.db", "none.db: there is no such file"), ("soak --resume run.db", "run.db: its hold came to its end, so there is nothing to resume"),
+    ("soack URL", "no command 'soack'; did you mean 'soak'?"), ("reprot run.db", "no command 'reprot'; did you mean 'report'?"),
+    ("frobnicate", "URL: 'frobnicate' has no scheme"), ("--frobnicate", "No such option"),
+    ("lab apache", "unknown lab server 'apache'"), ("lab nginx --port 65536", "--port: '65536' is not a port"),
+    ("lab nginx -c 0", "lab nginx: '0' is below 1"),
+    ("demo --server apache", "Invalid value for '--server': 'apache' is not one of"), ("demo -c 0", "--connections: '0' is below 1"),
+    ("report a b", "Got unexpected extra argument"),
+    ("explain worker_", "TERM: nothing is called 'worker_'"),
+    ("bench URL -c 0", "--connections: '0' is below 1"), ("bench URL --rate 0", "--rate: '0' is below 1"),
+    ("bench URL --pipeline 5 --short", "--pipeline: a connection for each request cannot carry 5; leave --short out"),
+    ("bench URL --pipeline 5 --rate 5", "--pipeline: at a rate each request has its own instant"),
+    ("bench URL --pipeline 5 --method POST", "--pipeline: a POST may not be sent again"),
+    ("bench URL --method get", "--method: 'get' is not a method to bench with; write GET, HEAD"),
+    ("bench URL --body x --method GET", "--body: a GET carries no body"),
+    ("bench URL --body @missing", "--body: 'missing' cannot be read (No such file or directory)"),
+    ("bench URL --server-pid 4000000", "no process 4000000"), ("bench URL -c 60k --workers 1", "descriptors of one process"),
+    ("bench URL --fail-if lots>1", "--fail-if: 'lots' is no number of a run"),
+    ("bench URL --json no/such.json", "--json: no/such.json lies in a folder that does not exist"),
+    ("capacity URL --start 0", "--start: '0' is below 1"), ("capacity URL --most 11M", "--most: '11M' is more than one run is built for"),
+    ("capacity URL --start 5 --most 3", "--start: 5 is more than --most 3"),
+    ("capacity URL --within close", "--within: 'close' is no share of the answer; write a percentage from 0.1% to 50%"),
+    ("capacity URL --hold forever", "--hold: 'forever' never ends"), ("capacity URL -c 5", "No such option"),
+    ("capacity URL --most 2 --start 1 --out /proc/none/there", "--out: /proc/none/there cannot be made"),
+    ("capacity URL --most 2 --start 1 --out .", "--out: . exists already; name a new folder"),
+    ("runs none", "FOLDER: none does not exist"), ("runs run.db", "FOLDER: run.db is no folder"), ("runs full --json no/x", "--json: no/x lies"),
+    ("report none.db", "none.db: there is no such file"), ("report full", "full: is a folder"), ("report empty.db", "empty.db: is empty"),
+    ("report text.db", "text.db: is not a run file (not SQLite)"), ("report damaged.db", "damaged.db: "),
+    ("report foreign.db", "foreign.db: "), ("report loop.db --json -", "loop.db: "),
+    ("report run.db --html no/such/page.html", "--html: no/such/page.html lies in a folder that does not exist"),
+    ("report run.db --html .", "--html: . is a folder"), ("report run.db --html run.db", "--html: run.db is the run file itself"),
+    ("report run.db --html a.html --json a.html", "--json and --html: both name a.html"),
+    ("report run.db --html - --json -", "--json and --html: both go to standard output"),
+    ("report run.db --html /dev/full", "--html: /dev/full cannot be written (No space left on device)"),
+    ("report run.db --plots a-file", "--plots: a-file is not a folder"),
+    ("report run.db --csv no/such/folder", "--csv: no/such/folder lies in a folder that does not exist"),
+    ("report run.db --csv full", "--csv: full/samples.csv exists already and is not of this run"),
+    ("report run.db --plots full", "--plots: full/timeline.png exists already and is not of this run"),
+    ("report run.db --csv other", "--csv: other/phases.csv exists already and is not of this run"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "line"), LINES, ids=[words for words, _ in LINES])
+def test_one_line_says_what_is_wrong_and_how_to_mend_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str, line: str
 ) -> None:
-    path = tmp_path / "run.db"
-    make(path)
-    for arguments in ([], ["--json", "-"]):
-        line = complaint(said(capfd, "report", str(path), *arguments))
-        assert str(path) in line
-        assert any(part in line for part in what.split("|"))
+    monkeypatch.chdir(folder)
+    before = {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    status = run_here([URL if word == "URL" else word for word in words.split()])
+    out, err = capfd.readouterr()
+    assert complaint(Done(status, out, err)).startswith(line)
+    assert {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()} == before
 
 
 # From here on: what is only found out on the way to the first connect.
@@ -223,71 +153,53 @@ def refused(folder: Path, *arguments: str | Path) -> str:
     return complaint(done)
 
 
-@pytest.mark.parametrize("quiet", [(), ("--quiet",)])
 @pytest.mark.parametrize(
-    ("arguments", "what"),
+    ("arguments", "line"),
     [
         (["--source", "192.0.2.1"], "source 192.0.2.1 is not an address of this host"),
-        (["--source", "2001:db8::1"], "source 2001:db8::1 is not an address of this host"),
-        (["http://nonesuch.invalid/"], "'nonesuch.invalid' cannot be resolved"),
+        (["http://nonesuch.invalid/", "--quiet"], "'nonesuch.invalid' cannot be resolved"),
         (["--server-pid", "4194304"], "no process 4194304"),
         (["--server-pidfile", "no/such.pid"], "no/such.pid: cannot be read"),
+        (["--server-pidfile", "a.pid"], "holds no process id"),
         (["--server-name", "no-such-server"], "no-such-server: no such process"),
-        (["--json", "no/such/summary.json"], "--json: no/such/summary.json lies in a folder that does not exist"),
-        (["--json", "."], "--json: . is a folder"),
-        (["--out", "run.db", "--json", "run.db"], "run.db is the run file itself"),
+        (["--out", "run.db", "--json", "run.db", "--quiet"], "run.db is the run file itself"),
+        (["--out", "mine.db"], "exists already and is never overwritten"),
         (["--out", "no/such/run.db"], "there is no folder no/such"),
     ],
 )  # fmt: skip
-def test_what_this_host_has_not_is_one_line(tmp_path: Path, arguments: list[str], what: str, quiet: tuple[str, ...]) -> None:
-    assert what in refused(tmp_path, *arguments, *quiet)
-    assert not (tmp_path / "run.db").exists()
-
-
-def test_a_pidfile_without_a_number_is_one_line(tmp_path: Path) -> None:
+def test_what_this_host_has_not_is_one_line(tmp_path: Path, arguments: list[str], line: str) -> None:
     (tmp_path / "a.pid").write_text("nginx\n")
-    assert "holds no process id" in refused(tmp_path, "--server-pidfile", "a.pid")
+    (tmp_path / "mine.db").write_bytes(b"SQLite format 3\0")
+    assert line in refused(tmp_path, *arguments)
+    assert not (tmp_path / "run.db").exists()
+    assert (tmp_path / "mine.db").read_bytes() == b"SQLite format 3\0"
 
 
-@pytest.mark.parametrize("content", [b"", b"something of mine\n", b"SQLite format 3\0"])
-def test_an_existing_out_is_never_overwritten(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "run.db"
-    path.write_bytes(content)
-    assert "exists already and is never overwritten" in refused(tmp_path, "--out", "run.db")
-    assert path.read_bytes() == content
-    assert not list(tmp_path.glob("run.db-*"))
-
-
-@pytest.mark.parametrize(("out", "what"), [("run.db", "exists already"), ("no/such/run.db", "there is no folder no/such")])
-def test_a_demo_refuses_its_run_file_before_it_starts_a_server(tmp_path: Path, out: str, what: str) -> None:
+def test_a_demo_refuses_its_run_file_before_it_starts_a_server(tmp_path: Path) -> None:
     (tmp_path / "run.db").touch()
-    done = run(tmp_path, "demo", "--server", "builtin", "-c", "10", "--out", out)
-    assert (done.status, done.out) == (2, "")
-    assert what in done.err
-    assert len(done.err.splitlines()) == 1
+    assert "exists already" in complaint(run(tmp_path, "demo", "--server", "builtin", "-c", "10", "--out", "run.db"))
 
 
 @pytest.mark.parametrize(
     ("answer", "what"),
     [
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot here\n", "answered 404 Not Found"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot here\n", "404"),
         (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 14\r\n\r\n<html>\n</html>", "no status page"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "answered 302"),
         (b"SSH-2.0-OpenSSH\r\n", "cannot be read"),
+        (None, "Connection refused"),
     ],
-    ids=["404", "html", "redirect", "ssh"],
+    ids=["404", "html", "ssh", "refused"],
 )  # fmt: skip
-def test_a_status_url_that_is_no_status_page_is_one_line(tmp_path: Path, answer: bytes, what: str) -> None:
+def test_a_status_url_that_is_no_status_page_is_one_line(tmp_path: Path, answer: bytes | None, what: str) -> None:
+    if answer is None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+        assert what in refused(tmp_path, "--status-url", url)
+        return
     with serving(answer=answer) as status:
         line = refused(tmp_path, "--status-url", status.url)
     assert status.url in line
     assert what in line
-
-
-def test_a_status_url_that_refuses_is_one_line(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    assert "Connection refused" in refused(tmp_path, "--status-url", f"http://127.0.0.1:{port}/")
 
 
 # Too much for this host: refused by the preflight, a line for each shortfall.

@@ -13,23 +13,6 @@ import asyncli
 from asyncli.errors import PlanError
 
 
-@pytest.mark.parametrize(
-    ("limit", "line"),
-    [
-        ("lots > 1", "asyncli: --fail-if: 'lots' is no number of a run; did you mean 'lost'?\n"),
-        ("lost", "asyncli: --fail-if: 'lost' is no limit; write KEY > NUMBER, for example 'lost > 0.1%'\n"),
-        ("failed > 1", "asyncli: --fail-if: 'failed' may be connections.failed or heartbeats.failed; write which\n"),
-    ],
-)
-def test_a_limit_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path, limit: str, line: str) -> None:
-    done = run(tmp_path, "soak", "http://127.0.0.1:9/", "--fail-if", limit)
-    assert (done.status, done.out, done.err) == (2, "", line)
-    (tmp_path / "plan.toml").write_text(f'fail_if = ["held < 1", "{limit}"]\n')
-    done = run(tmp_path, "soak", "http://127.0.0.1:9/", "--plan", "plan.toml")
-    assert (done.status, done.out, done.err) == (2, "", line)
-    assert [one.name for one in tmp_path.iterdir() if one.suffix == ".db"] == []
-
-
 def test_python_says_the_same() -> None:
     assert asyncli.make_plan("http://127.0.0.1:9/", fail_if="lost > 0.1%").fail_if == ("lost > 0.1%",)
     with pytest.raises(PlanError, match="did you mean 'lost'"):

@@ -63,58 +63,12 @@ def test_the_page_on_standard_output(capfd: pytest.CaptureFixture[str], tmp_path
     assert len(done.err.splitlines()) == 7, "what else was written is said elsewhere"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
-        (["--html", "no/such/page.html"], "--html: no/such/page.html lies in a folder that does not exist"),
-        (["--html", "."], "--html: . is a folder"),
-        (["--html", "RUN"], "is the run file itself"),
-        (["--html", "a.html", "--json", "a.html"], "--json and --html: both name a.html"),
-        (["--html", "-", "--json", "-"], "--json and --html: both go to standard output"),
-        (["--plots", "a-file"], "--plots: a-file is not a folder"),
-        (["--csv", "a-file"], "--csv: a-file is not a folder"),
-        (["--csv", "no/such/folder"], "--csv: no/such/folder lies in a folder that does not exist"),
-        (["--csv", "full"], "exists already and is not of this run"),
-        (["--plots", "full"], "exists already and is not of this run"),
-        (["--csv", "other"], "exists already and is not of this run"),
-    ],
-)  # fmt: skip
-def test_a_bad_place_is_one_line_and_nothing_is_written(
-    capfd: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    recorded: Path,
-    arguments: list[str],
-    what: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a-file").write_text("mine")
-    for name, file, content in (
-        ("full", "samples.csv", "t,used\n1,2\n"), ("full", "timeline.png", "\x89PNG mine"),
-        ("other", "phases.csv", "run_id,name\nanother0run1,hold\n"),
-    ):  # fmt: skip
-        (tmp_path / name).mkdir(exist_ok=True)
-        (tmp_path / name / file).write_text(content)
-    before = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
-    run_before = recorded.read_bytes()
-    line = complaint(said(capfd, "report", recorded, *(str(recorded) if one == "RUN" else one for one in arguments)))
-    assert what in line
-    assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()} == before
-    assert recorded.read_bytes() == run_before
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_place_without_permission(capfd: pytest.CaptureFixture[str], tmp_path: Path, recorded: Path) -> None:
     (tmp_path / "shut").mkdir(mode=0o500)
     (tmp_path / "page.html").touch(mode=0o400)
     for arguments in (["--csv", tmp_path / "shut"], ["--plots", tmp_path / "shut" / "in"], ["--html", tmp_path / "page.html"]):
         complaint(said(capfd, "report", recorded, *arguments))
-
-
-def test_a_full_disk_is_one_line(capfd: pytest.CaptureFixture[str], recorded: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    assert "No space left" in complaint(said(capfd, "report", recorded, "--html", "/dev/full"))
 
 
 @pytest.mark.parametrize("kind", ["nothing", "untested", "one tick", "without samples", "interrupted in the ramp"])
@@ -124,23 +78,6 @@ def test_a_poor_run_is_exported_too(capfd: pytest.CaptureFixture[str], tmp_path:
     nothing = "asyncli: --plots: no figure can be drawn of this run: nothing was recorded over time\n"
     assert (done.status, done.err) == (0, nothing if kind == "nothing" else "")
     assert all(one.stat().st_size for one in tmp_path.rglob("*") if one.is_file())
-
-
-@pytest.mark.parametrize("quiet", [(), ("--quiet",)])
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
-        (["--html", "no/such/page.html"], "--html: no/such/page.html lies in a folder that does not exist"),
-        (["--out", "run.db", "--html", "run.db"], "--html: run.db is the run file itself"),
-        (["--html", "x", "--json", "x"], "--json and --html: both name x"),
-    ],
-)  # fmt: skip
-def test_a_soak_refuses_before_anything_is_sent(tmp_path: Path, arguments: list[str], what: str, quiet: tuple[str, ...]) -> None:
-    with serving() as server:
-        done = run(tmp_path, "soak", server.url, "-c", "10", *SHORT, "--hold", "0", *arguments, *quiet)
-        assert (server.accepts, server.requests) == (0, 0)
-    assert what in complaint(done)
-    assert not (tmp_path / "run.db").exists()
 
 
 def test_a_soak_writes_its_page_at_the_end(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,27 +42,17 @@ def test_a_command_that_fails_is_said_and_changes_no_status(tmp_path: Path) -> N
     assert (done.status, done.err) == (0, "asyncli: --on-finish: 'exit 7' ended with status 7\n")
 
 
-def test_sigusr1_asks_for_a_line(tmp_path: Path) -> None:
-    with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
+@pytest.mark.parametrize(("how", "answer"), [("--quiet", "held 50 of 50"), ("--log-json", '"held":50')])
+def test_sigusr1_asks_for_a_line(tmp_path: Path, how: str, answer: str) -> None:
+    with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", how, "--out", "run.db") as program:
         program.until((tmp_path / "run.db").exists, "it measures")
 
-        def said() -> bool:
+        def told() -> bool:
             program.signal(signal.SIGUSR1)
-            return "held 50 of 50" in program.out
+            return answer in program.out
 
-        program.until(said, "it says that all are held")
+        program.until(told, "it says that all are held")
         program.signal(signal.SIGINT)
-        assert program.wait().status == 0
-
-
-def test_in_a_log_of_json_lines_the_answer_to_sigusr1_is_one(tmp_path: Path) -> None:
-    with Program(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "1h", "--log-json", "--out", "run.db") as program:
-        program.until(lambda: '"phase":"hold"' in program.out, "the hold begins")
-        before = program.out.count('"event":"status"')
-        program.signal(signal.SIGUSR1)
-        program.until(lambda: program.out.count('"event":"status"') > before, "it answers")
-        assert all(json.loads(line) for line in program.out.splitlines())
-        program.signal()
         assert program.wait().status == 0
 
 
@@ -147,31 +135,18 @@ def test_watch_waits_for_a_run_that_is_about_to_begin(tmp_path: Path) -> None:
         assert watch.wait().status == 0
 
 
-@contextlib.contextmanager
-def watching(folder: Path) -> Iterator[Program]:
-    """Somebody who looks on at a soak of ten; the soak ends well afterwards."""
-    with Program(folder, "demo", "-c", "10", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
-        program.until((folder / "run.db").exists, "it measures")
-        with Program(folder, "watch", "run.db", name="watch") as watch:
-            yield watch
-        program.signal()
-        assert program.wait().status == 0
-
-
-def test_watch_of_a_run_file_that_is_moved(tmp_path: Path) -> None:
-    with watching(tmp_path) as watch:
-        watch.until(lambda: "held 10 of 10" in watch.out, "it looks on")
-        (tmp_path / "run.db").rename(tmp_path / "night.db")
-        done = watch.wait()
-        assert (done.status, done.err) == (0, "")
-        says = "the file was moved or deleted: the run's own log says where it goes on"
-        assert re.fullmatch(rf"nothing new for 1\d(\.\d)? s, and {says}", done.out.splitlines()[-1])
-        assert "held 10 of 10" in run(tmp_path, "watch", "night.db", "--once", name="there").out
-
-
-def test_an_end_of_looking_is_none_of_the_run(tmp_path: Path) -> None:
-    with watching(tmp_path) as watch:
-        watch.until(lambda: "hold" in watch.out, "it looks on")
-        watch.signal(signal.SIGINT)
-        done = watch.wait()
-        assert (done.status, done.err) == (0, "")
+def test_watch_ends_by_ctrl_c_and_where_the_file_is_moved_and_ends_no_run(tmp_path: Path) -> None:
+    with Program(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
+        program.until((tmp_path / "run.db").exists, "it measures")
+        with Program(tmp_path, "watch", "run.db", name="first") as watch:
+            watch.until(lambda: "held 10 of 10" in watch.out, "it looks on")
+            watch.signal(signal.SIGINT)
+            done = watch.wait()
+            assert (done.status, done.err) == (0, "")
+        with Program(tmp_path, "watch", "run.db", name="second") as watch:
+            watch.until(lambda: "held 10 of 10" in watch.out, "it looks on")
+            (tmp_path / "run.db").rename(tmp_path / "night.db")
+            done = watch.wait()
+            assert (done.status, done.err) == (0, "")
+            assert "the file was moved or deleted" in done.out.splitlines()[-1]
+        assert program.wait().status == 2

@@ -22,9 +22,9 @@ from programs import ASYNCLI, DEADLINE_S, SHORT, held, recorded, serving, until
 from rich.console import Console
 
 from asyncli.cli import outlet as outlets_module
-from asyncli.cli.outlet import Outlet, outlet_of, outlets
+from asyncli.cli.outlet import Outlet
 from asyncli.plan import Plan
-from asyncli.report.live import JsonView, LiveView, PlainView
+from asyncli.report.live import JsonView, PlainView
 from asyncli.report.livestate import LiveState
 
 INTERRUPTED = 130
@@ -47,16 +47,6 @@ def full_pipe() -> tuple[int, int]:
     except BlockingIOError:
         os.set_blocking(writer, True)
     return reader, writer
-
-
-def read_on(reader: int) -> None:
-    """Read what comes until it ends, on a thread of nobody: the process's end is what ends it."""
-    while True:
-        try:
-            if not os.read(reader, 1 << 16):
-                return
-        except OSError:  # a terminal's other side is closed
-            return
 
 
 @contextmanager
@@ -119,19 +109,6 @@ def test_a_reader_who_comes_back_has_the_report(tmp_path: Path) -> None:
     assert b"\nPASSED" in said
 
 
-@contextmanager
-def stuck() -> Iterator[tuple[Outlet, int]]:
-    """An outlet to a full pipe, and the pipe's other end."""
-    reader, writer = full_pipe()
-    outlet = Outlet(writer)
-    yield outlet, reader
-    # Its thread may be writing: it ends with the reader.
-    os.close(reader)
-    with pytest.raises(OSError, match="Broken pipe"):
-        outlet.wait(DEADLINE_S)
-    os.close(writer)
-
-
 async def test_inside_a_loop_a_log_is_kept_up_to_a_bound_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     # Some lines of each log.
     for view_of, most in ((PlainView, 1000), (JsonView, 4000)):
@@ -166,20 +143,6 @@ async def test_inside_a_loop_a_log_is_kept_up_to_a_bound_and_says_what_is_missin
         os.close(writer)
 
 
-def test_a_frame_that_would_come_late_is_left_out() -> None:
-    with stuck() as (outlet, _):
-        console = Console(file=io.TextIOWrapper(outlet, "utf-8", write_through=True), width=80, force_terminal=True)
-        view = LiveView(Plan(urls=("http://127.0.0.1:1/",)), console)
-        view.__enter__()
-        view.update(LiveState(phase="ramp"))
-        waiting = outlet._bytes
-        assert waiting
-        view.update(LiveState(phase="hold"))
-        view.update(LiveState(phase="drain"))
-        assert outlet._bytes == waiting
-        view.__exit__(None, None, None)
-
-
 def test_a_reader_that_is_slow_is_there() -> None:
     reader, writer = full_pipe()
     outlet = Outlet(writer)
@@ -211,22 +174,3 @@ def test_an_error_is_raised_once_and_names_what_was_printed() -> None:
         assert caught.value.filename == "the report"
         outlet.flush()
         assert not outlet.behind
-
-
-def test_two_streams_of_one_file_share_a_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with (tmp_path / "both").open("w") as one, (tmp_path / "other").open("w") as other:
-        monkeypatch.setattr("sys.stdout", one)
-        monkeypatch.setattr("sys.stderr", one)
-        with outlets() as made:
-            assert len(made) == 1
-        monkeypatch.setattr("sys.stderr", other)
-        with outlets() as made:
-            assert len(made) == 2
-            import sys
-
-            assert outlet_of(sys.stdout) is made[0]
-            print("ä", flush=True)
-            for each in made:
-                each.wait(DEADLINE_S)
-        assert sys.stdout is one
-    assert (tmp_path / "both").read_text(encoding="utf-8") == "ä\n"

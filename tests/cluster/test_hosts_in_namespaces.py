@@ -288,7 +288,7 @@ def test_a_host_process_that_is_stopped_does_not_hide_behind_its_actor(folder: P
         second.kill()
         program.until(lambda: "500 once a host has room for them" in program.out, "the other's loss is told")
         os.kill(stopped, signal.SIGCONT)
-        program.until(lambda: "500 connections that nobody held are opened again: 500 on" in program.out, "it takes them over")
+        program.until(lambda: "500 connections of lost hosts are opened again: 500 on" in program.out, "it takes them over")
         program.until(lambda: reopened(folder), "all are held again")
         end(program)
     opened_again(folder, "test_a_host_process_that_is_stopped_does_not_hide_behind_its_actor")

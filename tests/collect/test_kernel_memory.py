@@ -85,9 +85,6 @@ def test_a_line_of_slabinfo_is_read_whole() -> None:
     slab = kernel.parse_slabinfo(SLABINFO)["TCP"]
     assert slab == kernel.Slab(78, 2368, 11 * 8 * kernel.PAGE_BYTES)
     assert slab.active_bytes == 78 * 2368
-
-
-def test_only_the_wanted_caches_are_read() -> None:
     assert set(kernel.parse_slabinfo(SLABINFO, ["TCP", "filp", "absent"])) == {"TCP", "filp"}
 
 
@@ -112,16 +109,16 @@ def test_names_behind_merged_caches_are_found_and_counted_once(tmp_path: Path) -
     }
 
 
-def test_two_names_of_the_family_that_are_both_listed_count_both() -> None:
-    assert kernel.resolve_caches(["tcp_bind_bucket", "eventpoll_epi"], {})[0] == {
-        "eventpoll_epi": "eventpoll_epi",
-        "tcp_bind_bucket": "tcp_bind_bucket",
-    }
-
-
-def test_one_cache_listed_by_a_name_of_the_family_counts_once() -> None:
-    # tcp_bind_bucket is what slabinfo shows for the cache that eventpoll_epi shares with it.
-    assert kernel.resolve_caches(["tcp_bind_bucket"], LINKS)[0] == {"eventpoll_epi": "tcp_bind_bucket"}
+@pytest.mark.parametrize(
+    ("listed", "links", "resolved"),
+    [
+        (["tcp_bind_bucket", "eventpoll_epi"], {}, {"eventpoll_epi": "eventpoll_epi", "tcp_bind_bucket": "tcp_bind_bucket"}),
+        # What slabinfo shows for the cache that eventpoll_epi shares with it.
+        (["tcp_bind_bucket"], LINKS, {"eventpoll_epi": "tcp_bind_bucket"}),
+    ],
+)
+def test_a_cache_counts_once(listed: list[str], links: dict[str, str], resolved: dict[str, str]) -> None:
+    assert kernel.resolve_caches(listed, links)[0] == resolved
 
 
 def test_what_is_nowhere_is_missing() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from asyncli.collect.probes import Outage, Schedule
 
 
-def rounds(schedule: Schedule, cost_s: float, seconds: int) -> tuple[list[int], list[str]]:
+def rounds(schedule: Schedule, cost_s: float, seconds: int) -> tuple[list[int], list[Any]]:
     """The seconds in which a probe of this cost runs, and what is said."""
     ran, said = [], []
     for second in range(seconds):
@@ -13,7 +15,7 @@ def rounds(schedule: Schedule, cost_s: float, seconds: int) -> tuple[list[int], 
             ran.append(second)
             finding = schedule.spent(second, cost_s)
             if finding is not None:
-                said.append(finding.evidence)
+                said.append(finding.fields)
     return ran, said
 
 
@@ -71,7 +73,7 @@ def test_a_longer_period_is_said_once_and_not_for_one_dear_round() -> None:
     schedule = Schedule("server_memory")
     assert rounds(schedule, 0.020, 1)[1] == []
     _, said = rounds(schedule, 0.006, 20)
-    assert said == ["one reading of server_memory takes 6 ms of CPU, so it is read every 2 s: 0.3% of a core is what it may use"]
+    assert said == [{"probe": "server_memory", "cost_s": 0.006, "period_s": 2, "budget": 0.003}]
 
 
 def test_our_own_memory_is_read_more_seldom() -> None:
@@ -96,11 +98,11 @@ def test_an_outage_is_said_when_it_begins_and_when_it_ends() -> None:
     lost = outage.failed(2, "Connection refused")
     assert lost is not None
     assert (lost.code, lost.severity) == ("status_lost", "warning")
-    assert "from 0:00:02 on: Connection refused" in lost.evidence
+    assert lost.fields == {"probe": "status", "from_s": 2, "why": "Connection refused"}
     assert outage.failed(3, "Connection refused") is None
     back = outage.answered(31)
     assert back is not None
     assert (back.code, back.severity) == ("status_back", "info")
-    assert "gap of 30 s" in back.evidence
+    assert back.fields["for_s"] == 30
     assert outage.answered(32) is None
     assert outage.failed(33, "again") is not None

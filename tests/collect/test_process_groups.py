@@ -144,7 +144,7 @@ def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyP
     assert reading.values == {"server.rss_bytes": 2_000_000}
     (finding,) = reading.findings
     assert finding.code == "server_memory_unprivileged"
-    assert "/proc/11/smaps_rollup: Permission denied" in finding.evidence
+    assert (finding.fields["pid"], finding.fields["why"]) == (11, "Permission denied")
     assert finding.remedy.endswith("with CAP_SYS_PTRACE")
     assert ("root" in finding.remedy) is (os.geteuid() != 0)
 

@@ -70,9 +70,6 @@ def test_anonymous_and_shared_memory_is_all_but_pages_of_files() -> None:
     older = parse_smaps_rollup("Rss: 10 kB\nPss: 5 kB\n")
     assert older is not None
     assert older.anon_shmem_bytes is None
-
-
-def test_a_process_without_memory_has_none() -> None:
     assert parse_smaps_rollup("") is None
 
 
@@ -101,13 +98,13 @@ def test_our_own_process_can_be_read() -> None:
     assert stat.parent == os.getppid()
     assert memory is not None
     assert 0 < memory.uss_bytes <= memory.rss_bytes
-    assert procfs.executable(os.getpid()) == os.path.realpath(f"/proc/{os.getpid()}/exe")
+    assert procfs.link(os.getpid(), "exe") == os.path.realpath(f"/proc/{os.getpid()}/exe")
     assert procfs.command_line(os.getpid())
 
 
 def test_an_ended_process_has_no_memory(tmp_path: Path) -> None:
     assert procfs.read_memory(1, tmp_path) is None
-    assert procfs.executable(1, tmp_path) is None
+    assert procfs.link(1, "exe", tmp_path) is None
     assert procfs.command_line(1, tmp_path) == ""
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from asyncli.errors import HostError
+from asyncli.lab.binary import find_nginx
 from asyncli.lab.network import Network
-from asyncli.lab.nginx import find_nginx
 
 
 @pytest.fixture

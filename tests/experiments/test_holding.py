@@ -13,14 +13,17 @@ import pytest
 from programs import DEADLINE_S
 
 from asyncli import experiments, lab
-from asyncli.errors import HostError, PlanError
-from asyncli.experiments import holding
-from asyncli.experiments.confined import MemoryGroup, find_place, remove_leftovers
-from asyncli.experiments.held import _beat_us
+from asyncli.errors import HostError
+from asyncli.experiments import holding, holding_limits
+from asyncli.experiments.cgroup import find_place, own_group, remove_leftovers
+from asyncli.experiments.holding_limits import SHAPES
 from asyncli.experiments.record import Claim, Record, Round
 from asyncli.experiments.run import run
+from asyncli.experiments.soak_ladder import _beat_us
 from asyncli.records import Phase, Sample, Tick
-from asyncli.report.experiment_page import page
+from asyncli.report.experiment_report import page
+
+pytestmark = pytest.mark.measures
 
 FACTS = {"nofile": 20_000, "pid_max": 32_768, "threads_max": 190_000, "map_max": 65_530, "stack_bytes": 8 << 20}
 SMALL = {
@@ -46,7 +49,7 @@ def groups() -> list[Path]:
 
 async def confines() -> bool:
     try:
-        async with MemoryGroup(64 << 20):
+        async with own_group(64 << 20):
             return True
     except HostError:
         return False
@@ -93,22 +96,6 @@ async def test_the_iterative_server_serves_one_of_eight() -> None:
 
 
 @pytest.mark.compiler
-async def test_a_server_that_cannot_be_had_is_left_out_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
-    record = await of("fork")
-    assert not record.rounds
-    assert record.complete
-    assert [one.code for one in record.findings] == ["left_out", "untested", "quick"]
-    assert "\n" not in record.findings[0].evidence
-
-
-async def test_an_unknown_server_is_refused_in_one_line() -> None:
-    with pytest.raises(PlanError, match="unknown server 'iis'; write one of iterative, nginx"):
-        await of("iis")
-
-
-@pytest.mark.compiler
 async def test_stopped_half_way_it_leaves_no_process_and_no_group() -> None:
     if not await confines():
         pytest.skip("no memory control group can be made here")
@@ -136,7 +123,7 @@ async def test_stopped_half_way_it_leaves_no_process_and_no_group() -> None:
 async def test_threads_pushed_into_a_limit_of_memory_stop_there() -> None:
     if not await confines():
         pytest.skip("no memory control group can be made here")
-    context = holding.Context(experiments.plan_of(holding.EXPERIMENT, True, {**SMALL, "limit_mib": 24}))
+    context = holding.Context(experiments.plan_of(holding.EXPERIMENT, True, {**SMALL, "limit_mib": 24, "push_time": "8s"}))
     # Reckoned at 20 kB each it takes twice that, so it must stop before all are opened: after a second, and before the third.
     context.rounds.append(made("thread", own=20_000.0, host=28_000.0))
     await holding._push(context, "thread", 0)
@@ -152,7 +139,7 @@ async def test_threads_pushed_into_a_limit_of_memory_stop_there() -> None:
 async def test_a_server_started_inside_is_in_the_group_with_all_its_processes() -> None:
     if not await confines():
         pytest.skip("no memory control group can be made here")
-    async with MemoryGroup(256 << 20) as group:
+    async with own_group(256 << 20) as group:
         with group.inside():
             server = lab.choose("builtin", connections=10)
             await server.start()
@@ -222,7 +209,7 @@ async def test_without_a_group_it_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text(V1)
     (tmp_path / "mountinfo").write_text("")
     with pytest.raises(HostError, match="no memory control group below ours; run it as root"):
-        async with MemoryGroup(1 << 20, proc=tmp_path):
+        async with own_group(1 << 20, proc=tmp_path):
             pass
 
 
@@ -333,20 +320,6 @@ def test_all_others_wait_for_the_iterative_server(figures: dict[str, Any], verdi
     assert claim(rounds, "iterative server").verdict == verdict
 
 
-def test_the_captions_say_where_no_group_counted() -> None:
-    without, within = conclusions([made("nginx")]), conclusions([made("nginx", charge=5_000.0, charge_half=10.0)])
-    assert "where there was no such group, what the host takes for it" in without.tables[0].caption
-    assert "or where it had none its processes' (PSS)" in without.tables[1].caption
-    assert "no such group" not in within.tables[0].caption
-    assert "had none" not in within.tables[1].caption
-
-
-def test_the_caption_says_what_a_limit_does_not_see() -> None:
-    v1, v2 = (conclusions([made("nginx", charge=charge, charge_half=10.0)]).tables[-1].caption for charge in (2_600.0, 4_990.0))
-    assert "more fit then than are reckoned" in v1
-    assert "more fit" not in v2
-
-
 def test_cpu_of_a_few_ticks_is_no_figure() -> None:
     run: Any = SimpleNamespace(phases=[Phase("hold", 0.0, 10.0)], ticks=[(5.0, Tick(answered=1_000))])
 
@@ -361,7 +334,7 @@ def test_cpu_of_a_few_ticks_is_no_figure() -> None:
 
 
 def first(name: str, limit: float, **figures: Any) -> str:
-    return holding.stops(holding._SHAPES[name], made(name, **figures), limit)[0].words
+    return holding_limits.stops(SHAPES[name], made(name, **figures), limit)[0].words
 
 
 def test_what_stops_each_first() -> None:
@@ -377,42 +350,41 @@ def test_what_stops_each_first() -> None:
 
 
 def test_memory_is_reckoned_with_the_interval_of_the_slope_and_not_from_an_unsure_one() -> None:
-    stop = holding.memory_stop(made("nginx"), 51 << 20)
+    stop = holding_limits.memory_stop(made("nginx"), 51 << 20)
     assert stop is not None
     assert (stop.least, stop.number, stop.most) == (math.floor((50 << 20) / 5_100), 10_485, math.floor((50 << 20) / 4_900))
-    assert holding.memory_stop(made("nginx", own_half=3_000.0), 51 << 20) is None
-    assert holding.memory_stop(made("nginx", each=None), 51 << 20) is None
+    assert holding_limits.memory_stop(made("nginx", own_half=3_000.0), 51 << 20) is None
+    assert holding_limits.memory_stop(made("nginx", each=None), 51 << 20) is None
 
 
 def test_a_push_asks_for_a_third_more_than_fits_and_no_more_than_there_are_descriptors() -> None:
-    shapes = holding._SHAPES
-    assert holding.aimed(shapes["nginx"], made("nginx"), 51 << 20, 8e9) == math.ceil(1.3 * 10_485)
+    assert holding_limits.aimed(SHAPES["nginx"], made("nginx"), 51 << 20, 8e9) == math.ceil(1.3 * 10_485)
     # 52,000 would fit by memory, and as many descriptors as two processes have.
-    assert holding.aimed(shapes["nginx"], made("nginx", workers=2), 1 << 30, 8e9) == 52_000
-    assert holding.aimed(shapes["haproxy"], made("haproxy", workers=2), 1 << 30, 8e9) == 19_900
+    assert holding_limits.aimed(SHAPES["nginx"], made("nginx", workers=2), 1 << 30, 8e9) == 52_000
+    assert holding_limits.aimed(SHAPES["haproxy"], made("haproxy", workers=2), 1 << 30, 8e9) == 19_900
     # Both ends of each take memory of this host.
-    assert holding.aimed(shapes["nginx"], made("nginx"), 51 << 20, 27e6) == 1_000
+    assert holding_limits.aimed(SHAPES["nginx"], made("nginx"), 51 << 20, 27e6) == 1_000
 
 
 @pytest.mark.parametrize(
     ("connections", "within_s", "ramp"), [(530, 17.0, "1/32ms"), (1_624, 17.0, "1/10ms"), (1_750, 17.0, "2/19ms"), (29_682, 17.0, "18/10ms")]
 )
 def test_a_push_opens_all_within_its_time(connections: int, within_s: float, ramp: str) -> None:
-    assert holding.ramp_of(connections, within_s) == ramp
+    assert holding_limits.ramp_of(connections, within_s) == ramp
     batch, ms = (int(part) for part in ramp.removesuffix("ms").split("/"))
     assert connections / batch * ms / 1000 <= within_s
 
 
 def test_a_push_is_reckoned_by_what_its_group_is_charged() -> None:
-    shape = holding._SHAPES["thread-pool"]
+    shape = SHAPES["thread-pool"]
     one = made("thread-pool", charge=2_000.0, charge_half=50.0, start=8e6, workers=1_000)
-    found = holding.charged_alone(shape, one)
+    found = holding_limits.charged_alone(shape, one)
     assert (found["own"], found["own_half"], found["member"], found["each"]) == (2_000.0, 50.0, 8_000.0, 10_000.0)
-    assert holding.charged_alone(shape, made("nginx")) == made("nginx")
-    apart = holding.charged_alone(shape, {**one, "alone": [1e6, 1]})
+    assert holding_limits.charged_alone(shape, made("nginx")) == made("nginx")
+    apart = holding_limits.charged_alone(shape, {**one, "alone": [1e6, 1]})
     assert apart["member"] == pytest.approx(7e6 / 999)
     # Its start but for a thousand members is the program's, and takes room.
-    stop = holding.memory_stop(apart, 64 << 20)
+    stop = holding_limits.memory_stop(apart, 64 << 20)
     assert stop is not None
     assert stop.number == ((64 << 20) - (8e6 - 1_000 * apart["member"])) // apart["each"]
 
@@ -425,11 +397,11 @@ def test_a_socket_that_is_not_known_well_is_no_witness() -> None:
 
 def test_a_ladder_stays_within_its_kind_and_a_third_of_the_free_memory() -> None:
     plan = {**holding.EXPERIMENT.defaults}
-    assert holding.fitting("nginx", plan, 8e9) == 10_000
-    assert holding.fitting("fork", plan, 8e9) == 1_000
-    assert holding.fitting("fork", plan, 120e6) == 100
+    assert holding_limits.fitting("nginx", plan, 8e9) == 10_000
+    assert holding_limits.fitting("fork", plan, 8e9) == 1_000
+    assert holding_limits.fitting("fork", plan, 120e6) == 100
     with pytest.raises(HostError, match="too few for a ladder on fork"):
-        holding.fitting("fork", plan, 1e6)
+        holding_limits.fitting("fork", plan, 1e6)
 
 
 @pytest.mark.parametrize(
@@ -442,7 +414,7 @@ def test_a_ladder_stays_within_its_kind_and_a_third_of_the_free_memory() -> None
         [made("nginx", kernel=0.0), made("thread", own=0.0)],
         [pushed()],
         [pushed("nginx", most=0, reckoned=0.0), made("nginx", 1)],
-        [made(name) for name in holding._SHAPES],
+        [made(name) for name in SHAPES],
     ],
     ids=["nothing", "one", "iterative", "unknown", "zero", "push", "push of nothing", "all"],
 )

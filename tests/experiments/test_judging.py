@@ -14,7 +14,7 @@ from asyncli.experiments import load
 from asyncli.experiments.judging import (
     LARGE,
     WORTH,
-    Case,
+    ClaimCase,
     Interval,
     Side,
     claimed,
@@ -25,8 +25,8 @@ from asyncli.experiments.judging import (
     together,
     verdict,
 )
-from asyncli.experiments.models_compared import cells
-from asyncli.experiments.record import Claim, Round, by_round, ratio, turned, usable
+from asyncli.experiments.record import Claim, Round, Rounds, turned, usable
+from asyncli.experiments.server_models_claims import cells
 
 # As docs/experiments.md has it: repeats of one step scatter by 5 to 15 %.
 SCATTER = (0.05, 0.10, 0.15)
@@ -81,24 +81,6 @@ def test_what_is_so_is_found() -> None:
     assert judged(0.10, 5, 1.5)[True] > 0.9
     assert judged(0.10, 5, 0.8)[False] > 0.8
     assert judged(0.10, 1, 3.0)[True] > 0.99
-
-
-# Throughput of two equal runs in turns, nginx, a connection for each request, 0.7 s each, on a shared machine of 2 CPUs (Nov. 2026).
-MEASURED = [
-    0.793, 1.193, 1.382, 0.976, 1.101, 1.044, 0.958, 0.951, 1.034, 0.855, 1.144, 1.658, 1.026, 0.891, 1.093,
-    0.949, 0.929, 1.042, 1.213, 1.079, 1.149, 0.864, 1.002, 0.986, 1.213, 1.059, 1.044, 1.294, 1.141, 1.021,
-    0.902, 1.027, 0.759, 0.811, 0.641, 0.942, 0.868, 0.698, 0.929, 0.852, 1.201, 1.412, 0.974, 0.966, 1.086,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("rounds", [1, 3, 5])
-def test_of_two_alike_as_they_were_measured_one_is_called_more_in_less_than_the_level(rounds: int) -> None:
-    noise, trials = random.Random(1), 2_000
-    # Which of the two is called the first is a toss.
-    drawn = [[one ** noise.choice((-1, 1)) for one in noise.sample(MEASURED, rounds)] for _ in range(trials)]
-    found = collections.Counter(interval(one).above(WORTH) for one in drawn)
-    assert found[True] / trials < PROMISED
-    assert found[None] / trials > 0.9
 
 
 def rounds_of(steps: Sequence[str], noise: random.Random, scatter: float, rounds: int, **figures: float) -> list[Round]:
@@ -219,16 +201,16 @@ def test_parts_and_rounds() -> None:
 
 def test_a_claim_prints_its_figures_how_they_were_come_by_and_its_rule() -> None:
     five, one = interval([2.0] * 5), interval([2.0])
-    assert claimed("It does.", [Case("a: 2.00", True, (five,))], "above 1", lead="So: ", more="The source had 3") == Claim(
+    assert claimed("It does.", [ClaimCase("a: 2.00", True, (five,))], "above 1", lead="So: ", more="The source had 3") == Claim(
         "It does.", "holds", "So: a: 2.00. The source had 3. Intervals of 95% over 5 rounds. Rule: above 1."
     )
-    mixed = claimed("It does.", [Case("a", True, (five,)), Case("b", None, (one,))], "above 1")
+    mixed = claimed("It does.", [ClaimCase("a", True, (five,)), ClaimCase("b", None, (one,))], "above 1")
     assert mixed.verdict == "holds in part"
     assert mixed.why == (
         "a; b. Intervals of 95% over 5 rounds. The least and the most of 1 round, 1.5 times wider either way: too few to know "
         "their scatter. Rule: above 1."
     )
-    zero = claimed("It does.", [Case("c", None, (interval([0.0, 1.0, 1.0]),))], "above 1")
+    zero = claimed("It does.", [ClaimCase("c", None, (interval([0.0, 1.0, 1.0]),))], "above 1")
     assert zero.why == "c. The least and the most of 3 rounds, 1.5 times wider either way: a zero is among them. Rule: above 1."
     assert claimed("It does.", [], "above 1", more="Nobody looked") == Claim("It does.", "cannot say", "Nobody looked. Rule: above 1.")
 
@@ -238,8 +220,8 @@ def test_figures_are_paired_by_round_and_not_by_place() -> None:
         {"step": "on", "round": 1, "per_s": 30.0}, {"step": "on", "round": 2, "per_s": 40.0}, {"step": "off", "round": 0, "per_s": 1.0},
         {"step": "off", "round": 2, "per_s": 20.0}, {"step": "off", "round": 1, "per_s": None},
     ]  # fmt: skip
-    assert by_round(made, "on", "per_s") == {1: 30.0, 2: 40.0}
-    assert ratio(made, "on", "off", "per_s") == [2.0]
+    assert Rounds(made).by_round("on", "per_s") == {1: 30.0, 2: 40.0}
+    assert Rounds(made).ratio("on", "off", "per_s") == [2.0]
 
 
 def test_a_round_that_failed_is_none_to_compare() -> None:

@@ -16,17 +16,16 @@ from programs import DEADLINE_S
 
 from asyncli import experiments
 from asyncli.errors import HostError, PlanError
-from asyncli.experiments import distant, pipelining
+from asyncli.experiments import pipelining
+from asyncli.experiments.baseline_clients import CLIENTS, run_client
 from asyncli.experiments.context import Context
-from asyncli.experiments.counters import counting
-from asyncli.experiments.distant import Distant
-from asyncli.experiments.inorder import behind_slow, unread
-from asyncli.experiments.ordinary import CLIENTS, run_client
+from asyncli.experiments.delay_server import DelayServer
+from asyncli.experiments.head_of_line import behind_slow, unread
 from asyncli.experiments.pipelining import EXPERIMENT, conclude
 from asyncli.experiments.record import Record, Round
 from asyncli.experiments.run import run
 from asyncli.lab.nginx import LabNginx
-from asyncli.report.experiment_page import page
+from asyncli.report.experiment_report import page
 
 TINY = {"rounds": 1, "responses": 600, "connections": 4, "round_trip_ms": 5, "service_ms": 1, "slow_ms": 60}
 PLAN = EXPERIMENT.defaults
@@ -54,8 +53,8 @@ def steps(record: Record) -> dict[str, Round]:
 
 @pytest.mark.nginx
 async def test_a_tiny_run_counts_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelining, "_PAGES", PAGES)
-    monkeypatch.setattr(pipelining, "_WAYS", WAYS)
+    monkeypatch.setattr(pipelining, "PAGES", PAGES)
+    monkeypatch.setattr(pipelining, "WAYS", WAYS)
     record = await tiny()
     found = steps(record)
     assert record.complete
@@ -88,7 +87,7 @@ async def test_a_tiny_run_counts_exactly(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_without_nginx_one_line_says_so_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncli.lab.nginx.find_nginx", lambda: None)
-    monkeypatch.setattr(pipelining, "_WAYS", ("one pipeline",))
+    monkeypatch.setattr(pipelining, "WAYS", ("one pipeline",))
     record = await tiny(service_ms=2)
     assert steps(record)["work: one pipeline"]["duration_s"] >= 600 * 0.001
     assert [one.code for one in record.findings] == ["left_out", "quick"]
@@ -123,11 +122,11 @@ async def test_what_fails_or_goes_unanswered_is_said_and_counts_nowhere(monkeypa
         return {"duration_s": 0.01, "cpu_s": 0.01, "answered": responses - 1, "failed": 0, "bytes": 1, "latencies_ms": [1.0]}
 
     monkeypatch.setattr(pipelining, "run_client", loses_some)
-    monkeypatch.setattr(pipelining, "_PAGES", ("near",))
-    monkeypatch.setattr(pipelining, "_WAYS", ("pipelines", "threads"))
+    monkeypatch.setattr(pipelining, "PAGES", ("near",))
+    monkeypatch.setattr(pipelining, "WAYS", ("pipelines", "threads"))
     record = await tiny(only=["nginx"])
     assert [one.evidence for one in record.findings if one.code == "round_failed"] == [
-        "near: threads, round 1 counts in no table and no claim: 599 of 600 requests were answered"
+        "near: threads, round 1 failed and is not counted: 599 of 600 requests were answered"
     ]
     assert steps(record)["near: pipelines"]["usable"]
     assert not any("than threads" in one.claim for one in record.conclusions.claims)
@@ -139,7 +138,7 @@ async def test_what_fails_or_goes_unanswered_is_said_and_counts_nowhere(monkeypa
 
 @pytest.mark.parametrize("client", sorted(CLIENTS))
 async def test_the_ordinary_clients_ask_for_each_answer_once(client: str) -> None:
-    async with Distant(100) as server:
+    async with DelayServer(100) as server:
         said = await run_client(client, server.url, 3, 50)
     assert (said["answered"], said["failed"], said["bytes"], len(said["latencies_ms"])) == (50, 0, 5000, 50)
     assert said["cpu_s"] > 0
@@ -154,27 +153,14 @@ async def test_an_ordinary_client_counts_what_is_refused(client: str) -> None:
 
 
 async def test_what_a_child_says_of_its_end_is_told_at_once() -> None:
-    with pytest.raises(HostError, match=r"the distant server did not start: .*invalid float value: 'abc'"):
-        await Distant(100, "abc").start()  # type: ignore[arg-type]
+    with pytest.raises(HostError, match=r"the delay server did not start: .*invalid float value: 'abc'"):
+        await DelayServer(100, "abc").start()  # type: ignore[arg-type]
     with pytest.raises(HostError, match=r"the client of nothing failed: .*invalid choice: 'nothing'"):
         await run_client("nothing", "http://127.0.0.1:1/", 1, 1)
 
 
-def test_a_port_that_was_taken_meanwhile_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as somebody:
-        somebody.bind(("127.0.0.1", 0))
-        somebody.listen()
-        taken = somebody.getsockname()[1]
-        drawn = [(taken, 0), (0, 0)]
-        monkeypatch.setattr("asyncli.lab.ports.free_pair", lambda _: drawn.pop(0))
-        with distant._listener(0) as listener:
-            assert (drawn, listener.getsockname()[1] != taken) == ([], True)
-        with pytest.raises(OSError, match="already in use"):
-            distant._listener(taken)
-
-
 async def test_answers_come_in_order_and_wait_for_a_slow_one_of_their_own_connection_alone() -> None:
-    async with Distant(50_000) as server:
+    async with DelayServer(50_000) as server:
         in_line = await behind_slow(server.url, 80, 5, pipelined=True)
         apart = await behind_slow(server.url, 80, 5, pipelined=False)
     assert in_line == sorted(in_line)
@@ -183,7 +169,7 @@ async def test_answers_come_in_order_and_wait_for_a_slow_one_of_their_own_connec
 
 
 async def test_an_unread_pipeline_closes_the_window_and_loses_nothing() -> None:
-    async with Distant(32_600) as server:
+    async with DelayServer(32_600) as server:
         stalled = await unread(server.url, 300)
     assert stalled.window_closed
     assert stalled.answered == 300
@@ -210,21 +196,6 @@ async def test_nginx_answers_with_a_body_of_any_length(body: str) -> None:
         answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
         writer.close()
     assert answer.partition(b"\r\n\r\n")[2].decode() == body.replace("$request_method", "GET")
-
-
-def test_the_kernels_counters_are_differences(tmp_path: Path) -> None:
-    (tmp_path / "net").mkdir()
-    snmp, netstat = tmp_path / "net/snmp", tmp_path / "net/netstat"
-    snmp.write_text("Tcp: InSegs OutSegs RetransSegs\nTcp: 10 20 3\n")
-    netstat.write_text("TcpExt: TCPToZeroWindowAdv TCPWantZeroWindowAdv\nTcpExt: 1 1\n")
-    with counting(tmp_path) as counts:
-        snmp.write_text("Tcp: InSegs OutSegs RetransSegs\nTcp: 15 120 3\n")
-        netstat.write_text("TcpExt: TCPToZeroWindowAdv TCPWantZeroWindowAdv\nTcpExt: 3 5\n")
-    assert {key: value for key, value in counts.items() if value} == {"segments": 100, "window_closed": 6}
-    assert counts["retransmitted"] == 0
-    with counting(tmp_path / "nowhere") as counts:
-        pass
-    assert counts == {}
 
 
 # -- concluding
@@ -348,7 +319,7 @@ async def test_a_way_that_fails_on_one_page_is_tried_on_the_others(monkeypatch: 
         raise HostError("no threads here; ask for fewer")
 
     monkeypatch.setattr(pipelining, "run_client", fails)
-    monkeypatch.setattr(pipelining, "_WAYS", ("threads",))
+    monkeypatch.setattr(pipelining, "WAYS", ("threads",))
     record = await tiny(rounds=2, only=["distant"])
     # Of each page once: from then on it is left out there.
     assert len(asked) == 2
@@ -376,10 +347,10 @@ def test_a_thread_that_ends_before_its_time_is_not_passed_over(monkeypatch: pyte
 
 
 async def test_a_window_that_another_connection_closed_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncli.experiments.inorder._PATIENCE_S", 0.1)
+    monkeypatch.setattr("asyncli.experiments.head_of_line._PATIENCE_S", 0.1)
     closed = itertools.count()
-    monkeypatch.setattr("asyncli.experiments.counters._read", lambda _: {"TCPToZeroWindowAdv": float(next(closed))})
-    async with Distant(100) as server:
+    monkeypatch.setattr("asyncli.experiments.head_of_line.read_tcp", lambda: {"window_closed": float(next(closed))})
+    async with DelayServer(100) as server:
         stalled = await unread(server.url, 5)
     assert (stalled.window_closed, stalled.answered) == (0.0, 5)
 

@@ -35,7 +35,7 @@ def of(record: Record, step: str) -> Round:
 
 @pytest.mark.apache
 async def test_a_taste_on_apache() -> None:
-    record = await measure(connections=6, duration="300ms", traced_requests=606, only=["apache-prefork"])
+    record = await measure(connections=6, duration="1s", traced_requests=606, only=["apache-prefork"])
     for setup in SETUPS[:3]:
         short, kept = of(record, f"{setup}, short"), of(record, f"{setup}, kept alive")
         assert short["failed"] == kept["failed"] == 0
@@ -46,7 +46,7 @@ async def test_a_taste_on_apache() -> None:
         # Two segments for each request, and at least as many again for its connection.
         assert short["segments"] > 2 * kept["segments"] > 2
         assert short["io_calls"] > 0
-        # Which costs more CPU is not for three tenths of a second to say.
+        # Which costs more CPU is not for a second to say.
         assert min(short["server_us"], kept["server_us"]) > 1
         assert all(value > 1e6 for _, value in [*short["pss"], *kept["pss"]])
         assert kept["queue_ms"] > 0 if setup.endswith("children") else kept["queue_ms"] == 0
@@ -151,19 +151,6 @@ def test_that_no_more_memory_is_taken_says_nothing_of_processes_that_all_stand_f
     found = verdict(none, "more memory")
     assert found.verdict == "cannot say"
     assert "a process forked for each kept connection, cannot show here" in found.why
-
-
-def test_one_slow_request_is_no_tail() -> None:
-    rounds = [one for number in range(5) for one in made(number, "Apache", max_ms=5000.0 if number else 20.0, p999_ms=80.0)]
-    assert verdict(rounds, "lose the tail").verdict == "does not hold"
-
-
-def test_one_round_holds_what_is_far_beyond_the_rule_alone() -> None:
-    assert verdict(made(0, "Apache"), "more requests").verdict == "holds"
-    near = verdict(made(0, "Apache", per_s=7500.0), "more requests")
-    assert near.verdict == "cannot say"
-    assert "Apache: 1.50 (1.00 to 2.25) times" in near.why
-    assert "The least and the most of 1 round, 1.5 times wider either way" in near.why
 
 
 def test_a_round_that_failed_is_in_no_table_and_no_claim() -> None:

@@ -26,9 +26,9 @@ from asyncli.plan import Plan, plan_document
 from asyncli.records import HISTOGRAMS, Asked, Check, Deaths, Finding, Phase, Sample, Tick
 from asyncli.run import Run
 from asyncli.store.follow import Follower
-from asyncli.store.head import read_head
 from asyncli.store.reader import read_run
 from asyncli.store.resume import read_interrupted
+from asyncli.store.run_index import read_index_entry
 from asyncli.store.writer import RunWriter
 
 
@@ -248,7 +248,7 @@ def _whole_run(path: Path) -> None:
 
 
 def _head(path: Path) -> None:
-    _sound(read_head(path))
+    _sound(read_index_entry(path))
 
 
 def _follower(path: Path) -> None:
@@ -269,8 +269,8 @@ def _report(path: Path) -> None:
     from rich.console import Console
 
     from asyncli.report.jsonout import to_json
+    from asyncli.report.run_report import print_report
     from asyncli.report.summary import summarise
-    from asyncli.report.text import print_report
 
     summary = summarise(read_run(path))
     to_json(summary)

@@ -16,7 +16,7 @@ from asyncli.cli.compare import command as compare
 from asyncli.cli.runs import command as runs
 from asyncli.lab.nginx import LabNginx
 
-pytestmark = pytest.mark.nginx
+pytestmark = [pytest.mark.nginx, pytest.mark.measures]
 
 CONNECTIONS = 3000
 #: nginx's own default on 64 bits, and a page: each connection then touches one of its own.

@@ -17,7 +17,7 @@ from provoked import Held, N, Soaks, Told, an_nginx, holding, most, result, soak
 
 from asyncli.metrics import METRICS
 
-pytestmark = pytest.mark.nginx
+pytestmark = [pytest.mark.nginx, pytest.mark.measures]
 SOAKS = Soaks[Told]()
 soak = SOAKS.soak
 
@@ -42,7 +42,7 @@ def keepalive_time(folder: Path) -> Told:
 
 
 def test_keepalive_time(told: Told) -> None:
-    words = r"closed at age [12]-[345] s, at their next heartbeat: nginx keepalive_time \(nginx.conf says 2 s\)"
+    words = r"at age [12]-[345] s, at their next heartbeat: nginx keepalive_time \(nginx.conf says 2 s\)"
     assert most(told, "keepalive_time", True, words).count == N
 
 

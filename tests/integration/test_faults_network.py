@@ -11,7 +11,7 @@ from middle_box import MiddleBox, between
 from namespaces import WATCHED, Cable, a_cable, inside
 from provoked import Held, N, Soaks, Told, an_nginx, an_nginx_at_the_end_of, holding, most, result
 
-pytestmark = pytest.mark.nginx
+pytestmark = [pytest.mark.nginx, pytest.mark.measures]
 SOAKS = Soaks[Told]()
 soak = SOAKS.soak
 IMPATIENT = ("--timeout", "1", "--connect-timeout", "1")

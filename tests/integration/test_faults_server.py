@@ -15,7 +15,7 @@ from provoked import N, Soaks, Told, an_nginx, holding, most, result
 
 from asyncli.lab.program import backlog
 
-pytestmark = pytest.mark.nginx
+pytestmark = [pytest.mark.nginx, pytest.mark.measures]
 SOAKS = Soaks[Told]()
 soak = SOAKS.soak
 SHORT_QUEUE = {f"backlog={backlog()}": "backlog=8"}

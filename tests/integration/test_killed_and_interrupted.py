@@ -45,11 +45,6 @@ def _held(folder: Path) -> int:
     return run.ticks[-1][1].held if run is not None and run.ticks else 0
 
 
-def _reopened(folder: Path) -> int:
-    run = recorded(folder / "run.db")
-    return sum(tick.reopened for _, tick in run.ticks) if run is not None else 0
-
-
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_killed_session_leaves_no_process_and_a_whole_file(tmp_path: Path, nginx: LabNginx, phase: str) -> None:
     with soaking(tmp_path, nginx, phase) as program:
@@ -150,25 +145,6 @@ def test_a_worker_that_is_lost_before_it_opened_anything_costs_nothing(tmp_path:
     assert (summary["connections"]["held"], summary["connections"]["deaths"]) == (100, {})
     (replaced,) = (one["evidence"] for one in summary["findings"] if one["code"] == "worker_replaced")
     assert "again" not in replaced
-
-
-def test_all_workers_killed_at_once(tmp_path: Path, nginx: LabNginx) -> None:
-    with soaking(tmp_path, nginx, "hold") as program:
-        program.until_phase("hold")
-        program.until(lambda: _held(tmp_path) == 400, "all are on record")
-        first = set(program.workers())
-        for pid in first:
-            os.kill(pid, signal.SIGKILL)
-        program.until(lambda: program.out.count("has another process") == 2, "both are replaced")
-        program.until(lambda: _reopened(tmp_path) == _held(tmp_path) == 400, "all are held again")
-        program.signal()
-        done = program.wait()
-        program.until_gone()
-    assert (done.status, done.err) == (4, "")
-    summary = report(tmp_path, "run.db")
-    assert summary["connections"]["deaths"] == {"generator_lost": 400}
-    assert (summary["connections"]["held"], summary["connections"]["reopened"]) == (400, 400)
-    assert {"worker_lost", "worker_replaced"} <= codes(summary)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -281,20 +257,6 @@ def _living(group: int) -> bool:
     from asyncli.lab.child import group_alive
 
     return group_alive(group)
-
-
-def test_a_run_file_is_readable_while_it_is_written(tmp_path: Path) -> None:
-    with (
-        serving() as server,
-        Program(tmp_path, "soak", server.url, *SHORT, "-c", "50", "--hold", "10m", "--out", "run.db") as program,
-    ):
-        program.until(lambda: _held(tmp_path) == 50, "all are on record")
-        summary = report(tmp_path, "run.db")
-        assert (summary["connections"]["held"], summary["run"]["complete"]) == (50, False)
-        text = run(tmp_path, "report", "run.db", name="text")
-        assert (text.status, text.err) == (0, "")
-        program.signal()
-        assert program.wait().status == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -20,8 +20,8 @@ from programs import Program, recorded
 
 from asyncli.analysis.drift import Drift, drifts
 from asyncli.records import Finding
+from asyncli.report.answer import answer
 from asyncli.report.summary import summarise
-from asyncli.report.text import answer
 
 # Of each request. In half a minute that is more than its connections take, as no settling is.
 LEAK = 1000
@@ -145,7 +145,7 @@ def test_a_server_that_keeps_a_kilobyte_a_request_grows(judged: dict[int, tuple[
     assert drift.ci95[0] > 0
     (finding,) = findings
     assert (finding.code, finding.severity) == ("drift_grows", "warning")
-    assert f"{drift.bytes_per_request:,.0f} B for each heartbeat" in finding.evidence
+    assert f"{drift.bytes_per_request:,.0f} B per heartbeat" in finding.evidence
     assert "is used up in" in finding.evidence
 
 

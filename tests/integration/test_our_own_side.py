@@ -59,13 +59,13 @@ def test_a_stopped_session_counts_all_that_its_workers_did_meanwhile(tmp_path: P
         # Each beats once a second.
         until(lambda: server.requests > before + 6 * HELD, "the workers beat on")
         program.signal(signal.SIGCONT)
-        program.until(lambda: "own process stood still" in program.out, "it says that it stood still")
+        program.until(lambda: "own process was stopped" in program.out, "it says that it stood still")
         program.signal()
         done = program.wait()
         summary = report(tmp_path, "run.db")
         assert (done.status, done.err, summary["run"]["verdict"], summary["run"]["complete"]) == (0, "", "passed", True)
         assert exact(summary, server.accepts, server.requests)
-    assert re.match(r"asyncli's own process stood still for [5-9](\.\d)? s, until 0:00:\d\d", *evidence(summary, "session_stalled"))
+    assert re.match(r"asyncli's own process was stopped for [5-9](\.\d)? s, until 0:00:\d\d", *evidence(summary, "session_stalled"))
     # No second is missing, though some may have come as one.
     run = recorded(tmp_path / "run.db")
     assert run is not None
@@ -196,8 +196,8 @@ def test_a_stepped_wall_clock_moves_nothing_but_what_people_read(tmp_path: Path,
         require_whole(done.status, summary)
         assert exact(summary, server.accepts, server.requests)
     forward, back = evidence(summary, "clock_stepped")
-    assert forward.startswith("this machine's wall clock was stepped forward by 1 h, to ")
-    assert back.startswith("this machine's wall clock was stepped back by 2 h, to ")
+    assert forward.startswith("the wall clock of this machine was set forward by 1 h to ")
+    assert back.startswith("the wall clock of this machine was set back by 2 h to ")
     assert summary["run"]["duration_s"] < 60
     assert summary["heartbeats"]["latency_ms"]["max"] < 60_000
     run = recorded(tmp_path / "run.db")
@@ -240,7 +240,7 @@ def test_a_hold_until_a_time_that_passes_before_it_begins_is_not_one_of_a_day(tm
         done = program.wait()
     assert (done.status, done.err) == (0, "")
     summary = report(tmp_path, "run.db")
-    assert evidence(summary, "hold_until") == [f"the hold was to end at {end}, which had passed when it began"]
+    assert evidence(summary, "hold_until") == [f"the hold was to end at {end}, which had passed"]
 
 
 @pytest.mark.nginx

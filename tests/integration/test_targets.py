@@ -25,7 +25,6 @@ from asyncli.app.recorder import NoObserver, Recorder
 from asyncli.engine import resolve
 from asyncli.engine.shard import Ticked
 from asyncli.engine.spread import Destination
-from asyncli.lab.builtin import LabBuiltin
 from asyncli.records import Tick
 from asyncli.store.reader import read_run
 
@@ -72,14 +71,9 @@ def untested(folder: Path, port: int, cause: str, *arguments: str) -> dict[str, 
     assert connections["failures"][cause] == connections["failed"] > 0
     assert f"failed_{cause}" in codes(summary)
     # It says that it gave up, and shows no hold that never was.
-    assert re.search(r"gave up .* into the ramp.*: [\d,]+ attempts to connect had failed, and none had succeeded", " ".join(done.out.split()))
+    assert re.search(r"gave up .* into the ramp.*: all [\d,]+ connects had failed", " ".join(done.out.split()))
     assert [one["name"] for one in summary["run"]["phases"]] == ["baseline", "ramp", "drain", "residue"]
     return summary
-
-
-def test_a_target_that_refuses_is_untested_without_the_hour_of_hold(tmp_path: Path) -> None:
-    with closed_port() as port:
-        untested(tmp_path, port, "refused", "-c", "1000", "--force")
 
 
 def test_a_slow_ramp_to_a_target_that_refuses_is_given_up_at_its_first_refusals(tmp_path: Path) -> None:
@@ -144,28 +138,13 @@ def test_the_waiting_for_a_server_ends_with_a_signal_or_its_time(tmp_path: Path)
         for what, so in ((("soak", "--out", "run.db"), "the run did not begin"), (("bench",), "nothing was asked")):
             done = run(tmp_path, *what, url, "--wait-for-server", "0.3s")
             assert done.status == 3
-            why = f"nothing listens on 127.0.0.1:{port} of this host, and --wait-for-server waited 300 ms in vain: {so}"
+            why = f"nothing listens on 127.0.0.1:{port} of this host, also after --wait-for-server 300 ms: {so}"
             assert why in " ".join(done.out.split())
             assert "waits for it" not in done.out
     done = run(tmp_path, "soak", "http://192.0.2.1/", "--wait-for-server", "3", "--out", "other.db")
     assert done.status == 2
     assert done.err.startswith("asyncli: --wait-for-server: the server is on another host")
     assert run(tmp_path, "bench", url, "--wait-for-server", "soon").status == 2
-
-
-def test_check_does_not_say_that_all_is_well_where_nothing_listens(tmp_path: Path) -> None:
-    with closed_port() as port:
-        done = run(tmp_path, "check", f"http://127.0.0.1:{port}/", "-c", "10")
-    assert done.status == 0
-    says = f"no limit of this host stands in the way; the server's own are not known: nothing listens on port {port} in this network namespace"
-    assert done.out.splitlines()[-1] == says
-    assert "warning" not in done.out
-
-
-def test_without_reopen_a_refusal_is_final(tmp_path: Path) -> None:
-    with closed_port() as port:
-        summary = untested(tmp_path, port, "refused", "-c", "3", "--no-reopen", "--force")
-    assert summary["connections"]["failures"] == {"refused": 3}
 
 
 def test_a_target_that_is_silent_is_untested(tmp_path: Path) -> None:
@@ -252,7 +231,7 @@ async def test_of_a_name_the_address_that_never_answers_is_given_up(
     if connections == 100:
         # One alone cannot tell that it is not a single packet that was lost.
         require_said(
-            ["every connect to 127.0.0.2:80 failed while another address of its name answered: its share went to the others"],
+            ["every connect to 127.0.0.2:80 failed while another address of its name answered; the others took its share"],
             [one["evidence"] for one in summary["findings"]],
         )
 
@@ -300,19 +279,6 @@ async def test_two_soaks_run_side_by_side_and_one_is_stopped(tmp_path: Path) -> 
         with pytest.raises(asyncio.CancelledError):
             await tasks[1]
     assert (read_run(tmp_path / "a.db").complete, read_run(tmp_path / "b.db").complete) == (True, False)
-
-
-def test_the_built_in_server_is_called_that_at_every_number(tmp_path: Path) -> None:
-    done = run(tmp_path, "demo", "--server", "builtin", "-c", "300", *SHORT, "--hold", "0.5", "--out", "run.db")
-    assert (done.status, done.err) == (0, "")
-    assert done.out.startswith("built-in server listens at")
-    summary = report(tmp_path, "run.db")
-    assert (summary["connections"]["held"], summary["reconciliation"]["agrees"]) == (300, True)
-    assert summary["environment"]["server"]["label"] == LabBuiltin.label
-    text = run(tmp_path, "report", "run.db", "--verbose").out
-    assert "nginx" not in text
-    assert re.search(r"^Counts compared +asyncli +built-in server$", text, re.MULTILINE)
-    assert re.search(r"^built-in server \((PSS|RSS)\)", text, re.MULTILINE)
 
 
 FEW_DESCRIPTORS = """

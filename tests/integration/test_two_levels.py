@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from programs import codes, report, run
+
+pytestmark = pytest.mark.measures
 
 SERVER = textwrap.dedent(
     """
@@ -64,7 +67,7 @@ def test_a_ramp_of_a_second_gives_costs_of_two_levels_and_the_remedy_gives_slope
     assert "cost_few_points" not in codes(slopes)
     for name in ("server_user", "generator_user", "host_total"):
         cost = summary["cost"][name]
-        assert cost["method"].startswith("difference of two levels, with what the first connections take once"), name
+        assert cost["method"].startswith("difference of two levels (including one-time costs"), name
         low, high = cost["ci95"]
         assert low < cost["bytes_per_connection"] < high
         assert "linear regression" in slopes["cost"][name]["method"]

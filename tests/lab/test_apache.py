@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lab_clients import Client, group, hung_up, opened, page_until, port_of, refusal
+from lab_clients import Client, group, page_until, port_of, refusal
 
 from asyncli.errors import HostError
-from asyncli.lab import apache, choose, ports
+from asyncli.lab import apache, choose
 
 pytestmark = pytest.mark.apache
 both = pytest.mark.parametrize("name", ["apache-prefork", "apache-event"])
@@ -66,75 +65,6 @@ async def test_the_page_may_have_another_size() -> None:
         await client.close()
 
 
-@both
-async def test_it_holds_as_many_as_it_was_cut_for_and_counts_them(name: str) -> None:
-    async with lab(name, connections=300) as server:
-        clients = await opened(server.url, 300)
-        # Less our poller's own, which is among them.
-        page = await page_until(server.status_url, lambda page: page.get("status.active") == 301)
-        assert "status.accepts" not in page
-        for client in clients:
-            assert b" 200 " in await client.beat()
-        await hung_up(clients)
-
-
-@both
-async def test_keepalive_requests_ends_a_connection_after_so_many(name: str) -> None:
-    async with lab(name, keepalive_requests=3) as server:
-        client = await Client.to(server.url)
-        # Apache counts the requests that follow the first.
-        heads = [await client.beat() for _ in range(4)]
-        assert [b"Connection: close" in head for head in heads] == [False, False, False, True]
-        assert await client.ended() == b""
-        await client.close()
-
-
-@both
-async def test_keepalive_timeout_ends_an_idle_connection(name: str) -> None:
-    async with lab(name, keepalive_timeout_s=1) as server:
-        client = await Client.to(server.url)
-        await client.beat()
-        start = asyncio.get_running_loop().time()
-        assert await client.ended() == b""
-        assert asyncio.get_running_loop().time() - start > 0.9
-        await client.close()
-
-
-@both
-async def test_nothing_of_it_stays(name: str, temporary: Path) -> None:
-    server = lab(name, workers=3)
-    for _ in range(2):
-        async with server:
-            pid, port = server.pid, port_of(server.url)
-            assert (server.workers, len(group(pid))) == (3, 4)
-            client = await Client.to(server.url)
-            await client.beat()
-        assert group(pid) == []
-        assert ports.bind_error("127.0.0.1", port) is None
-        client.writer.close()
-    assert not list(temporary.iterdir())
-    with pytest.raises(HostError, match=f"the lab {name} is not running"):
-        _ = server.pid
-
-
-@both
-async def test_a_taken_port_is_one_clear_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with lab(name) as first:
-        port = port_of(first.url)
-        assert f"port {port} of 127.0.0.1 is taken" in await refusal(lab(name, port=port))
-        # Taken between our look and its own: Apache's words.
-        monkeypatch.setattr(ports, "require_free", lambda _address, _port: None)
-        said = await refusal(lab(name, port=port))
-        assert f"{name} did not start: (98)Address already in use" in said
-        assert said.endswith("or use --port 0")
-
-
-async def test_a_broken_configuration_is_apache_s_own_words() -> None:
-    said = await refusal(lab("apache-event", page_bytes=10, keepalive_timeout_s=-1))
-    assert "apache-event did not start: AH00526: Syntax error on line " in said
-    assert "KeepAliveTimeout" in said
-
-
 async def test_more_than_prefork_should_is_refused() -> None:
     assert "apache-prefork needs a process for each of 100,000 connections" in await refusal(lab("apache-prefork", connections=100_000))
 
@@ -146,11 +76,6 @@ async def test_an_unreachable_folder_is_said(tmp_path: Path, monkeypatch: pytest
     closed.mkdir(mode=0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(closed))
     assert "cannot read" in await refusal(lab("apache-prefork"))
-
-
-async def test_none_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apache, "find_apache", lambda: None)
-    assert "apt-get install apache2" in await refusal(lab("apache-event"))
 
 
 @given(connections=st.integers(1, 1_000_000), nofile=st.integers(1_024, 1_000_000))

@@ -20,12 +20,11 @@ from pathlib import Path
 import h11
 import pytest
 from lab_clients import GET, HEAD, Client, alive, eventually, group
-from programs import DEADLINE_S, Program
+from programs import DEADLINE_S
 
 from asyncli import lab
 from asyncli.errors import HostError, PlanError
-from asyncli.lab import compiler, ports
-from asyncli.lab.model_asyncio import answer
+from asyncli.lab import compiler, wire
 from asyncli.lab.models import MODELS, LabModel
 
 SOURCE = Path(compiler.__file__).with_name("models.c")
@@ -141,6 +140,10 @@ async def test_keep_alive_as_h11_reads_it(name: str) -> None:
         assert await client.ended() == b""
         await client.close()
         assert server.complaints == ()
+
+
+def answer(status: int, *, head_only: bool, keep: bool) -> bytes:
+    return wire.answer(status, b"ok\n" if status == 200 else b"", head_only=head_only, keep=keep)
 
 
 OK, CLOSES = answer(200, head_only=False, keep=True), answer(200, head_only=False, keep=False)
@@ -350,28 +353,6 @@ async def test_the_time_of_forked_children_counts_as_their_parents() -> None:
         assert childrens_user + childrens_system > user + system
 
 
-@every
-async def test_it_ends_whole_at_a_word_and_can_start_again(name: str) -> None:
-    server = LabModel(name, workers=3)
-    for _ in range(2):
-        async with server:
-            pid, port, process = server.pid, server.port, server._process
-            clients = [await Client.to(server.url) for _ in range(1 if name == "iterative" else 3)]
-            for client in clients:
-                await bytes_of(client, 1)
-            assert ports.bind_error("127.0.0.1", port) is not None
-        # By itself at SIGTERM, not by the SIGKILL that follows five seconds later.
-        assert process is not None
-        assert process.returncode == 0
-        assert group(pid) == []
-        assert ports.bind_error("127.0.0.1", port) is None
-        for client in clients:
-            client.writer.close()
-        await server.stop()
-    with pytest.raises(HostError, match="not running"):
-        _ = server.pid
-
-
 @of("fork", "prefork")
 async def test_children_end_with_a_server_that_is_killed(name: str) -> None:
     async with LabModel(name, workers=3) as server:
@@ -384,34 +365,6 @@ async def test_children_end_with_a_server_that_is_killed(name: str) -> None:
         await eventually(lambda: not any(map(alive, children)))
         for client in clients:
             client.writer.close()
-
-
-@of("fork", "prefork", "thread-queue", "asyncio")
-async def test_nothing_is_left_when_its_owner_is_killed(name: str) -> None:
-    script = (
-        "import asyncio\n"
-        "from asyncli.lab.models import LabModel\n"
-        "async def main():\n"
-        f"    async with LabModel({name!r}, workers=2) as server:\n"
-        "        print(server.pid, server.port, flush=True)\n"
-        "        await asyncio.sleep(600)\n"
-        "asyncio.run(main())\n"
-    )
-    home = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
-    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
-    assert owner.stdout is not None
-    try:
-        pid, port = map(int, owner.stdout.readline().split())
-        client = await Client.to(f"http://127.0.0.1:{port}/")
-        await bytes_of(client, 1)
-        assert len(group(pid)) == {"fork": 2, "prefork": 3}.get(name, 1)
-    finally:
-        owner.send_signal(signal.SIGKILL)
-        owner.wait()
-        owner.stdout.close()
-    await eventually(lambda: not group(pid))
-    client.writer.close()
 
 
 @pytest.mark.compiler
@@ -515,38 +468,6 @@ async def test_the_stack_of_threads_can_be_set(name: str) -> None:
         await LabModel(name, stack_bytes=1).start()
 
 
-@every
-async def test_a_taken_port_is_one_clear_line(name: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(HostError, match=r"is taken; .*--port 0") as caught:
-            await LabModel(name, port=taken.getsockname()[1]).start()
-        assert "\n" not in str(caught.value)
-
-
-@every
-async def test_a_port_lost_at_the_last_moment_is_one_clear_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(ports, "require_free", lambda *_: None)
-        with pytest.raises(HostError, match=rf"server did not start: cannot listen on 127.0.0.1 port {port}: Address already in use"):
-            await LabModel(name, port=port).start()
-        # One that was drawn is drawn again.
-        draws = iter([(port, 0), (port, 0), ports.free_pair("127.0.0.1")])
-        monkeypatch.setattr(ports, "free_pair", lambda _: next(draws))
-        async with LabModel(name) as server:
-            assert server.port != port
-
-
-@of("prefork", "asyncio")
-async def test_ipv6(name: str) -> None:
-    if ports.bind_error("::1", 0) is not None:
-        pytest.skip("no ::1 on this host")
-    async with LabModel(name, workers=2, address="::1") as server:
-        assert server.url == f"http://[::1]:{server.port}/"
-        assert server.address_port == ("::1", server.port)
-        assert await said_to(server.url, GET) == OK
-
-
 def test_what_cannot_be_is_refused_before_the_start() -> None:
     with pytest.raises(PlanError, match=r"unknown server model 'threads'; write iterative, .* or asyncio"):
         LabModel("threads")
@@ -613,9 +534,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache, and no compiler but the system's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    compiler._fallback.cache_clear()
+    compiler._temporary_folder.cache_clear()
     yield tmp_path / "asyncli"
-    compiler._fallback.cache_clear()
+    compiler._temporary_folder.cache_clear()
 
 
 @pytest.fixture
@@ -679,21 +600,6 @@ def test_a_program_is_built_once_and_anew_when_it_changes(cache: Path, small: Pa
 
 
 @pytest.mark.compiler
-def test_what_was_built_before_needs_no_compiler(cache: Path, small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program = compiler.build(small)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert compiler.build(small) == program
-    # One that the user named must be there; and another source was not built.
-    monkeypatch.setenv("CC", "nonesuch")
-    with pytest.raises(HostError, match="no C compiler nonesuch"):
-        compiler.build(small)
-    monkeypatch.delenv("CC")
-    small.write_text("int main(void) { return 8; }\n", encoding="ascii")
-    with pytest.raises(HostError, match="no C compiler on this host"):
-        compiler.build(small)
-
-
-@pytest.mark.compiler
 def test_where_the_cache_cannot_be_written_a_temporary_folder_does(cache: Path, small: Path) -> None:
     # A file where the folder should be: root could write past any permission.
     cache.write_text("in the way", encoding="ascii")
@@ -740,13 +646,6 @@ def test_two_first_uses_at_once_are_both_right(cache: Path, small: Path) -> None
 def test_the_models_compile_without_a_warning(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "cc -Werror -Wconversion -Wshadow -Wpedantic")
     assert compiler.build(SOURCE).parent == cache
-
-
-def test_the_command_says_how_many_workers_in_english(tmp_path: Path) -> None:
-    with Program(tmp_path, "lab", "asyncio") as program:
-        program.until(lambda: "with 1 worker, pid" in program.out, "it says what it started")
-        program.signal()
-        assert program.wait().status == 0
 
 
 def test_the_lab_knows_every_model_by_its_name() -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import h11
 import pytest
-from lab_clients import Client, Poller, group, hung_up, opened, page_until, port_of, refusal
+from lab_clients import Client, Poller, group
 
-from asyncli.errors import HostError
-from asyncli.lab import choose, ports
+from asyncli.lab import choose
 from asyncli.lab.nginx import LabNginx
 from asyncli.lab.proxy import LabNginxProxy
 
@@ -27,8 +25,8 @@ def lab(connections: int = 30, **options: Any) -> Any:
 async def counts(server: LabNginxProxy) -> list[dict[str, int]]:
     """Each backend's page; asked once, over a connection of its own, so the pages' own part is one accept and one request."""
     found = []
-    for url in server.backend_status_urls:
-        poller = await Poller.to(url)
+    for backend in server.backends:
+        poller = await Poller.to(backend.status_url)
         # The connection of the look before may not be closed there yet.
         found.append(await poller.until(lambda page: page["writing"] == 1))
         await poller.client.close()
@@ -94,37 +92,6 @@ async def test_two_lines_are_all_that_differs() -> None:
     assert "keepalive 32;" in off
 
 
-async def test_it_holds_as_many_as_it_was_cut_for_and_counts_them() -> None:
-    async with lab(connections=300) as server:
-        clients = await opened(server.url, 300)
-        page = await page_until(server.status_url, lambda page: page["status.active"] == 301)
-        assert page["status.accepts"] == page["status.handled"]
-        await hung_up(clients)
-
-
-async def test_keepalive_requests_ends_a_client_s_connection() -> None:
-    async with lab(keepalive_requests=3) as server:
-        client = await Client.to(server.url)
-        assert [b"Connection: close" in await client.beat() for _ in range(3)] == [False, False, True]
-        assert await client.ended() == b""
-        await client.close()
-
-
-async def test_nothing_of_the_three_stays(temporary: Path) -> None:
-    server = lab()
-    for _ in range(2):
-        async with server:
-            pids = [server.pid, *server.backend_pids]
-            urls = [server.url, *(backend.url for backend in server.backends)]
-        assert [group(pid) for pid in pids] == [[], [], []]
-        assert [ports.bind_error("127.0.0.1", port_of(url)) for url in urls] == [None] * 3
-    assert not list(temporary.iterdir())
-    with pytest.raises(HostError, match="the lab nginx-proxy is not running"):
-        _ = server.pid
-    with pytest.raises(HostError, match="not running"):
-        _ = server.backend_pids
-
-
 async def test_a_second_interrupt_while_a_backend_ends_leaves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     server = lab()
     ending, ended = asyncio.Event(), []
@@ -153,16 +120,3 @@ async def test_a_second_interrupt_while_a_backend_ends_leaves_no_other(monkeypat
         assert ended == [*server.backends]
         assert [group(pid) for pid in pids] == [[], [], []]
         monkeypatch.undo()
-
-
-async def test_a_taken_port_is_one_clear_line_and_leaves_no_backend() -> None:
-    async with lab() as first:
-        second = lab(port=port_of(first.url))
-        assert "is taken" in await refusal(second)
-        with pytest.raises(HostError, match="not running"):
-            _ = second.backend_pids
-
-
-async def test_none_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncli.lab.nginx.find_nginx", lambda: None)
-    assert "apt-get install nginx" in await refusal(lab())

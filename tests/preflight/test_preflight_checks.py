@@ -10,8 +10,9 @@ import pytest
 
 from asyncli.engine.spread import Destination, Route, Spread, loopback_sources
 from asyncli.plan import Plan
-from asyncli.preflight import Limits, checks_to_findings, refusals
+from asyncli.preflight import checks_to_findings, refusals
 from asyncli.preflight.checks import host_checks, oldest_s, predicted_bytes, ramp_s
+from asyncli.preflight.limits import Limits
 from asyncli.records import Check
 
 ROOMY = Limits(
@@ -180,18 +181,10 @@ def test_as_many_ports_of_a_local_server_as_mend_it() -> None:
 
 def test_a_newer_kernel_finds_the_last_ports_as_well() -> None:
     many = plan(connections=20_000)
-    assert check("ports", many, spread(sources=1), kernel=(6, 7)).detail.endswith("past a half of them a connect takes long before Linux 6.8 (30 ms at 30,000)")
+    assert check("ports", many, spread(sources=1), kernel=(6, 7)).verdict == "warn"
     found = check("ports", many, spread(sources=1), kernel=(6, 18))
     assert (found.verdict, found.detail, found.remedy) == ("ok", "1 source x 1 destination x 28,232 ports = 28,232", "")
     assert check("ports", plan(connections=30_000), spread(sources=1), kernel=(6, 18)).verdict == "short"
-
-
-def test_the_ports_are_shown_as_a_sum() -> None:
-    found = check("ports", plan(), spread(sources=1))
-    assert found.detail == (
-        "1 source x 1 destination x 28,232 ports = 28,232; a half of them is to stay free, so that a connect finds one without a long search"
-    )
-    assert (found.have, found.need) == (28_232, 100_000)
 
 
 def test_what_cannot_be_read_is_unknown_and_says_what() -> None:
@@ -211,7 +204,6 @@ def test_the_servers_queues_matter_only_on_its_own_host() -> None:
 def test_the_prediction_counts_both_ends_only_where_both_are() -> None:
     both, one = predicted_bytes(plan(), spread()), predicted_bytes(plan(), spread(local=False))
     assert both - one == 100_000 * (4_100 + 1_300)
-    assert "predicted, not measured" in check("memory", plan(), spread()).detail
 
 
 def test_the_age_of_the_oldest_connection() -> None:
@@ -230,9 +222,6 @@ def test_findings_carry_numbers_and_remedies() -> None:
         "preflight_conntrack": "warning",
         "preflight_epoll_watches": "info",
     }
-    assert findings["preflight_nofile"].evidence == (
-        "descriptors of one process: 20,000 there, 50,064 needed; "
-        "100,000 connections in 2 processes: 50,000 in the fullest, and 64 of its own"
-    )
-    assert findings["preflight_nofile"].remedy.startswith("--workers 6")
+    fields = findings["preflight_nofile"].fields
+    assert (fields["have"], fields["need"], fields["unit"]) == (20_000, 50_064, "descriptors")
     assert [one.code for one in refusals(checks)] == ["nofile"]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncli.preflight import raise_nofile, read_limits
-from asyncli.preflight.limits import read_rlimit
+from asyncli.preflight.limits import raise_nofile, read_limits, read_rlimit
 
 _NO_LIMIT = 2**60
 _HOST = {

@@ -19,14 +19,18 @@ from made_runs import HOSTILE, KINDS
 from matplotlib.figure import Figure
 from synthetic_run import a_run
 
-from asyncli.analysis.cost import Cost, Costs
+from asyncli.analysis.cost import Costs
 from asyncli.analysis.forecast import Ceiling, Forecast
-from asyncli.report import charts
+from asyncli.analysis.slope import Cost
 from asyncli.report.analyses import analyse
-from asyncli.report.charts import NARROW, PALETTE, WIDE, NothingToDraw, Style, short_count, shown_r2, spread
-from asyncli.report.pictures import Picture, pictures
+from asyncli.report.document import Picture
+from asyncli.report.figures.cost import cost_lines, cost_parts, cost_residuals, cost_shares, slopes
+from asyncli.report.figures.drawing import NARROW, PALETTE, ROLES, WIDE, NothingToDraw, Style, drawing, spread
+from asyncli.report.figures.forecast import drawn_ceilings, forecast_ceilings
+from asyncli.report.figures.run import pictures
+from asyncli.report.figures.svg import file_png, file_svg, inline_svg
+from asyncli.report.format import short_count, shown_r2
 from asyncli.report.summary import summarise
-from asyncli.report.svg import file_png, file_svg, inline_svg
 from asyncli.run import Run
 
 
@@ -80,7 +84,7 @@ def test_no_two_words_overlap_and_none_leaves_the_sheet(kind: str, style: Style)
             figure = picture.draw(style)
         except NothingToDraw:
             continue
-        with charts.drawing():
+        with drawing():
             renderer = FigureCanvasAgg(figure).get_renderer()
             figure.draw_without_rendering()
             boxes = [(one.get_text(), one.get_window_extent(renderer)) for one in texts(figure)]
@@ -176,8 +180,8 @@ def test_the_callers_style_changes_nothing() -> None:
 def test_no_pyplot_and_no_gui() -> None:
     code = (
         "import sys; sys.path[:0] = ['tests/analysis', 'tests/report'];"
-        "from test_charts import pictures_of; from synthetic_run import a_run; from asyncli.report.charts import WIDE;"
-        "from asyncli.report.svg import inline_svg;"
+        "from test_charts import pictures_of; from synthetic_run import a_run; from asyncli.report.figures.drawing import WIDE;"
+        "from asyncli.report.figures.svg import inline_svg;"
         "[inline_svg(one.draw(WIDE), 'x') for one in pictures_of(a_run(30_000))[:2]];"
         "print('matplotlib.pyplot' in sys.modules, 'tkinter' in sys.modules)"
     )
@@ -186,7 +190,7 @@ def test_no_pyplot_and_no_gui() -> None:
 
 
 def test_importing_charts_does_not_load_matplotlib() -> None:
-    code = "import asyncli.report.pictures, asyncli.report.page, sys; print('matplotlib' in sys.modules, 'jinja2' in sys.modules)"
+    code = "import asyncli.report.figures.run, asyncli.report.run_report, sys; print('matplotlib' in sys.modules, 'jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False False\n"
 
 
@@ -204,9 +208,9 @@ def test_the_bar_adds_up_to_the_total(rest: float) -> None:
         residual=a_cost(rest),
         host_total=a_cost(total),
     )
-    shares = charts.cost_shares(costs, ends=2, server="nginx")
+    shares = cost_shares(costs, ends=2, server="nginx")
     assert math.isclose(sum(size for *_, size in shares), total)
-    figure = charts.cost_parts(costs, ends=2, server="nginx")
+    figure = cost_parts(costs, ends=2, server="nginx")
     said = [one.get_text() for one in texts(figure)]
     assert f"{total:,.0f} B in all" in said
     assert "8,000 B" in said
@@ -214,9 +218,9 @@ def test_the_bar_adds_up_to_the_total(rest: float) -> None:
 
 def test_a_total_alone_or_below_zero_is_not_drawn_as_a_bar() -> None:
     with pytest.raises(NothingToDraw):
-        charts.cost_parts(Costs(host_total=a_cost(100.0)))
+        cost_parts(Costs(host_total=a_cost(100.0)))
     with pytest.raises(NothingToDraw):
-        charts.cost_parts(Costs(residual=a_cost(-5.0)))
+        cost_parts(Costs(residual=a_cost(-5.0)))
 
 
 def test_a_total_that_may_as_well_be_nothing_is_neither_drawn_nor_split() -> None:
@@ -226,16 +230,16 @@ def test_a_total_that_may_as_well_be_nothing_is_neither_drawn_nor_split() -> Non
         residual=a_cost(-7000.0),
         host_total=Cost(1500.0, (-12_000.0, 15_000.0), 0.0, "", 9),
     )
-    assert [label for label, *_ in charts.cost_shares(costs, ends=2, server="nginx")] == ["nginx", "kernel, 2 ends"]
+    assert [label for label, *_ in cost_shares(costs, ends=2, server="nginx")] == ["nginx", "kernel, 2 ends"]
     unknown = "the host as a whole moved too much to tell"
     for style, note in ((WIDE, f"what was measured apart; {unknown}"), (NARROW, unknown)):
-        said = {one.get_text() for one in texts(charts.cost_parts(costs, ends=2, server="nginx", style=style))}
+        said = {one.get_text() for one in texts(cost_parts(costs, ends=2, server="nginx", style=style))}
         assert note in said
         assert not any("in all" in one for one in said)
     analyses = analyse(KINDS["unsteady"]())
     assert analyses.costs.host_total is not None
     assert analyses.costs.host_total.ci95[0] <= 0
-    assert {one.name for one in charts.slopes(analyses.costs.fits, ends=2, server="nginx")} == {
+    assert {one.name for one in slopes(analyses.costs.fits, ends=2, server="nginx")} == {
         "server_user",
         "kernel",
         "generator_user",
@@ -248,11 +252,11 @@ def test_limits_of_every_size() -> None:
         Ceiling("file_max", 9e18, None, ""),
     ]  # fmt: skip
     for style in (WIDE, NARROW):
-        figure = charts.forecast_ceilings(Forecast(ceilings=ceilings, first="descriptors"), asked=10, held=8, style=style)
+        figure = forecast_ceilings(Forecast(ceilings=ceilings, first="descriptors"), asked=10, held=8, style=style)
         assert "ports" not in {one.get_text() for one in texts(figure)}
         figure.savefig(io.BytesIO(), format="svg")
     with pytest.raises(NothingToDraw):
-        charts.forecast_ceilings(Forecast(), asked=10)
+        forecast_ceilings(Forecast(), asked=10)
 
 
 labels = st.lists(st.tuples(st.floats(-50, 150), st.floats(1, 20)), min_size=1, max_size=8)
@@ -306,7 +310,7 @@ def test_what_is_written_in_a_colour_can_be_read(name: str, dark: bool) -> None:
 
 def test_no_two_roles_differ_by_colour_alone() -> None:
     seen = set()
-    for _, width, dash, marker in charts._DRAWN.values():
+    for _, width, dash, marker in ROLES.values():
         assert (width, dash, marker) not in seen
         seen.add((width, dash, marker))
 
@@ -315,18 +319,18 @@ def test_a_figure_is_scaled_to_its_points_and_not_to_a_band() -> None:
     """A host that moves: its line's band at nothing is wider than all its points."""
     run = a_run(60_000, hold_s=10.0, noise=30.0, phi=0.97)
     fits = analyse(run).costs.fits
-    (host, *_) = charts.slopes(fits, ends=2, server="nginx", unsteady=True)
-    strip = charts.cost_residuals(fits).axes[1]
+    (host, *_) = slopes(fits, ends=2, server="nginx", unsteady=True)
+    strip = cost_residuals(fits).axes[1]
     reach = max(map(abs, host.residuals()))
     assert reach < strip.get_ylim()[1] < 2 * reach
-    most = max(max(one.above(one.fit.bytes)) for one in charts.slopes(fits, ends=2, server="nginx"))
-    figure = charts.cost_lines(fits)
+    most = max(max(one.above(one.fit.bytes)) for one in slopes(fits, ends=2, server="nginx"))
+    figure = cost_lines(fits)
     assert figure.axes[1].get_ylim()[1] < 2.2 * most
 
 
 def test_what_memory_allows_a_server_alone_is_in_the_figure() -> None:
     forecast = analyse(a_run(60_000, hold_s=10.0)).forecast
     assert forecast.server_memory is not None
-    assert forecast.server_memory in charts.drawn_ceilings(forecast)
-    words = [text.get_text() for text in charts.forecast_ceilings(forecast, asked=60_000).axes[0].texts]
+    assert forecast.server_memory in drawn_ceilings(forecast)
+    words = [text.get_text() for text in forecast_ceilings(forecast, asked=60_000).axes[0].texts]
     assert "memory, server alone" in words

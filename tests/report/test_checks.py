@@ -14,7 +14,7 @@ from asyncli.records import Finding
 from asyncli.report.checks import print_checks
 
 _UNKNOWN = Finding("server_processes_unknown", "info", "the server is on another host; its memory is not known")
-_FLEET = Finding("cluster", "info", "the connections are opened by 2 hosts")
+_FLEET = Finding("cluster", "info", "2 hosts with")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from synthetic_run import a_run
 from test_comparison import compared, dearer
 from test_page_in_chromium import LAYOUT, VIEWS, Go, browser, go, shown
 
-from asyncli.report.comparison_page import page
+from asyncli.report.comparison_report import page
 
 __all__ = ["browser", "go"]  # fixtures of the other page's tests
 

@@ -10,9 +10,10 @@ import pytest
 from made_runs import HOSTILE, KINDS
 from synthetic_run import a_run
 
+from asyncli.metrics import meaning
 from asyncli.records import Finding
 from asyncli.report.analyses import analyse
-from asyncli.report.csvout import COLUMNS, meaning, tables, to_csv
+from asyncli.report.csvout import COLUMNS, tables, to_csv
 from asyncli.report.summary import summarise
 from asyncli.run import Run
 

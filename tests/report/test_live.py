@@ -15,9 +15,9 @@ from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run
 
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
-from asyncli.report.live import JsonView, LiveFold, LiveState, LiveView, NullView, PlainView, plain_line, screen
+from asyncli.report.live import JsonView, LiveView, NullView, PlainView, plain_line, screen
 from asyncli.report.livehtml import Look
-from asyncli.report.livestate import Told
+from asyncli.report.livestate import LiveFold, LiveState, Notice
 from asyncli.run import Run
 
 
@@ -162,7 +162,7 @@ def test_the_screen_fits_and_every_word_is_whole(width: int, until_s: float) -> 
     run = a_run(100_000)
     state = state_at(run, until_s)
     findings = (Finding("a", "warning", "long words " * 30), Finding("b", "error", "short"))
-    state.findings = tuple(Told(1.0, "ramp", one) for one in findings)
+    state.findings = tuple(Notice(1.0, "ramp", one) for one in findings)
     state.lost, state.deaths = 12_345_678, {"closed_idle": 12_345_000, "reset": 678}
     text = drawn(run.plan, state, width)
     lines = text.splitlines()
@@ -232,7 +232,7 @@ def test_a_terminal_that_knows_ascii_alone() -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     console = Console(file=file, width=80, height=24, force_terminal=True)
     state = state_at(a_run(20_000), 60.0)
-    state.findings = (Told(1.0, "hold", Finding("x", "error", "é " * 90)),)
+    state.findings = (Notice(1.0, "hold", Finding("x", "error", "é " * 90)),)
     console.print(screen(a_run(20_000).plan, state, console))
     file.flush()
 

@@ -15,11 +15,12 @@ from devtools import Browser, Tab, find_chromium
 from made_runs import KINDS, a_night
 from synthetic_run import a_run
 
-from asyncli.analysis.compare import compare, measure
+from asyncli.analysis.compare import compare
+from asyncli.analysis.measured import measure
 from asyncli.report.analyses import analyse
-from asyncli.report.charts import PALETTE
-from asyncli.report.comparison_page import page
-from asyncli.report.page import render
+from asyncli.report.comparison_report import page
+from asyncli.report.figures.drawing import PALETTE
+from asyncli.report.run_report import render
 from asyncli.report.summary import summarise
 
 Go = Callable[[Coroutine[Any, Any, Any]], Any]

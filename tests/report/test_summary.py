@@ -126,7 +126,7 @@ def test_processes_are_asked_for_only_where_they_can_be_named_and_are_not_known(
     assert "server_numbers_unknown" not in {one.code for one in summarise(run).findings}
 
 
-@pytest.mark.parametrize(("residue_s", "remedy"), [(5.0, "see the other findings for why"), (0.0, "keep a --baseline and a --residue")])
+@pytest.mark.parametrize(("residue_s", "remedy"), [(5.0, "see the other findings for why"), (0.0, "plan some seconds of --baseline and --residue")])
 def test_what_was_given_is_not_asked_for_once_more(residue_s: float, remedy: str) -> None:
     run = a_run(5000)
     run.plan = msgspec.structs.replace(run.plan, residue_s=residue_s)

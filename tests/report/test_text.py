@@ -16,8 +16,9 @@ from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.plan import Plan, plan_document
 from asyncli.records import Check, Deaths, Finding, Gap
 from asyncli.report.again import command_for_the_server
+from asyncli.report.answer import answer, one_line, room
+from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, summarise
-from asyncli.report.text import answer, one_line, print_report, room
 from asyncli.run import Run
 from asyncli.units import format_bytes
 

@@ -6,7 +6,7 @@ import pytest
 from made_runs import KINDS, with_deaths, with_gaps
 from synthetic_run import FIXED, KERNEL_END, SERVER, a_run
 
-from asyncli.report.timeline import Line, Timeline, timeline
+from asyncli.report.figures.panels import Line, Timeline, timeline
 from asyncli.samples import Series
 
 

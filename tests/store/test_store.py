@@ -26,8 +26,8 @@ from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
 from asyncli.samples import Samples
 from asyncli.store import reader as reader_module
 from asyncli.store.follow import Follower, News
-from asyncli.store.head import read_head
 from asyncli.store.reader import read_run
+from asyncli.store.run_index import read_index_entry
 from asyncli.store.schema import APPLICATION_ID
 from asyncli.store.writer import RunWriter
 
@@ -316,7 +316,7 @@ def test_rows_of_other_types_and_tables_that_are_none(tmp_path: Path, table: str
         if "VIEW" in sql:
             odd.execute(f"DROP TABLE {table}")
         assert odd.execute(sql).rowcount
-    for read in (read_run, read_head, news) if table in ("meta", "phases", "ticks") else (read_run, news):
+    for read in (read_run, read_index_entry, news) if table in ("meta", "phases", "ticks") else (read_run, news):
         with pytest.raises(StoreError, match=r"run\.db: the file is damaged \(.+\); ") as caught:
             read(path)
         assert "\n" not in str(caught.value)
@@ -336,14 +336,14 @@ def test_a_sample_that_is_none_is_skipped_and_counted(tmp_path: Path, sql: str) 
     writer.close(True)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as odd:
         odd.execute(f"UPDATE samples SET {sql} WHERE rowid = 5")
-    for read in (read_run, read_head):
+    for read in (read_run, read_index_entry):
         run = read(path)
         assert isinstance(run.samples, Samples)
         assert run.samples.column("server.pss_bytes") == ([0.0, 1.0, 3.0, 4.0], [5.0, 6.0, 8.0, 9.0])
         assert run.samples.column("status.active")[1] == [1.0] * 5
         if read is read_run or "metric" not in sql:  # a head looks at few metrics
             assert [one.code for one in run.findings] == ["slow", "samples_skipped"]
-            assert run.findings[-1].evidence.startswith("1 of the samples in the run file are no number")
+            assert run.findings[-1].evidence.startswith("1 samples in the run file have an impossible value")
     assert sum(len(sample.values) for sample in news(path).samples) == 9
 
 

@@ -26,9 +26,9 @@ _MECHANISMS = (
     bursts.likely_reuse,
     timeouts.closed_at_once,
     unanswered.cut_short,
+    timeouts.forgotten,
     bursts.likely_bursts,
     timeouts.likely_keepalive_requests,
-    timeouts.forgotten,
     timeouts.likely_age_limit,
     unanswered.unanswered,
 )

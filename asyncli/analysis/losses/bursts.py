@@ -12,16 +12,16 @@ import math
 
 import msgspec
 
-from asyncli.analysis.losses.likelihood import DEVIATIONS, FEWEST, NEARLY_ALL, one_of
+from asyncli.analysis.losses.likelihood import DEVIATIONS, FEWEST, LEAST_SURPRISE, NEARLY_ALL, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
 from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, pooled
 from asyncli.analysis.losses.timeouts import idle_mode
 from asyncli.findings import causes
 
-# A moment may lie on a second's border (ticks come once a second); and so many closes take time: an nginx that reloaded took 5 s
-# for 100,000.
-_BORDER_S, _CLOSES_PER_S = 1.5, 10_000
-# What dies so many seconds before and after is no part of it, and less than it.
+# A moment may lie on the border of two seconds, whose ticks are a second apart or a little more; and so many closes take time: an
+# nginx that reloaded took 5 s for 100,000.
+_MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000
+# At an even pace so many seconds before and after have as many dead a second.
 _AROUND_S = 10.0
 # With a sixteenth or less of its slots free an nginx worker closes idle connections to make room for a new one.
 _REUSE_ABOVE = 15 / 16
@@ -38,8 +38,9 @@ def idle_reuse(table: LossTable) -> None:
     for, or than has the worker to which the kernel dealt most.
     """
     slots, asked_for = table.configured("worker_connections"), table.plan.connections
-    cells = _closed_as_others_opened(table)
-    if not slots or not cells:
+    # A close for room never takes half of what was there at one moment.
+    cells = [one for one in _closed_as_others_opened(table) if not 0 < table.server.held(one.from_s) < 2 * one.left]
+    if not slots or not cells or 2 * left(cells) < left(table.of("closed_idle")):
         return
     first, last = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
     workers = table.server.workers(math.inf)
@@ -59,20 +60,15 @@ def likely_reuse(table: LossTable) -> None:
     cells = _closed_as_others_opened(table)
     if left(cells) < max(FEWEST, NEARLY_ALL * left(table.of("closed_idle"))):
         return
-    most, asked_for = max(tick.held for _, tick in table.ticks), table.plan.connections
-    meanwhile = table.between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
+    most, asked_for = max(tick.held for _, tick in table.run.ticks), table.plan.connections
+    meanwhile = table.run.ticks_between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
     if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= left(cells):
         table.claim(cells, Reason("idle_reuse", causes.likely_reuse(most, asked_for)))
 
 
 def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
-    """What was closed while idle in seconds with openings, where that is most of it. A close for room never takes half of what
-    was there at one moment.
-    """
-    cells = [
-        cell for cell in table.of("closed_idle") if cell.tick.opened and not 0 < table.server.held(cell.from_s) < 2 * cell.left
-    ]
-    return cells if 2 * left(cells) >= left(table.of("closed_idle")) else []
+    """What was closed while idle in seconds with openings: a close for room needs one."""
+    return [cell for cell in table.of("closed_idle") if cell.tick.opened]
 
 
 # -- moments
@@ -123,8 +119,8 @@ def _claim_bursts(table: LossTable, *, only_certain: bool) -> None:
 
 
 def _find(table: LossTable) -> list[Burst]:
-    """The bursts among what is left, the first first: the seconds around one in which many died, with more dead than all those
-    near them.
+    """The bursts among what is left, the first first: the seconds around one in which many died, with far more of the dead near
+    them than an even pace would show.
     """
     by_second: dict[float, list[LossCell]] = {}
     for cell in table.of(*ENDED):
@@ -145,11 +141,15 @@ def _find(table: LossTable) -> list[Burst]:
             reach_s = _BORDER_S + count / _CLOSES_PER_S
             seconds = [t_s for t_s in near(peak, reach_s) if t_s not in taken]
             count = sum(dead[t_s] for t_s in seconds)
-        if 2 * count <= sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S)):
+        from_s, to_s = seconds[0] - 1.0, seconds[-1]
+        recorded_s = len(table.run.ticks_between(from_s - _AROUND_S, to_s + _AROUND_S))
+        share = count / sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S))
+        # One or two beyond a border are of the moment; more on both sides of it are a stretch.
+        stretch = to_s - from_s > _MOMENT_S + count / _CLOSES_PER_S and min(dead[seconds[0]], dead[seconds[-1]]) >= FEWEST
+        if stretch or share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
             continue
         taken.update(seconds)
-        from_s, to_s = seconds[0] - 1.0, seconds[-1]
-        others = sum(tick.lost for _, tick in table.between(from_s, to_s)) - count
+        others = sum(tick.lost for _, tick in table.run.ticks_between(from_s, to_s)) - count
         held = max(table.server.held(from_s), table.server.held(from_s - 1.0)) - others
         bursts.append(Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held))
     return sorted(bursts, key=lambda burst: burst.from_s)
@@ -182,7 +182,7 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
         if 2 * idle >= burst.count or announced:
             if found.reconnected and found.excess is not None:
                 return Reason("reload", causes.reload_by_counts(name, direct), direct)
-            opened = any(tick.opened for _, tick in table.between(burst.to_s, burst.to_s + _AROUND_S))
+            opened = any(tick.opened for _, tick in table.run.ticks_between(burst.to_s, burst.to_s + _AROUND_S))
             return Reason("reload", causes.likely_reload(name, server.is_nginx or opened))
     # A child that ends may be a helper, or a worker that held little: it must have held about as many as died.
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
@@ -195,6 +195,6 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
 
 def _refused_after(table: LossTable, burst: Burst) -> bool:
     """Whether connects were refused in the seconds after it, and none succeeded."""
-    after = [tick for _, tick in table.between(burst.to_s - 1.0, burst.to_s + 3.0)]
+    after = [tick for _, tick in table.run.ticks_between(burst.to_s - 1.0, burst.to_s + 3.0)]
     refused = sum(tick.failures.get("refused", 0) for tick in after)
     return refused >= FEWEST and sum(tick.opened for tick in after[1:]) == 0

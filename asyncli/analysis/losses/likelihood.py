@@ -17,9 +17,9 @@ DEVIATIONS = 3.0
 _TIMER_S, _TIMER_SHARE = 1.0, 0.04
 # A mode has a fifth of all, or it is none; it has well more than lies beside it, or nearly all.
 _LEAST_SHARE, _TIMES_BESIDE, _MOST = 0.2, 2.0, 0.8
-# An idle time says something where it is this much more frequent than at random moments, and by no accident: tests/analysis looks
-# at random moments with sixty seeds.
-_LEAST_SURPRISE, _NO_ACCIDENT = 0.3, 1e-4
+# What is this much more frequent than at random moments says something, where it is no accident: tests/analysis looks at random
+# moments with sixty seeds.
+LEAST_SURPRISE, _NO_ACCIDENT = 0.3, 1e-4
 # So many may have died of something else.
 _STRAYS = 0.02
 
@@ -105,7 +105,7 @@ def surprises(gap_s: float, idle_s: Histogram, low: float, high: float, *, confi
         return False
     low, high = max(0.0, low, float(idle_s.least)), min(high, float(idle_s.greatest))
     share, chance = within(idle_s, low, high) / idle_s.count, chance_idle(gap_s, low, high)
-    return share - chance >= _LEAST_SURPRISE and (configured or accident(share, chance, idle_s.count) < _NO_ACCIDENT)
+    return share - chance >= LEAST_SURPRISE and (configured or accident(share, chance, idle_s.count) < _NO_ACCIDENT)
 
 
 def accident(share: float, chance: float, count: int) -> float:

@@ -34,7 +34,7 @@ def generator_lost(table: LossTable) -> None:
 def not_http(table: LossTable) -> None:
     """What answered with something else than HTTP; and how many answers had been HTTP before."""
     if cells := table.of("protocol_error"):
-        before = sum(tick.answered for _, tick in table.between(-math.inf, min(cell.from_s for cell in cells)))
+        before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
         table.claim(cells, Reason("not_http", causes.not_http(before), certain=True))
 
 

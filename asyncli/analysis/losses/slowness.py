@@ -4,7 +4,6 @@ sent again, connections that nobody has heard of.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections.abc import Callable
@@ -28,9 +27,9 @@ from asyncli.samples import Series
 # Two ticks may fall between the answers of a quiet fleet; and a generator that stands still itself is no witness.
 _STALL_S, _OURS_S, _MOST_STALLS = 2, 0.5, 3
 # Answers came late in a second in which half of them took so many times as long as at the best of times, and so much longer (us);
-# for so many seconds, and parted by no more than so many (s).
+# for so many seconds; so near to a silence (s) they are a part of it.
 _TIMES_USUAL, _BEYOND_USUAL_US = 10.0, 100_000.0
-_SLOW_S, _PARTED_S = 3, 3.0
+_SLOW_S, _AROUND_S = 3, 3.0
 # The best of times is the tenth part of the seconds with the quickest answers; of a long run so many of them tell.
 _BEST, _ENOUGH = 0.1, 2_000
 # Over so long (s) a share is told; and from this share and number on it is worth a word: a clean way of today loses fewer than
@@ -83,28 +82,26 @@ def slow_answers(run: Run) -> list[Finding]:
     Over a night the percentiles of the whole hide some minutes, and never say when. Not where heartbeats were given up or nobody
     was answered: their own findings say it. Nor where asyncli itself sent them late.
     """
-    rows = [row for row in run.ticks_between(run.first_connect_s, run.stop_s) if row[1].answered]
-    medians = sorted(answered_within_us(tick, 0.5) for _, tick in rows[:: max(1, len(rows) // _ENOUGH)])
+    rows = run.ticks_between(run.first_connect_s, run.stop_s)
+    answered = [tick for _, tick in rows if tick.answered]
+    medians = sorted(answered_within_us(tick, 0.5) for tick in answered[:: max(1, len(answered) // _ENOUGH)])
     if not medians:
         return []
     usual_us = medians[int(_BEST * len(medians))]
     late_us = max(_TIMES_USUAL * usual_us, usual_us + _BEYOND_USUAL_US)
-    spells: list[list[tuple[float, Tick]]] = []
-    for t_s, tick in rows:
-        if tick.latency_us.greatest <= late_us or (median := answered_within_us(tick, 0.5)) <= late_us:
-            continue
-        if 2 * (tick.lateness_us.quantile(0.5) or 0.0) < median:
-            if not spells or t_s - spells[-1][-1][0] > _PARTED_S:
-                spells.append([])
-            spells[-1].append((t_s, tick))
-    silent = [
-        t_s for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths or (not tick.answered and tick.awaiting >= FEWEST)
-    ]
+
+    def is_slow(tick: Tick) -> bool:
+        if not tick.answered or tick.latency_us.greatest <= late_us:
+            return False
+        median = answered_within_us(tick, 0.5)
+        return median > late_us and 2 * (tick.lateness_us.quantile(0.5) or 0.0) < median
+
     told = []
-    for spell in spells:
-        near = bisect.bisect_left(silent, spell[0][0] - _PARTED_S)
-        apart = near == len(silent) or silent[near] > spell[-1][0] + _PARTED_S
-        if apart and len(spell) >= _SLOW_S and sum(tick.answered for _, tick in spell) >= FEWEST:
+    for begun, end in _stretches(rows, is_slow):
+        spell = rows[begun:end]
+        around = run.ticks_between(spell[0][0] - _AROUND_S, spell[-1][0] + _AROUND_S)
+        silent = any("heartbeat_timeout" in one.deaths or (not one.answered and one.awaiting >= FEWEST) for _, one in around)
+        if len(spell) >= _SLOW_S and sum(tick.answered for _, tick in spell) >= FEWEST and not silent:
             told.append(spell)
     if not told:
         return []

@@ -6,7 +6,6 @@ which. So a mechanism claims those that lie in its stretch of one of the three, 
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -20,7 +19,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.findings import Words
 from asyncli.findings.causes import Dead, in_seconds
 from asyncli.records import Deaths, Tick
-from asyncli.run import Run, Ticks
+from asyncli.run import Run
 
 Field = Literal["age_s", "idle_s", "requests"]
 #: The causes by which a server that goes, or a part of it, ends connections.
@@ -105,7 +104,7 @@ class LossTable:
     """The dead of a run, what else is known of it, and what has been claimed."""
 
     def __init__(self, run: Run, totals: Totals) -> None:
-        self.run, self.plan, self.ticks, self.totals = run, run.plan, run.ticks, totals
+        self.run, self.plan, self.totals = run, run.plan, totals
         self.server = ServerEvidence(run)
         self.cells = [
             LossCell(cause, dead, tick, t_s, run.plan.timeout_s)
@@ -150,18 +149,9 @@ class LossTable:
                 cell.rest = Deaths(cell.rest.count, cell.rest.age_s, cell.rest.idle_s, cell.rest.requests)
                 setattr(cell.rest, by, without(getattr(cell.rest, by), low, high))
 
-    def between(self, from_s: float, to_s: float) -> Ticks:
-        """The ticks that close in ``(from_s, to_s]``."""
-        low = bisect.bisect_right(self.ticks, from_s, key=_instant)
-        return self.ticks[low : bisect.bisect_right(self.ticks, to_s, key=_instant)]
-
     def configured(self, directive: str) -> float | None:
         """What nginx.conf says, in seconds or as a number; None where it was not read."""
         return self.server.configured.get(f"nginx_{directive}")
-
-
-def _instant(row: tuple[float, Tick]) -> float:
-    return row[0]
 
 
 def left(cells: Iterable[LossCell]) -> int:

@@ -52,10 +52,10 @@ def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
     # When the first of those heartbeats went out, and the last: what is answered later says nothing of them.
     asked_s = from_s - table.timeout_s + 1.0
     until_s = max(cells[-1].from_s - table.timeout_s, asked_s + 2.0)
-    if table.totals.whole.answered / max(1, len(table.ticks)) * (until_s - asked_s) < _EXPECTED:
+    if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < _EXPECTED:
         # So few beat that a second or two without an answer is nothing; then all up to the last death must tell.
         until_s = max(until_s, to_s - 1.0)
-    meanwhile, asked = ([tick for _, tick in table.between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
+    meanwhile, asked = ([tick for _, tick in table.run.ticks_between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
     never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
     if sum(tick.answered for tick in asked) < _NOBODY * count:
         return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
@@ -123,7 +123,7 @@ def cut_short(table: LossTable) -> None:
 
 def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | None:
     """The share of an answer that each of the dead got on the average; None where it was none, or is not known."""
-    quiet = [tick for _, tick in table.ticks if tick.answered and not tick.deaths]
+    quiet = [tick for _, tick in table.run.ticks if tick.answered and not tick.deaths]
     answered = sum(tick.answered for tick in quiet)
     size = sum(tick.bytes_received for tick in quiet) / answered if answered else 0.0
     # A farewell and what is no HTTP are bytes of another kind.

@@ -1,0 +1,164 @@
+"""When not to believe a bench: asyncli was the limit, other programs were, or the server did not do what was asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from asyncli.analysis.saturation import MOST_CPU_SHARE
+from asyncli.analysis.shared_host import MOST_OF_OTHERS
+from asyncli.benchplan import BenchRun
+from asyncli.core.histogram import bounds
+from asyncli.findings import bench
+from asyncli.findings.bench import Taker
+from asyncli.records import STOLEN, Asked, CpuShares, Finding
+
+# A server that fills as much of a core as this is a limit as well, and the two share the blame.
+BUSY_SERVER_CORES = 0.85
+# The programs that used the most are named, so many.
+_NAMED = 3
+# An instant kept to a hundredth of a second is early enough for any server that a person waits for.
+MOST_LATENESS_MS = 10.0
+# An open loop that misses more of its rate than this has not offered the load that it was to offer.
+LEAST_RATE_SHARE = 0.99
+# What starts and ends a bench is in its CPU time: over less time than this, shares are too rough.
+_SHORTEST_SPAN_S = 0.5
+# In flight at the end for as much longer than the slowest answer took, and for as long, a request is unanswered.
+_FAR_SLOWER, _LONG_S = 2.0, 1.0
+# From this part of the latencies' p99 on, our own lateness is worth a word.
+_MOST_OF_TAIL = 0.3
+# Below this much time a rate is of few answers, and of a start.
+_SHORT_S = 0.1
+# More requests asked again than this part are no longer the race of a request with the server's closing of an idle connection.
+_MANY_RESENT = 0.01
+
+
+class Spent(msgspec.Struct):
+    """CPU time in all, of it user and system (None: not told apart), and for each answered request; ``cores``: how many it
+    kept busy.
+    """
+
+    cpu_s: float | None
+    user_s: float | None
+    system_s: float | None
+    cpu_us_per_request: float | None
+    cores: float | None
+
+
+def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iterable[Finding]:
+    total, plan = run.total, run.plan
+    if run.ended == "stopped":
+        yield bench.stopped(run.elapsed_s)
+    if total.answered and run.ended == "asked" and run.elapsed_s < _SHORT_S:
+        yield bench.short_run(run.elapsed_s)
+    if (busy := _busy(run, generator, server)) is not None:
+        yield busy
+    if (taken := _taken(run, generator, server)) is not None:
+        yield taken
+    if errors := {status: count for status, count in total.by_status.items() if status >= 400}:
+        yield bench.error_answers(errors, total.answered)
+    if sum(asked.failed.values()):
+        yield bench.requests_failed(asked.failed)
+    yield from _of_the_end(run, asked)
+    if plan.rate is not None:
+        yield from _of_open_loop(run, asked, plan.rate)
+    if sum(total.failures.values()):
+        yield bench.connects_failed(total.failures, total.started, total.opened)
+    if len(plan.urls) > 1:
+        yield bench.several_urls({url: asked.by_target.get(number, 0) for number, url in enumerate(plan.urls)})
+        if len({(target.host, target.port) for target in plan.held.targets}) > 1 and server.cpu_s is not None:
+            yield bench.several_servers(run.environment["server"]["label"])
+    if (limit := _limit(run, asked)) is not None:
+        yield limit
+    if asked.resent:
+        yield bench.requests_resent(asked.resent, plan.pipeline == 1 and asked.resent > _MANY_RESENT * total.answered)
+    if asked.other_length:
+        yield bench.lengths_differ(asked.other_length)
+    # RFC 9110, 15.4: answers that name another address; 304 does not.
+    if elsewhere := {status: count for status, count in total.by_status.items() if 300 < status < 400 and status != 304}:
+        yield bench.redirected(elsewhere, total.answered)
+    if plan.short and asked.keepalive:
+        yield bench.close_ignored(asked.keepalive)
+
+
+def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
+    """What was not answered, and not asked, when it ended."""
+    plan, total = run.plan, run.total
+    # That nothing listens, or that every address refused, is told otherwise.
+    told = not total.opened and not total.answered and set(total.failures) <= {"refused"}
+    if run.ended == "gave up" and not told:
+        yield bench.gave_up(plan.connect_timeout_s, asked.left, plan.requests or 0)
+    elif asked.left and run.ended != "gave up":
+        yield bench.requests_left(asked.left, plan.requests or 0, run.ended == "stopped")
+    waited, slowest_us = asked.outstanding_us, total.latency_us.greatest
+    late = sum(count for key, count in waited.items() if bounds(key)[0] > _FAR_SLOWER * slowest_us)
+    if late and run.ended != "gave up":
+        longest_s, slowest_s = waited.greatest / 1e6, slowest_us / 1e6 if total.answered else None
+        yield bench.unanswered_at_end(late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= _LONG_S)
+
+
+def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
+    """Whether the closed loop measured asyncli itself."""
+    if run.elapsed_s < _SHORTEST_SPAN_S or generator.cores is None or generator.cores < MOST_CPU_SHARE * run.workers:
+        return None
+    busy = generator.cores / run.workers
+    if server.cores is not None and server.cores >= BUSY_SERVER_CORES:
+        return bench.both_busy(run.workers, busy, server.cores)
+    return bench.saturated_cpu(run.workers, busy, server.cores)
+
+
+def _taken(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
+    """Whether other programs had CPUs that the bench wanted.
+
+    What a program used before the first connect too is no work of the server's. What rose with the bench may be its backend, or
+    the server itself where nobody could tell which it is.
+    """
+    host, before = run.cpus, run.cpus_before
+    if host is None or before is None or run.elapsed_s < _SHORTEST_SPAN_S or host.busy < MOST_CPU_SHARE * host.cpus:
+        return None
+    if (used := sum(host.others.values())) < MOST_OF_OTHERS * host.cpus:
+        return None
+    strange = {name: used if name == STOLEN else min(used, before.others.get(name, 0.0)) for name, used in host.others.items()}
+    rose = (used - strange[name] for name, used in host.others.items())
+    ours = generator.cores or 0.0
+    busy = max(server.cores or 0.0, *rose, 0.0) >= BUSY_SERVER_CORES or ours >= MOST_CPU_SHARE * run.workers
+    reached = run.plan.rate is not None and not _misses_rate(run, run.total.asked or Asked())
+    strangers = sum(strange.values()) >= MOST_OF_OTHERS * host.cpus
+    return bench.host_busy(host.cpus, host.busy, ours, server.cores, used, _named(host), strangers, reached, busy)
+
+
+def _named(host: CpuShares) -> list[Taker]:
+    """Which others used the most."""
+    most = sorted(host.others.items(), key=lambda pair: -pair[1])[:_NAMED]
+    return [{"name": name, "pids": host.pids.get(name, ()), "cores": cores} for name, cores in most if cores >= most[0][1] / 10]
+
+
+def _of_open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]:
+    late_us, tail_us = run.total.lateness_us.quantile(0.99), run.total.latency_us.quantile(0.99)
+    if late_us is not None and late_us > 1e3 * MOST_LATENESS_MS:
+        yield bench.saturated_late(late_us / 1e6, MOST_LATENESS_MS / 1e3)
+    elif late_us is not None and tail_us is not None and late_us > max(_MOST_OF_TAIL * tail_us, 1000.0):
+        yield bench.late_tail(tail_us / 1e6, late_us / 1e6)
+    sent = run.total.sent - asked.resent
+    if _misses_rate(run, asked):
+        yield bench.rate_missed(sent / run.elapsed_s, rate)
+    elif asked.queued > 0.01 * sent:
+        yield bench.requests_queued(asked.queued, sent)
+
+
+def _misses_rate(run: BenchRun, asked: Asked) -> bool:
+    """Whether an open loop asked less often than it was to."""
+    due = (run.plan.rate or 0.0) * run.elapsed_s
+    if run.plan.requests is not None:
+        due = min(due, float(run.plan.requests))
+    return run.total.sent - asked.resent < LEAST_RATE_SHARE * due - 1
+
+
+def _limit(run: BenchRun, asked: Asked) -> Finding | None:
+    """What the server allows a connection, where it ended some with notice."""
+    ended = run.total.deaths.get("closed_announced")
+    if ended is None or run.plan.short:
+        return None
+    median = ended.requests.quantile(0.5) or 0.0
+    return bench.connections_ended(ended.count, median, ended.requests.greatest <= 1)

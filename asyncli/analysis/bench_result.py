@@ -1,0 +1,273 @@
+"""What a bench says, and when not to believe it: its figures, its doubts and its verdict. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from asyncli.analysis.bench_doubts import BUSY_SERVER_CORES, MOST_LATENESS_MS, Spent, doubts
+from asyncli.analysis.saturation import MOST_CPU_SHARE
+from asyncli.analysis.shared_host import MOST_OF_OTHERS
+from asyncli.benchplan import BenchPlan, BenchRun
+from asyncli.core.histogram import Histogram, bounds
+from asyncli.findings.bench import by_cause
+from asyncli.metrics import SERVER_CPU_S
+from asyncli.records import NOTHING_LISTENS, Asked, CpuShares, Environment, Finding
+from asyncli.units import format_count, format_duration
+
+__all__ = ["PERCENTILES", "RULE", "Benched", "Spent", "Times", "benched"]
+
+#: Of the percentiles that are printed, in percent.
+PERCENTILES = (50, 66, 75, 80, 90, 95, 98, 99, 99.9, 100)
+
+RULE = (
+    "passed: everything that was asked was answered below status 400, or was in flight at the end for not much longer than "
+    "answers took, and asyncli was not the limit; failed: something was not, or was answered with an error; "
+    f"invalid: asyncli asked late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than {MOST_CPU_SHARE:.0%} of the "
+    f"time while the server filled less than {BUSY_SERVER_CORES:.0%} of a core, or neither was that busy and other programs used "
+    f"more than {MOST_OF_OTHERS:.0%} of this host's CPUs, which were all busy; untested: nothing was answered"
+)
+
+Verdict = Literal["passed", "failed", "invalid", "untested"]
+
+
+class Times(msgspec.Struct):
+    """Milliseconds of one part of a request; ``mean`` and ``sd`` from a histogram whose middles are within 1/128."""
+
+    min: float
+    mean: float
+    sd: float
+    median: float
+    max: float
+
+
+class Quantiles(msgspec.Struct):
+    """Milliseconds; None where nothing was recorded."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    p999: float | None
+    max: float | None
+
+
+class Lateness(msgspec.Struct):
+    """How late asyncli asked, in milliseconds; of an open loop only."""
+
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+
+class Requests(msgspec.Struct):
+    """``total`` answered, ``per_s`` of them; ``failed``: never answered, by cause in ``failures``. ``keepalive``: answered on
+    a connection that stayed open. ``resent``: asked again after their connection ended. ``queued``: no connection was free
+    when they were due. ``in_flight``: outstanding at the end; ``overdue``: of an open loop, due and not asked by then. ``left``:
+    of a given number, never asked.
+    """
+
+    total: int
+    per_s: float
+    failed: int
+    keepalive: int
+    failures: dict[str, int]
+    by_status: dict[int, int]
+    by_url: dict[str, int]
+    other_length: int
+    resent: int
+    queued: int
+    in_flight: int
+    overdue: int
+    left: int
+
+
+class Connections(msgspec.Struct):
+    """``failed`` attempts that never established, by cause in ``failures``; ``ended``: by cause, while more was to be asked.
+    ``requests_each``: answers of a connection that has ended: least, median and most of them.
+    """
+
+    opened: int
+    failed: int
+    failures: dict[str, int]
+    ended: dict[str, int]
+    requests_each: dict[str, float] | None
+
+
+class Bytes(msgspec.Struct):
+    """On the wire above TCP, heads included; ``bodies``: of the answers, without the framing of chunks."""
+
+    received: int
+    bodies: int
+    sent: int
+
+
+class Host(msgspec.Struct):
+    """This host's CPUs, in cores: ``others`` by the name of programs that are neither asyncli nor the server."""
+
+    cpus: int
+    busy_cores: float
+    others_cores: float
+    others: dict[str, float]
+
+
+class Benched(msgspec.Struct):
+    """Everything a bench says."""
+
+    verdict: Verdict
+    why: str
+    started: str
+    duration_s: float
+    complete: bool
+    plan: BenchPlan
+    workers: int
+    requests: Requests
+    latency_ms: Quantiles
+    #: connect, waiting, processing, total: ab's terms. Connect: once for each connection.
+    times_ms: dict[str, Times | None]
+    percentiles_ms: dict[str, float]
+    lateness_ms: Lateness
+    connections: Connections
+    bytes: Bytes
+    generator: Spent
+    server: Spent
+    host: Host | None
+    findings: list[Finding]
+    environment: Environment
+
+
+def benched(run: BenchRun) -> Benched:
+    """What ``run`` says."""
+    total, asked = run.total, run.total.asked or Asked()
+    failed, refused = sum(asked.failed.values()), sum(total.failures.values())
+    generator = _spent(sum(run.cpu_s), run.cpu_s[0], total.answered, run.elapsed_s)
+    server = _server(run)
+    found = [*run.findings, *doubts(run, asked, generator, server)]
+    verdict, why = _verdict(run, asked, found)
+    return Benched(
+        verdict=verdict,
+        why=why,
+        started=run.started,
+        duration_s=run.elapsed_s,
+        complete=run.complete,
+        plan=run.plan,
+        workers=run.workers,
+        requests=Requests(
+            total=total.answered,
+            per_s=total.answered / run.elapsed_s if run.elapsed_s > 0 else 0.0,
+            failed=failed,
+            keepalive=asked.keepalive,
+            failures=asked.failed,
+            by_status=dict(sorted(total.by_status.items())),
+            by_url={url: asked.by_target.get(number, 0) for number, url in enumerate(run.plan.urls)},
+            other_length=asked.other_length,
+            resent=asked.resent,
+            queued=asked.queued,
+            in_flight=asked.in_flight,
+            overdue=asked.overdue,
+            left=asked.left,
+        ),
+        latency_ms=Quantiles(*_ms(total.latency_us, (0.5, 0.9, 0.99, 0.999, 1.0))),
+        times_ms={
+            "connect": _times(total.connect_us),
+            "waiting": _times(asked.waiting_us),
+            "processing": _times(asked.processing_us),
+            "total": _times(total.latency_us),
+        },
+        percentiles_ms={
+            f"{percent:g}": value
+            for percent, value in zip(PERCENTILES, _ms(total.latency_us, [one / 100 for one in PERCENTILES]), strict=True)
+            if value is not None
+        },
+        lateness_ms=Lateness(*_ms(total.lateness_us, (0.5, 0.99, 1.0))),
+        connections=Connections(
+            opened=total.opened,
+            failed=refused,
+            failures=total.failures,
+            ended={cause: deaths.count for cause, deaths in total.deaths.items()},
+            requests_each=_each(asked.per_connection),
+        ),
+        bytes=Bytes(total.bytes_received, asked.body_bytes, total.bytes_sent),
+        generator=generator,
+        server=server,
+        host=_host(run.cpus),
+        findings=found,
+        environment=run.environment,
+    )
+
+
+def _ms(histogram: Histogram, quantiles: Iterable[float]) -> list[float | None]:
+    return [None if one is None else one / 1000 for one in histogram.quantiles(tuple(quantiles))]
+
+
+def _times(histogram: Histogram) -> Times | None:
+    if not histogram:
+        return None
+    count = histogram.count
+    middles = [(sum(bounds(key)) / 2, times) for key, times in histogram.items()]
+    mean = sum(value * times for value, times in middles) / count
+    variance = sum((value - mean) ** 2 * times for value, times in middles) / count
+    median = histogram.quantile(0.5) or 0.0
+    return Times(histogram.least / 1000, mean / 1000, math.sqrt(variance) / 1000, median / 1000, histogram.greatest / 1000)
+
+
+def _each(histogram: Histogram) -> dict[str, float] | None:
+    median = histogram.quantile(0.5)
+    return None if median is None else {"min": float(histogram.least), "median": median, "max": float(histogram.greatest)}
+
+
+def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) -> Spent:
+    return Spent(
+        cpu_s=cpu_s,
+        user_s=user_s,
+        system_s=None if user_s is None else cpu_s - user_s,
+        cpu_us_per_request=1e6 * cpu_s / answered if answered else None,
+        cores=cpu_s / elapsed_s if elapsed_s > 0 else None,
+    )
+
+
+def _server(run: BenchRun) -> Spent:
+    """The server's CPU from the first to the last sample: all its processes, those that ended too."""
+    of_server = [one.values for one in run.samples if SERVER_CPU_S in one.values]
+    if len(of_server) < 2:
+        return Spent(None, None, None, None, None)
+    cpu_s = of_server[-1][SERVER_CPU_S] - of_server[0][SERVER_CPU_S]
+    return _spent(cpu_s, None, run.total.answered, run.elapsed_s)
+
+
+def _host(cpus: CpuShares | None) -> Host | None:
+    if cpus is None:
+        return None
+    ordered = dict(sorted(cpus.others.items(), key=lambda pair: -pair[1]))
+    return Host(cpus.cpus, cpus.busy, sum(ordered.values()), ordered)
+
+
+def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verdict, str]:
+    total = run.total
+    ours = [one for one in findings if one.code in _OURS and one.severity == "error"]
+    # An answer that is an error is the server's, however busy we were; but not where part of the count is missing.
+    errors = [one for one in findings if one.code == "error_answers"]
+    if errors and all(one.code in _LIMITS for one in ours):
+        return "failed", errors[0].evidence
+    if ours:
+        return "invalid", ours[0].evidence
+    if not total.answered:
+        if here := next((one.evidence for one in run.findings if one.code == NOTHING_LISTENS), None):
+            return "untested", here
+        why = by_cause(total.failures) or by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was asked")
+        return "untested", f"nothing was answered ({why})"
+    errors = [one for one in findings if one.severity == "error"]
+    if errors:
+        return "failed", errors[0].evidence
+    rate = f"{total.answered / run.elapsed_s:,.0f} a second, none failed"
+    early = " (stopped before its end)" if run.ended == "stopped" else ""
+    return "passed", f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}: {rate}"
+
+
+# Findings of our own limits, and of all that is our own fault.
+_LIMITS = frozenset({"generator_saturated_cpu", "generator_saturated_late", "host_busy"})
+_OURS = _LIMITS | {
+    "asyncli_failed", "generator_failed", "generator_silent", "requests_unaccounted", "worker_lost", "worker_silent",
+}  # fmt: skip

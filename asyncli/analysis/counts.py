@@ -1,0 +1,317 @@
+"""Connections and requests as the client and the server counted them, at any instant; and where two counts parted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
+from asyncli.records import Tick
+from asyncli.run import Run
+from asyncli.samples import Series, began_anew
+
+Pair = Literal["asked", "held", "accepts", "handled", "requests"]
+
+# nginx ends a kept connection after keepalive_requests (100 before 1.19.10) polls, and our poller then opens another.
+_POLLS_PER_CONNECTION = 100
+# Failures after which the server may have accepted a connection that the client never counted as opened.
+PERHAPS_ACCEPTED = ("connect_timeout", "refused", "other")
+# A tick is a second long, so a page and a tick are up to a second apart.
+_APART_S = 1.0
+# One page, or two, may have been caught between two halves of what they count.
+_PAGES_THAT_TELL = 3
+# Of a pair that parts and meets all night, these are kept: the widest.
+_MOST_DIVERGENCES = 20
+# Where no page speaks for longer than this, the ticks stand in for the pages' instants.
+_SILENCE_S = 2.5
+
+
+class Divergence(msgspec.Struct):
+    """A stretch in which two counts differed by more than was in flight.
+
+    ``from_s`` is the first instant at which they did, ``to_s`` the first at which they no longer did, or the last one
+    known where they never met again (not ``closed``). ``most`` is the widest difference and ``at_s`` its instant,
+    ``last`` the difference at the end. Differences are the second of the pair less the first: active less held, accepts
+    less opened, handled less accepts, requests less answers and polls, held less asked.
+    """
+
+    pair: Pair
+    from_s: float
+    to_s: float
+    most: int
+    at_s: float
+    last: int
+    closed: bool
+
+
+class CountsOverTime(msgspec.Struct):
+    """The counts at the same instants (s on the run's clock), for a picture; None where one is not known.
+
+    ``asked``: the ramp's schedule, then the plan's number, then 0. ``held``: by the client. ``server_active``: less our
+    poller. ``opened``, ``accepts``, ``handled``: since the start, our poller's apart. ``answers`` (polls too) and
+    ``requests``: since the first page.
+    """
+
+    t_s: list[float]
+    asked: list[float | None]
+    held: list[float | None]
+    server_active: list[float | None]
+    opened: list[float | None]
+    accepts: list[float | None]
+    handled: list[float | None]
+    answers: list[float | None]
+    requests: list[float | None]
+
+
+def counts_over_time(run: Run) -> CountsOverTime:
+    """Every count at the instants of the status pages, and of the ticks where no page spoke."""
+    import numpy as np
+
+    client, pages, start, stop = Client(run), Pages(run), run.first_connect_s, run.stop_s
+    alone = client.t_s[1:]
+    if len(pages):
+        after = np.searchsorted(pages.t_s, alone)
+        before_s = alone - pages.t_s[np.maximum(after - 1, 0)]
+        after_s = pages.t_s[np.minimum(after, len(pages) - 1)] - alone
+        alone = alone[np.minimum(np.abs(before_s), np.abs(after_s)) > _SILENCE_S]
+    t_s = np.union1d(pages.t_s, alone)
+    place = np.searchsorted(t_s, pages.t_s)
+
+    def of_pages(counts: Any) -> list[float | None]:
+        found: list[float | None] = [None] * len(t_s)
+        for at, count in zip(place.tolist(), counts.tolist(), strict=True):
+            found[at] = None if math.isnan(count) else count
+        return found
+
+    nothing: list[float | None] = [None] * len(t_s)
+    # Counts since the start of a server that was there before us, only where a page tells what it had counted by then.
+    since_start = len(pages) > 0 and bool(pages.t_s[0] <= start)
+    polls = np.interp(t_s, pages.t_s, pages.polls) if len(pages) else 0.0
+    return CountsOverTime(
+        t_s=t_s.tolist(),
+        asked=np.where(t_s < stop, client.asked(t_s), 0.0).tolist(),
+        held=client.held(t_s).tolist(),
+        server_active=of_pages(pages.active),
+        opened=client.at("opened", t_s).tolist(),
+        accepts=of_pages(pages.accepts) if since_start else nothing,
+        handled=of_pages(pages.handled) if since_start else nothing,
+        answers=(client.at("answered", t_s) + polls).tolist(),
+        requests=of_pages(pages.requests) if since_start else nothing,
+    )
+
+
+class Client:
+    """The client's counts at any instant, from its ticks: lines between them."""
+
+    def __init__(self, run: Run) -> None:
+        import numpy as np
+
+        held = run.held
+        self.t_s, self._held = np.array(held.t_s), np.array(held.values)
+        self._start, self._plan = run.first_connect_s, run.plan
+        rows = [(t_s, tick) for t_s, tick in run.ticks if t_s > held.t_s[0]]
+        self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
+        columns = {
+            "opened": [tick.opened for _, tick in rows],
+            "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
+            "sent": [tick.sent for _, tick in rows],
+            "answered": [tick.answered for _, tick in rows],
+            "unsure": [sum(map(tick.failures.get, PERHAPS_ACCEPTED, (0, 0, 0))) if tick.failures else 0 for _, tick in rows],
+        }
+        columns |= {f"untold_{name}": _untold(rows, columns[name]) for name in ("opened", "sent")}
+        self._whole = {name: np.cumsum(np.array([0.0, *column])) for name, column in columns.items()}
+        self._connecting = np.array([0.0, *(float(tick.connecting) for _, tick in rows)])
+
+    def at(self, name: str, t_s: Any) -> Any:
+        """The count since the start at each of ``t_s``."""
+        import numpy as np
+
+        return np.interp(t_s, self._tick_s, self._whole[name])
+
+    def within(self, name: str, low: Any, high: Any) -> Any:
+        """What was counted from ``low`` to ``high``."""
+        return self.at(name, high) - self.at(name, low)
+
+    def held(self, t_s: Any, until_s: float = math.inf) -> Any:
+        """Held at each of ``t_s``; from the last tick before ``until_s`` on, as many as then."""
+        import numpy as np
+
+        known = max(1, int(np.searchsorted(self.t_s, until_s, "right")))
+        return np.interp(t_s, self.t_s[:known], self._held[:known])
+
+    def connecting(self, t_s: Any) -> Any:
+        """The most connects that were pending at the tick before or after."""
+        import numpy as np
+
+        after = np.searchsorted(self._tick_s, t_s)
+        last = len(self._tick_s) - 1
+        return np.maximum(self._connecting[np.clip(after - 1, 0, last)], self._connecting[np.clip(after, 0, last)])
+
+    def asked(self, t_s: Any) -> Any:
+        """Connections that the schedule had asked for at each of ``t_s``."""
+        import numpy as np
+
+        if not math.isfinite(self._start):
+            return np.zeros(len(t_s))
+        ramp = self._plan.schedule
+        # Plain arithmetic, which an array does as well as one number: a million connections are 100,000 batches.
+        batches: Any = np.arange(ramp.batches)
+        due = np.searchsorted(np.asarray(ramp.due_s(batches)), t_s - self._start, "right")
+        return np.minimum(due * float(ramp.batch), ramp.connections)
+
+    def behind_asked(self, start: float, stop: float) -> list[Divergence]:
+        """Where fewer were held than had been asked for a second before."""
+        import numpy as np
+
+        there = (self.t_s > start) & (self.t_s <= stop)
+        t_s, held = self.t_s[there], self._held[there]
+        asked = self.asked(t_s)
+        # More than asked is none the less: a gauge and the schedule are read at two moments.
+        return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, np.full(len(t_s), math.inf))
+
+
+def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[int]:
+    """What a worker of ours that was lost may have done since its last word, at each tick that tells of one: a second or two."""
+    lost = [place for place, (_, tick) in enumerate(rows) if "generator_lost" in tick.deaths]
+    untold = [0] * len(rows)
+    for place in lost:
+        untold[place] = 2 * max(counts[max(0, place - 2) : place + 1])
+    return untold
+
+
+class Pages:
+    """The status pages as arrays: counts since the first page, our poller's connections taken out of all but the polls.
+
+    What the server's page does not tell is NaN throughout, which is neither less nor more than anything.
+    A server that is started anew counts from 0 again: what it had counted by the page before is added from there on.
+    """
+
+    def __init__(self, run: Run) -> None:
+        import numpy as np
+
+        names = ("active", "accepts", "handled", "requests", "polls")
+        columns = {name: run.series(f"status.{name}") for name in names}
+        instants = columns["polls"].t_s
+        there = [column for column in columns.values() if len(column)]
+        if any(column.t_s != instants for column in there):
+            instants = sorted(set(instants).intersection(*(column.t_s for column in there)))
+        page = {
+            name: np.array(_where(column, instants)) if len(column) else np.full(len(instants), math.nan)
+            for name, column in columns.items()
+        }
+        #: Whether anything is told that can be compared with a count of ours.
+        self.told = any(len(columns[name]) for name in ("active", "accepts", "requests"))
+        connects = _where(run.series(STATUS_CONNECTS), instants)
+        unanswered = _where(run.series(STATUS_UNANSWERED), instants)
+        took = _where(run.series(f"{PROBE}status"), instants)
+        self.t_s = np.array(instants)
+        took_s = np.array(took) if len(took) == len(instants) else np.zeros(len(instants))
+        #: The page spoke of a moment since then (it may have come a round later than it was asked for), and until then.
+        self.asked_s, self.told_s = self.t_s - np.maximum(took_s, _APART_S), self.t_s + took_s
+        self.step_s = float(np.median(np.diff(self.t_s))) if len(instants) > 1 else 0.0
+        #: Places of the first page after each restart, and accepts (or requests) on the page before and on it.
+        self.counter = "accepts" if len(columns["accepts"]) else "requests"
+        counted = page[self.counter]
+        self.restarts = began_anew(counted.tolist())
+        self.around = [(float(counted[at - 1]), float(counted[at])) for at in self.restarts]
+        for name in ("accepts", "handled", "requests"):
+            for at in self.restarts:
+                page[name][at:] += page[name][at - 1]
+        known = len(connects) == len(instants)
+        reconnects = np.array(connects) - connects[0] if known and connects else np.zeros(len(instants))
+        self.polls = _since_first(page["polls"])
+        #: Polls without a page: the server may not have counted them, nor accepted their connections, and may still hold those.
+        self.unanswered = _since_first(np.array(unanswered)) if unanswered else np.zeros(len(instants))
+        #: Where the collector did not count its own connections: how many it may have needed.
+        self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / _POLLS_PER_CONNECTION)
+        self.active = page["active"] - 1
+        # A server that ends connections after some requests ends our poller's too: its new ones are accepts, not the soak's.
+        self.accepts = _since_first(page["accepts"]) - reconnects
+        self.handled = _since_first(page["handled"]) - reconnects
+        self.requests = _since_first(page["requests"])
+
+    def __len__(self) -> int:
+        return len(self.t_s)
+
+    def unseen(self, client: Client) -> tuple[Any, Any]:
+        """What a server that ended may have counted after its last page: connections and requests, up to each page."""
+        import numpy as np
+
+        opened, requests = np.zeros(len(self.t_s)), np.zeros(len(self.t_s))
+        for at in self.restarts:
+            low, high = self.asked_s[at - 1], self.t_s[at] + _APART_S
+            polls = self.polls[at] - self.polls[at - 1]
+            opened[at:] += client.within("opened", low, high) + polls
+            requests[at:] += client.within("sent", low, high) + polls
+        return opened, requests
+
+
+def _where(column: Series, instants: list[float]) -> list[float]:
+    """The values at ``instants``; empty where one of them is missing."""
+    if column.t_s == instants:
+        return column.values
+    known = dict(zip(column.t_s, column.values, strict=True))
+    return [known[t_s] for t_s in instants] if all(t_s in known for t_s in instants) else []
+
+
+def _since_first(counts: Any) -> Any:
+    return counts - counts[0] if len(counts) else counts
+
+
+def through_time(client: Client, pages: Pages, start: float, stop: float) -> list[Divergence]:
+    """Where the server's counts and ours parted. ``held`` up to the drain, in which both sides close."""
+    t_s, since, until = pages.t_s, pages.asked_s, pages.t_s + _APART_S
+    opened, sent = client.within("opened", since, until), client.within("sent", since, until)
+    lost, answered = client.within("lost", since, until), client.within("answered", since, until)
+    unseen_opened, unseen_sent = pages.unseen(client)
+    perhaps = pages.perhaps_reconnected
+    before = (t_s >= start) & (pages.told_s <= stop)
+    churn = (opened + lost)[before]
+    unread = pages.unanswered
+    found = _divergences("held", t_s[before], (pages.active - client.held(t_s, stop))[before], -churn, churn + unread[before])
+    found += _divergences(
+        "accepts", t_s, pages.accepts - client.at("opened", t_s), -opened - unseen_opened - unread,
+        opened + client.connecting(t_s) + client.at("unsure", until) + client.at("untold_opened", until) + perhaps,
+    )  # fmt: skip
+    found += _divergences("handled", t_s, pages.handled - pages.accepts, 0.0 * t_s, 0.0 * t_s)
+    unanswered = client.at("sent", t_s) - client.at("answered", t_s)
+    found += _divergences(
+        "requests", t_s, pages.requests - client.at("answered", t_s) - pages.polls, -answered - perhaps - unseen_sent - unread,
+        unanswered + sent + client.at("untold_sent", until),
+    )  # fmt: skip
+    return found
+
+
+def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> list[Divergence]:
+    """The stretches in which ``difference`` is outside ``[low, high]``, by the rule of time; the widest of many."""
+    import numpy as np
+
+    # Halves of a connection come from the lines between ticks.
+    apart = (np.round(difference) < np.floor(low)) | (np.round(difference) > np.ceil(high))
+    if not apart.any():
+        return []
+    turns = np.flatnonzero(np.diff(np.concatenate(([0], apart.astype(np.int8), [0]))))
+    found: list[tuple[int, int]] = []
+    for first, after in turns.reshape(-1, 2).tolist():
+        if after - first < _PAGES_THAT_TELL and after < len(t_s):
+            continue
+        if found and first - found[-1][1] < _PAGES_THAT_TELL:
+            found[-1] = (found[-1][0], after)
+        else:
+            found.append((first, after))
+    result = []
+    for first, after in found:
+        widest = first + int(np.argmax(np.where(apart[first:after], np.abs(difference[first:after]), -1.0)))
+        closed = after < len(t_s)
+        result.append(
+            Divergence(
+                pair=pair, from_s=float(t_s[first]), to_s=float(t_s[after if closed else -1]),
+                most=round(float(difference[widest])), at_s=float(t_s[widest]),
+                last=round(float(difference[after - 1])), closed=closed,
+            )
+        )  # fmt: skip
+    result = sorted(result, key=lambda one: abs(one.most), reverse=True)[:_MOST_DIVERGENCES]
+    return sorted(result, key=lambda one: one.from_s)

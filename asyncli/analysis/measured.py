@@ -1,0 +1,285 @@
+"""Every number of one run that another run's is compared with: its estimate with an interval, or why there is none."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from asyncli.analysis.cost import Costs, costs, server_memory
+from asyncli.analysis.drift import drifts, source_of
+from asyncli.analysis.estimates import ALPHA, Estimate, Rate, Stretches, by_stretch, count_stretches, mean, quantile
+from asyncli.analysis.saturation import is_saturated, saturation
+from asyncli.analysis.shared_host import company
+from asyncli.analysis.totals import Totals, fold
+from asyncli.analysis.verdict import Verdict, judge
+from asyncli.core.histogram import Histogram, bounds
+from asyncli.findings.comparison import compare_burst
+from asyncli.metrics import SERVER_CPU_S
+from asyncli.plan import Plan
+from asyncli.records import Environment, Finding
+from asyncli.run import Run, Ticks
+from asyncli.units import format_duration
+
+# The level at the hold's end is the mean over this long.
+_LEVEL_S = 60.0
+_FEWEST_LEVEL = 5
+# Losses in one second that make this share of all are one event rather than many.
+_BURST = 0.5
+# Losses that are worth a word about bursts.
+_FEW_LOSSES = 20
+_NONE = Histogram()
+# A tick speaks of a second, and of a generator that stood still of as long as that lasted.
+_LONGEST_S = 60.0
+_QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+HOST = ("host", "machine", "cpu_model", "cpus", "memory_bytes", "kernel")
+OURS = ("asyncli",)
+# Limits that hold still; the others of the record are readings of the moment.
+_LIMITS = ("nofile_hard", "nproc", "file_max", "conntrack_max", "cgroup_memory_limit", "cpu_quota", "superuser")
+
+#: What a run says of one row; a text says why it says nothing.
+Said = Estimate | Rate | str
+
+
+class MeasuredRun(msgspec.Struct):
+    """One run, ready to be compared: its numbers by key of a row, and what its reader must know of it."""
+
+    name: str
+    path: str
+    id: str
+    started: str
+    verdict: Verdict
+    why: str
+    complete: bool
+    #: Why its numbers are the generator's own; "" where they are not.
+    spoiled: str
+    held: int
+    hold_s: float
+    #: Flat facts for the table of what differs: plan keys, ``server.label``, ``kernel``...
+    facts: dict[str, Any]
+    said: dict[str, Said]
+    #: How late asyncli sent its heartbeats in the hold, by quantile ("p99"), however unsure that is.
+    late_ms: dict[str, float]
+    #: By key of a row of the server's memory: as what it was read ("PSS").
+    kinds: dict[str, str]
+    #: Keys of the rows that are differences of two levels: what the first connections take once is in them, and in no slope.
+    levels: frozenset[str]
+    findings: list[Finding]
+
+
+def measure(name: str, path: str, run: Run) -> MeasuredRun:
+    """All numbers of ``run``, which is called ``name`` ("A") and kept in ``path``."""
+    # Nothing that is judged here hangs on latencies, and to add up a night of them takes longer than all the rest.
+    quick = [(t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE)) for t_s, tick in run.ticks]
+    totals = fold(msgspec.structs.replace(run, ticks=quick))
+    measured = run.outside_gaps
+    saturated = is_saturated(saturation(run, totals))
+    judgement = judge(run.plan, totals, saturated=saturated, complete=run.complete, findings=run.findings)
+    # Of a run without an end as well, which is invalid for that alone.
+    at_end = judge(run.plan, totals, saturated=saturated, complete=True, findings=run.findings)
+    hold = measured.hold
+    hold_s = hold.length_s if hold is not None else 0.0
+    said: dict[str, Said] = {}
+    levels = _costs(said, costs(run))
+    _memory(said, run)
+    _cpu(said, run)
+    latency = by_stretch(hold, "latency_us")
+    said |= {f"latency.{name}": quantile(latency, q) for name, q in _QUANTILES.items()}
+    lateness = by_stretch(hold, "lateness_us")
+    said["lateness.p99"] = quantile(lateness, _QUANTILES["p99"])
+    _losses(said, totals, measured)
+    _drift(said, run)
+    return MeasuredRun(
+        name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
+        complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
+        facts=facts(run.plan, run.environment), said=said, late_ms=_late_ms(lateness),
+        kinds=_kinds(run), levels=levels,
+        findings=[*company(run, totals), *_bursts(name, measured.ticks)],
+    )  # fmt: skip
+
+
+def _costs(said: dict[str, Said], found: Costs) -> frozenset[str]:
+    """The rows of costs; keys of those that are differences of two levels."""
+
+    def why(name: str) -> str:
+        return found.unknown.get(name, "no slope is known")
+
+    for name in ("server_user", "kernel", "generator_user", "host_total", "residual"):
+        cost = getattr(found, name)
+        if cost is None:
+            said[f"cost.{name}"] = why(name)
+            continue
+        low, high = cost.ci95
+        said[f"cost.{name}"] = Estimate(cost.bytes_per_connection, low, high, max(1, cost.points - 2))
+    server, line = found.server_user, found.fits.get("server_user")
+    if server is None:
+        said["fixed.server_user"] = why("server_user")
+    elif line is None:
+        said["fixed.server_user"] = "no interval of the fixed part is known"
+    else:
+        low, high = line.band(0.0)
+        said["fixed.server_user"] = Estimate(server.fixed_bytes, low, high, max(1, server.points - 2))
+    levels = {f"cost.{name}" for name, fit in found.fits.items() if fit.cost.of_levels}
+    levels |= {"fixed.server_user"} if "cost.server_user" in levels else set()
+    return frozenset(levels)
+
+
+def _kinds(run: Run) -> dict[str, str]:
+    """PSS shares out what processes share, RSS counts it in each, USS in none: one less another is no difference of servers."""
+    # What is left over is less the server's memory where that is on the host that was sampled.
+    keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if run.sides.server else [])]
+    source = source_of(run, "server_user").removeprefix("server.").removesuffix("_bytes")
+    return dict.fromkeys(keys, server_memory(run)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
+
+
+def _memory(said: dict[str, Said], run: Run) -> None:
+    """The level of the server's memory at the hold's end."""
+    memory, _ = server_memory(run)
+    hold = run.hold
+    key = "memory.server_hold_end"
+    if hold is None:
+        said[key] = "the run never came to its hold"
+        return
+    in_hold = memory.between(hold.start_s, hold.end_s)
+    level = in_hold.between(hold.end_s - _LEVEL_S, hold.end_s).values
+    # A server of many processes is read more seldom.
+    level = level if len(level) >= _FEWEST_LEVEL else in_hold.values[-_FEWEST_LEVEL:]
+    if not memory.values:
+        said[key] = "the memory of the server's processes was not read"
+    elif len(level) < _FEWEST_LEVEL:
+        readings = f"{len(level)} reading{'' if len(level) == 1 else 's'}"
+        said[key] = f"the hold has {readings} of the server's memory, and this wants {_FEWEST_LEVEL}"
+    else:
+        said[key] = mean(level)
+
+
+def _cpu(said: dict[str, Said], run: Run) -> None:
+    """CPU time of the server: by requests in the hold, and by connections in the ramp (their heartbeats included)."""
+    ramp, hold = run.phase("ramp"), run.phase("hold")
+    for key, part, end_s, counted, name in (
+        ("cpu.per_request", hold, run.stop_s, "answered", "hold"),
+        ("cpu.per_connection", ramp, hold.start_s if hold is not None else run.stop_s, "opened", "ramp"),
+    ):
+        if part is None:
+            said[key] = f"the run never came to its {name}"
+        else:
+            said[key] = _per(run, part.start_s, end_s, counted, name)
+
+
+def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Said:
+    """Microseconds of the server's CPU per ``counted`` thing, by stretches of the time between.
+
+    The ratio of the sums. Its error is the spread of the stretches' remainders around their own trend: in the ramp the
+    heartbeats of what is already held make each stretch dearer than the one before, which is no noise.
+    """
+    from scipy.special import stdtrit
+
+    cpu = run.series(SERVER_CPU_S).between(start_s, end_s)
+    if not len(cpu):
+        return "the CPU time of the server's processes was not read"
+    # Both ends must be readings: beyond them nothing is known.
+    start_s, end_s = cpu.t_s[0], cpu.t_s[-1]
+    ticks = [(t_s, getattr(tick, counted)) for t_s, tick in run.ticks if start_s < t_s <= end_s]
+    # CPU time comes in hundredths of a second, and samples and ticks once a second.
+    k = count_stretches(end_s - start_s, least_s=2.0)
+    if k is None or not ticks:
+        return f"the {name} is too short for the spread of its stretches"
+    length = (end_s - start_s) / k
+    edges = [start_s + place * length for place in range(k + 1)]
+    spent = [(cpu.at(b) or 0.0) - (cpu.at(a) or 0.0) for a, b in pairwise(edges)]
+    counts = [0.0] * k
+    # A tick counts its whole second: what of it lies in the next stretch belongs there.
+    for t_s, count in ticks:
+        low, high = max(start_s, t_s - 1.0), t_s
+        for place in {min(k - 1, int((edge - start_s) / length)) for edge in (low, math.nextafter(high, 0.0))}:
+            inside = min(high, edges[place + 1]) - max(low, edges[place])
+            counts[place] += count * max(0.0, inside) / (high - low)
+    whole = sum(counts)
+    if whole <= 0:
+        return f"nothing was {counted} in the {name}"
+    if min(spent) < 0:
+        return "the server's processes changed: its CPU time fell"
+    ratio = sum(spent) / whole
+    off = [a - ratio * b for a, b in zip(spent, counts, strict=True)]
+    middle = (k - 1) / 2
+    tilt = sum((place - middle) * one for place, one in enumerate(off)) / sum((place - middle) ** 2 for place in range(k))
+    rest = sum((one - tilt * (place - middle)) ** 2 for place, one in enumerate(off))
+    error = math.sqrt(rest / (k - 2) * k) / whole
+    half = float(stdtrit(k - 2, 1 - ALPHA / 2)) * error
+    return Estimate(ratio * 1e6, (ratio - half) * 1e6, (ratio + half) * 1e6, k - 2)
+
+
+def _late_ms(found: Stretches | str) -> dict[str, float]:
+    """The quantiles of all stretches together, without an interval."""
+    if isinstance(found, str):
+        return {}
+    whole = Histogram({key: int(count) for key, count in zip(found.keys, found.table.sum(axis=0), strict=True)})
+    whole.least, whole.greatest = bounds(found.keys[0])[0], bounds(found.keys[-1])[1]
+    return {name: value / 1e3 for name, q in _QUANTILES.items() if (value := whole.quantile(q)) is not None}
+
+
+def _losses(said: dict[str, Said], totals: Totals, run: Run) -> None:
+    whole = totals.whole
+    hours = connection_hours(run) / 1e3
+    for key, count in (("lost", whole.lost), ("reopened", whole.reopened)):
+        said[key] = Rate(count, hours) if hours > 0 else "no connection was held for a whole second"
+    failed = sum(whole.failures.values())
+    attempts = (whole.opened + failed) / 1e3
+    said["failed"] = Rate(failed, attempts) if attempts > 0 else "nothing was attempted"
+
+
+def connection_hours(run: Run) -> float:
+    """Hours that connections were held until the drain, summed over connections."""
+    seconds, before = 0.0, None
+    for t_s, tick in run.ticks:
+        if t_s > run.stop_s + 0.5:
+            break
+        # Beyond that nobody counted: the run was interrupted meanwhile.
+        seconds += tick.held * (min(t_s - before, _LONGEST_S) if before is not None else 1.0)
+        before = t_s
+    return seconds / 3600
+
+
+def _drift(said: dict[str, Said], run: Run) -> None:
+    found, _ = drifts(run)
+    for name in ("server_user", "kernel", "host_total"):
+        one = found.get(name)
+        if one is None:
+            said[f"drift.{name}"] = "it was not sampled in the hold"
+        elif one.bytes_per_hour is None or one.ci95 is None or one.verdict == "too_short":
+            said[f"drift.{name}"] = "the hold is too short to tell growth"
+        else:
+            said[f"drift.{name}"] = Estimate(one.bytes_per_hour, *one.ci95)
+
+
+def _bursts(name: str, ticks: Ticks) -> list[Finding]:
+    """The rates take each loss as an event of its own; where one second holds most of them, they are not."""
+    lost = [(tick.lost, t_s) for t_s, tick in ticks if tick.deaths]
+    total = sum(count for count, _ in lost)
+    if total < _FEW_LOSSES:
+        return []
+    most, at_s = max(lost)
+    if most < _BURST * total:
+        return []
+    return [compare_burst(name, most, total, at_s)]
+
+
+def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
+    """What a run was of, flat: the server, each key of the plan (``plan.hold_s``), the host, limits and sysctls."""
+    server = environment.get("server")
+    found: dict[str, Any] = {}
+    if isinstance(server, dict):
+        found |= {f"server.{key}": server.get(key) for key in ("label", "version", "exe", "config_hash")}
+    found |= {f"plan.{key}": value for key, value in msgspec.to_builtins(plan).items() if key not in ("batch", "interval_s")}
+    if plan.hold_until is not None:
+        # By the wall clock it is a few seconds longer or shorter each time.
+        del found["plan.hold_s"]
+    found["plan.ramp"] = f"{plan.batch}/{format_duration(plan.interval_s).replace(' ', '')}"
+    found |= {key: environment.get(key) for key in (*HOST, *OURS, "python", "local", "workers", "sources")}
+    for name, keys in (("sysctls", None), ("limits", _LIMITS)):
+        part = environment.get(name)
+        if isinstance(part, dict):
+            found |= {f"{name}.{key}": part[key] for key in (keys or part) if key in part}
+    return found

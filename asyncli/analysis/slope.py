@@ -1,0 +1,305 @@
+"""The line that memory follows over connections held, through medians of a ramp or of plateaus; or a difference of two levels.
+
+Raw seconds are autocorrelated (memory moves slowly), and an interval from them as if they were not would be too narrow; so the
+ramp is cut into bins of equal N and each gives one point, the medians of N and of the metric. The correlation left between
+points is part of the fit (:mod:`asyncli.analysis.regression`). Where the ramp is too short for that, two levels are compared.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+
+from asyncli.analysis.regression import Line, Point, regress
+from asyncli.findings.cost import LEVELS, Moved
+from asyncli.run import Run
+from asyncli.samples import Series
+from asyncli.units import format_bytes
+
+# Forty points tell noise that is fresh in each from noise that wanders better than twenty do. A ramp of two minutes fills each
+# with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than six.
+MOST_BINS = 40
+FEWEST_BINS = 6
+_SAMPLES_PER_BIN = 3
+# A slope through fewer points than this says nothing to act on: six of a ramp with its baseline, or three plateaus and
+# the baseline (each plateau is a median over seconds at rest, and so worth more than a bin).
+FEWEST_RAMP_POINTS = 6
+FEWEST_PLATEAUS = 3
+# With fewer plateaus than this the baseline is needed for the line itself, and cannot be let stand apart from it: on ladders
+# of three, slabs of 1 MB looked like a first step, and 66 of 100 intervals held the truth instead of all (bench/coverage.py).
+_PLATEAUS_THAT_SPARE_ONE = 5
+# The first seconds of the hold show what the last connections cost; later ones would mix in growth over time.
+_INTO_HOLD_S = 5.0
+#: In so many of them the server's own count, which may come seldom, says whether others use it too. A list of runs reads as far.
+OTHERS_INTO_HOLD_S = 15.0
+#: Sampled less often than this, a metric cannot be laid on another's instants by a line between its neighbours.
+WIDEST_GAP_S = 30.0
+# Nothing read for longer than this share of the ramp leaves a hole in the line.
+_GAP_SHARE = 0.2
+# What still moves by less than this share of the climb moves the slope by less than that.
+_MOVES_TOO_LITTLE = 0.01
+#: What a process holds in reserve and no reading shows: glibc keeps up to this much freed memory at its heap's top
+#: (M_TRIM_THRESHOLD, mallopt(3)). Two levels of a process's memory are not known better, however still each is.
+FREED_KEPT = 128 * 1024.0
+# Of the kernel, objects in use are counted: two levels that stand still are known to a page each.
+_PAGES = 2 * 4096.0
+# How many deviations of its own noise a metric at rest must have moved by: one false alarm in some eighty rests, were it normal.
+_MOVES_BEYOND = 2.5
+_OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
+
+
+class Cost(msgspec.Struct):
+    """Memory per connection (bytes), its 95 % interval (low, high), the fixed part (bytes), method, points.
+
+    The fixed part holds what the first connections take once and for all, so it may be more than the baseline's bytes.
+    ``points``: those of the line; a baseline that stands apart from it is none. ``r2``: the share of their variance that the
+    line explains; None where the metric did not vary, and of two levels.
+    """
+
+    bytes_per_connection: float
+    ci95: tuple[float, float]
+    fixed_bytes: float
+    method: str
+    points: int
+    r2: float | None = None
+    #: Whether it is a difference of two levels, and no slope.
+    of_levels: bool = False
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval (bytes): what stands behind a ±."""
+        return (self.ci95[1] - self.ci95[0]) / 2
+
+
+class Fit(msgspec.Struct):
+    """What is behind a :class:`Cost`: the points that the line goes through, and the samples that they are the medians of.
+
+    ``apart``: the baseline (bytes), where it is no point of the line: the first connections took more, once and for all.
+
+    Bytes are scaled as the cost is: of the kernel, per socket end.
+    """
+
+    cost: Cost
+    n: list[float]
+    bytes: list[float]
+    #: Every sample of the stretch that was fitted (baseline, ramp, first seconds of the hold).
+    seconds_n: list[float]
+    seconds_bytes: list[float]
+    line: Line
+    apart: float | None = None
+
+    def at(self, n: float) -> float:
+        """The line's value (bytes) at ``n`` connections."""
+        return self.cost.fixed_bytes + self.cost.bytes_per_connection * n
+
+    def residuals(self) -> list[float]:
+        """Each point less the line, bytes."""
+        return [value - self.at(n) for n, value in zip(self.n, self.bytes, strict=True)]
+
+    def band(self, n: float) -> tuple[float, float]:
+        """The 95 % confidence band of the line at ``n`` connections, bytes: where the line is, not where a sample falls."""
+        # The cost's interval may be wider than the line's own (an unsettled plateau, a difference of slopes).
+        wider = self.cost.half_width / self.line.half if self.line.half > 0 else 1.0
+        half = self.line.half_at(n) * max(1.0, wider)
+        return self.at(n) - half, self.at(n) + half
+
+
+def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> list[Point]:
+    """Medians: of the baseline, and of each of up to 40 equal stretches of N until ``end_s``."""
+    baseline = metric.between(-math.inf, start_s)
+    ramp = metric.between(math.nextafter(start_s, math.inf), end_s)
+    triples = [(t_s, held.at(t_s) or 0.0, value) for t_s, value in zip(ramp.t_s, ramp.values, strict=True)]
+    triples = [one for one in triples if one[1] > 0]
+    empty = [(t_s, 0.0, value) for t_s, value in zip(baseline.t_s, baseline.values, strict=True)]
+    points = [_median(empty, baseline=True)] if empty else []
+    if not triples:
+        return points
+    bins = max(FEWEST_BINS, min(MOST_BINS, len(triples) // _SAMPLES_PER_BIN))
+    most = max(n for _, n, _ in triples)
+    cells: list[list[tuple[float, float, float]]] = [[] for _ in range(bins)]
+    for one in triples:
+        cells[min(bins - 1, int(one[1] / most * bins))].append(one)
+    return points + [_median(cell) for cell in cells if cell]
+
+
+def plateau_points(metric: Series, held: Series, start_s: float, rests: Sequence[tuple[float, float]]) -> list[Point]:
+    """Medians: of the baseline, and of the last half of each of ``rests`` (from, to), in s after ``start_s``."""
+    stretches = [(-math.inf, start_s), *((start_s + (a + b) / 2, start_s + b) for a, b in rests)]
+    points = []
+    for low, high in stretches:
+        part = metric.between(low, high)
+        if part.values:
+            at_rest = [0.0 if high <= start_s else held.at(t_s) or 0.0 for t_s in part.t_s]
+            apart = high <= start_s and len(rests) >= _PLATEAUS_THAT_SPARE_ONE
+            points.append(_median(list(zip(part.t_s, at_rest, part.values, strict=True)), baseline=apart))
+    return points
+
+
+def _median(samples: Sequence[tuple[float, float, float]], *, baseline: bool = False) -> Point:
+    t_s, n, value = (statistics.median(column) for column in zip(*samples, strict=True))
+    times = [one[0] for one in samples]
+    return Point(t_s, n, value, len(samples), max(times) - min(times), baseline)
+
+
+def unsettled(rests: Sequence[Series], climbs: Sequence[float]) -> list[float]:
+    """By how much (bytes) the metric still moved in each of the ``rests``; 0 where it had settled.
+
+    ``rests``: the last half of each; ``climbs``: the bytes that the metric rose by to each. The rule is SETTLED. A rest of
+    fewer than two samples cannot be judged, and is let pass.
+    """
+    halves = []
+    for rest in rests:
+        middle = (rest.t_s[0] + rest.t_s[-1]) / 2 if len(rest) else 0.0
+        early = [(t_s, value) for t_s, value in zip(rest.t_s, rest.values, strict=True) if t_s < middle]
+        late = [(t_s, value) for t_s, value in zip(rest.t_s, rest.values, strict=True) if t_s > middle]
+        halves.append((early, late))
+    noise = _wander(rests)
+    moved = []
+    for (early, late), climb in zip(halves, climbs, strict=True):
+        if not early or not late:
+            moved.append(0.0)
+            continue
+        by = statistics.median(v for _, v in late) - statistics.median(v for _, v in early)
+        apart_s = statistics.median(t for t, _ in late) - statistics.median(t for t, _ in early)
+        enough = max(_MOVES_TOO_LITTLE * abs(climb), _MOVES_BEYOND * noise * math.sqrt(apart_s))
+        moved.append(by if abs(by) > enough else 0.0)
+    return moved
+
+
+def _wander(rests: Sequence[Series]) -> float:
+    """The deviation of a metric's steps from sample to sample about its trend in each rest, per root of a second.
+
+    As a random walk's: for noise that wanders less, the bar that is made of it is too high rather than too low.
+    """
+    squares, freedom = 0.0, 0
+    for rest in rests:
+        steps = [
+            (after - before, end - begin) for (begin, before), (end, after) in pairwise(zip(rest.t_s, rest.values, strict=True))
+        ]
+        if len(steps) < 2:
+            continue
+        pace = sum(step for step, _ in steps) / sum(seconds for _, seconds in steps)
+        squares += sum((step - pace * seconds) ** 2 / seconds for step, seconds in steps)
+        freedom += len(steps) - 1
+    return math.sqrt(squares / freedom) if freedom else 0.0
+
+
+class Fitter:
+    """Fits one metric after another against the same N(t)."""
+
+    def __init__(self, run: Run, held: Series, over: str = "") -> None:
+        self._held, self._over = held, over
+        self._start = run.first_connect_s
+        ramp, hold = run.phase("ramp"), run.phase("hold")
+        end = ramp.end_s if ramp is not None and ramp.end_s is not None else (run.ticks[-1][0] if run.ticks else self._start)
+        hold_end = hold.end_s if hold is not None and hold.end_s is not None else math.inf
+        self._end = min(end + _INTO_HOLD_S, hold_end) if hold is not None else end
+        rests = [(a, b) for a, b in run.plan.schedule.rests() if self._start + b <= self._end + 1.0]
+        #: Plateaus that were rested on to the end.
+        self.reached = len(rests)
+        self._rests = rests if len(rests) >= FEWEST_PLATEAUS else []
+        # At rest with all connections held, for where the ramp is too short for a line.
+        held_any = hold is not None and any(tick.held for _, tick in run.ticks)
+        self._rest = (hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end)) if hold is not None and held_any else None
+        #: Nothing after this instant goes into a fit.
+        self.until_s = max(self._end + 1.0, self._rest[1] if self._rest is not None else -math.inf)
+        self.points_wanted = FEWEST_PLATEAUS + 1 if self._rests else FEWEST_RAMP_POINTS
+        #: By the name of the cost: what each plateau (by its number from 1) still moved by.
+        self.unsettled: dict[str, list[Moved]] = {}
+        #: By the name of the cost that is a difference of two levels: how many points there were for a slope.
+        self.levels: dict[str, int] = {}
+        #: By the name of the cost: the longest time (from, to) without a sample in the ramp, where it is long.
+        self.gaps: dict[str, tuple[float, float]] = {}
+
+    def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "") -> Fit | int:
+        """The line that ``metric`` x ``scale`` follows, or the number of points where they are too few."""
+        metric = Series(metric.t_s, [value * scale for value in metric.values])
+        if self._rests:
+            points = plateau_points(metric, self._held, self._start, self._rests)
+        else:
+            points = ramp_points(metric, self._held, self._start, self._end)
+        line = regress(points) if len(points) >= self.points_wanted else None
+        if line is None:
+            found = self._two_levels(name, metric, scale, note)
+            if found is not None:
+                self.levels[name] = len(points)
+            return found or len(points)
+        before = bool(metric.between(-math.inf, self._start).values)
+        medians = len(points) - before
+        how = f"plateau medians ({medians})" if self._rests else f"ramp, medians of {medians} bins"
+        apart = next(one.value for one in points if one.baseline) if line.apart else None
+        how += " and the baseline" if before and apart is None else ""
+        method = f"{how}, linear regression{note}{self._over}"
+        if apart is not None:
+            off = apart - line.intercept
+            method += f"; the baseline, {format_bytes(abs(off))} {'below' if off < 0 else 'above'} the line, stands apart"
+        low, high = line.slope - line.half, line.slope + line.half
+        moving = self._moving(name, metric) if self._rests and len(points) == len(self._rests) + 1 else []
+        if any(moving):
+            # What still moves has moved on by as much again when it settles, if each half of the way takes as long.
+            further = [msgspec.structs.replace(one, value=one.value + by) for one, by in zip(points, [0.0, *moving], strict=True)]
+            settled = regress(further)
+            if settled is not None:
+                low, high = min(low, settled.slope - settled.half), max(high, settled.slope + settled.half)
+        self._mind_gaps(name, metric)
+        on_it = [one for one in points if not (line.apart and one.baseline)]
+        cost = Cost(line.slope, (low, high), line.intercept, method, len(on_it), line.r2)
+        return self._fit(cost, on_it, metric.between(-math.inf, self._end), line, apart)
+
+    def _fit(self, cost: Cost, points: Sequence[Point], every: Series, line: Line, apart: float | None = None) -> Fit:
+        seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
+        return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line, apart)
+
+    def _two_levels(self, name: str, metric: Series, scale: float, note: str) -> Fit | None:
+        """The difference of two levels by the connections: of the baseline, and of the last half of the hold's first seconds.
+
+        Its interval is that of the line through the samples of both, which wander from one to the next and from one level to the
+        other alike; wider by what the metric still moves by in the hold. None where one of them was not sampled.
+        """
+        if self._rest is None:
+            return None
+        begin, end = self._rest
+        before = metric.between(-math.inf, self._start)
+        rest = metric.between((begin + end) / 2, end) or metric.between(begin, end)
+        points = [Point(t_s, 0.0, value) for t_s, value in before.rows()]
+        points += [Point(t_s, n, value) for t_s, value in rest.rows() if (n := self._held.at(t_s) or 0.0) > 0]
+        line = regress(points) if before and rest else None
+        if line is None:
+            return None
+        most = max(one.n for one in points)
+        known_to = scale * _PAGES if name in _OF_THE_KERNEL else FREED_KEPT
+        half = max(line.half, known_to / most)
+        low, high = line.slope - half, line.slope + half
+        levels = [statistics.median(one.values) for one in (before, rest)]
+        (moved,) = unsettled([rest], [levels[1] - levels[0]])
+        low, high = min(low, low + moved / most), max(high, high + moved / most)
+        method = f"{LEVELS}{note}{self._over} ({len(before)} samples before, {len(points) - len(before)} in the hold)"
+        cost = Cost(line.slope, (low, high), line.intercept, method, len(points), of_levels=True)
+        return self._fit(cost, points, metric.between(-math.inf, end), line)
+
+    def _moving(self, name: str, metric: Series) -> list[float]:
+        """What each plateau still moved by, noted under ``name``."""
+        rests = [metric.between(self._start + (a + b) / 2, self._start + b) for a, b in self._rests]
+        baseline = metric.between(-math.inf, self._start)
+        levels = [statistics.median(one.values) for one in (baseline, *rests)]
+        climbs = [after - before for before, after in pairwise(levels)]
+        moving = unsettled(rests, climbs)
+        noted: list[Moved] = [
+            {"plateau": number, "bytes": by, "share": by / climb if climb else None}
+            for number, (by, climb) in enumerate(zip(moving, climbs, strict=True), 1)
+            if by
+        ]
+        if noted:
+            self.unsettled[name] = noted
+        return moving
+
+    def _mind_gaps(self, name: str, metric: Series) -> None:
+        part = metric.between(self._start, self._end)
+        gaps = [(b - a, a, b) for a, b in pairwise([self._start, *part.t_s, self._end])]
+        length, begin, end = max(gaps)
+        if length > max(WIDEST_GAP_S, _GAP_SHARE * (self._end - self._start)):
+            self.gaps[name] = (begin, end)

@@ -1,0 +1,208 @@
+"""Programs on hosts of our own: nginx and its clients where the original experiment had them, an agent beside nginx."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from asyncli.collect.kernel import read_counters
+from asyncli.errors import EngineError
+from asyncli.experiments.cgroup import OwnGroup, counted
+from asyncli.experiments.context import Context
+from asyncli.findings.experiment import slots
+from asyncli.lab import child
+from asyncli.lab.network import Network
+from asyncli.lab.nginx import LabNginx
+from asyncli.metrics import HOST_FREE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES
+from asyncli.records import Finding, Sample
+from asyncli.units import parse_duration
+
+#: The source's addresses.
+SERVER, CLIENTS = "server", ("client .9", "client .10")
+HOSTS = {SERVER: "192.168.1.8/24", CLIENTS[0]: "192.168.1.9/24", CLIENTS[1]: "192.168.1.10/24"}
+#: Of a fleet, whoever leads it is on a host of its own.
+SESSION = "session"
+FLEET = {**HOSTS, SESSION: "192.168.1.7/24"}
+#: As many connections from one address to one port as the source asked of each client.
+SYSCTLS = {host: {"net.ipv4.ip_local_port_range": "1024 61024"} for host in CLIENTS}
+# nginx closes idle connections once a sixteenth of a worker's slots is left (ngx_connection.c): with the source's 102,400 at
+# 96,000. Its keepalive_timeout is the source's.
+_KEEPALIVE_TIMEOUT_S, _SOURCE_SLOTS = 3600, 102_400
+_AGENT_PORT, _SCHEDULER_PORT = 9165, 8786
+#: What its programs are called.
+AGENT, SCHEDULER, WORKER = "the agent", "the scheduler", "the Dask worker"
+_STARTS_S = 30.0
+_LAST_WORDS = 300
+
+
+class Running:
+    """A program that was started on ``host``."""
+
+    def __init__(self, host: str, what: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.host, self.what, self.process, self._log = host, what, process, log
+
+    @property
+    def said(self) -> str:
+        """What it has written so far, standard output and errors."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
+    def last_words(self) -> str:
+        return " ".join(self.said.split())[-_LAST_WORDS:] or "it said nothing"
+
+    async def until_said(self, pattern: str, within_s: float = _STARTS_S) -> re.Match[str]:
+        """The first match in what it says. Raises :class:`EngineError` where it ended before, or took longer."""
+        found: re.Match[str] | None = None
+
+        def look() -> bool:
+            nonlocal found
+            # Whether it has ended is asked first: what it said before its end is then all there.
+            over = self.ended
+            found = re.search(pattern, self.said)
+            return found is not None or over
+
+        await child.until(look, within_s)
+        if found is None:
+            how = f"ended with {self.process.returncode}" if self.ended else f"has not got so far after {within_s:.0f} s"
+            raise EngineError(f"{self.what} of {self.host} {how} ({self.last_words}); look at the host's load")
+        return found
+
+
+class Programs:
+    """``async with Programs(network) as programs``: what is started in it ends with it."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        #: All that were started, in that order.
+        self.running: list[Running] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="asyncli-logs-")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            await asyncio.gather(*(child.end(one.process) for one in self.running))
+        finally:
+            # Also when we are cancelled in the midst of it.
+            for one in self.running:
+                child.kill_group(one.process.pid)
+            self._folder.cleanup()
+
+    def start(
+        self, host: str, what: str, module: str, words: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Running:
+        """``python -m module words`` on ``host``: this Python, this very package. ``what`` it is called in complaints."""
+        log = Path(self._folder.name) / f"{len(self.running)}.log"
+        argv = [sys.executable, "-m", module, *words]
+        with log.open("wb") as stream, self._network.inside(host):
+            process = child.spawn(
+                argv, stdout=stream.fileno(), stderr=stream, cwd=log.parent, env={**child.finds_us(), **(environment or {})}
+            )
+        self.running.append(found := Running(host, what, process, log))
+        return found
+
+    async def cluster(self, host: str) -> str:
+        """A Dask scheduler on ``host`` and a worker on each client's; the scheduler's address."""
+        own = self._network.address(host)
+        address = f"tcp://{own}:{_SCHEDULER_PORT}"
+        words = ["scheduler", "--host", own, "--port", str(_SCHEDULER_PORT), "--no-dashboard"]
+        await self.start(host, SCHEDULER, "dask", words).until_said("Scheduler at:")
+        words = ["worker", address, "--nworkers", "1", "--nthreads", "1", "--no-dashboard"]
+        for worker in [self.start(client, WORKER, "dask", words) for client in CLIENTS]:
+            await worker.until_said("Registered to")
+        return address
+
+    async def agent(self, status_url: str) -> tuple[str, dict[str, str]]:
+        """``asyncli agent`` beside nginx, sampling: its URL, and the environment with the token by which it is asked."""
+        # From the environment, where no other user of the host can read it.
+        environment = {"ASYNCLI_AGENT_TOKEN": secrets.token_urlsafe(24)}
+        listen = f"{self._network.address(SERVER)}:{_AGENT_PORT}"
+        agent = self.start(SERVER, AGENT, "asyncli", ["agent", "--status-url", status_url, "--listen", listen], environment)
+        return (await agent.until_said(r"listens at (\S+)"))[1], environment
+
+
+async def in_rounds(context: Context, label: str, measure: Callable[[Context, int, Path], Awaitable[None]]) -> None:
+    """Each round of ``measure``, told as ``label``: its number, and the folder for its run files."""
+    with contextlib.ExitStack() as stack:
+        folder = context.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncli-testbed-")))
+        for number in range(context.plan["rounds"]):
+            if context.wanted("nginx"):
+                with context.step("nginx", label):
+                    await measure(context, number, folder)
+
+
+class Charges:
+    """What nginx's control group is charged, once a second; nothing of no group."""
+
+    def __init__(self, group: OwnGroup | None) -> None:
+        #: By instants of this host's monotonic clock, under the name of the server's memory: its line is fitted as that is.
+        self.samples: list[Sample] = []
+        #: Whether accepted sockets are in it.
+        self.with_sockets = group is None or group.charges_sockets
+        self._group = group
+
+    async def read(self) -> None:
+        """Until it is cancelled."""
+        while self._group is not None:
+            self.samples.append(Sample(time.monotonic(), {SERVER_PSS_BYTES: float(self._group.held_bytes)}))
+            await asyncio.sleep(1.0)
+
+
+@contextlib.asynccontextmanager
+async def serving(context: Context, network: Network, most: int) -> AsyncIterator[tuple[LabNginx, Charges]]:
+    """nginx with the source's settings on the server's host, cut for ``most``, in a control group of its own that is read.
+
+    This thread is on that host until the end of the block.
+    """
+    address, keepalive_s = network.address(SERVER), parse_duration(context.plan["keepalive"])
+    nginx = LabNginx(most, 80, keepalive_s, address, keepalive_timeout_s=_KEEPALIVE_TIMEOUT_S)
+    with network.inside(SERVER):
+        async with counted(context, nginx) as group:
+            context.met(nginx)
+            charges = Charges(group)
+            reading = asyncio.create_task(charges.read(), name="the reader of nginx's control group")
+            try:
+                yield nginx, charges
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+
+def soak_words(plan: dict[str, Any], nginx: LabNginx, connections: int, file: Path) -> list[str]:
+    """The command line of a soak by an experiment's plan."""
+    return [
+        "soak", nginx.url, "-c", str(connections), "-k", plan["keepalive"], "--ramp", f"10/{10_000 / plan['rate']:g}ms",
+        "--hold", plan["duration"], "--baseline", plan["baseline"], "--residue", plan["baseline"], "--out", str(file.absolute()),
+    ]  # fmt: skip
+
+
+def slots_of(nginx: LabNginx) -> Finding:
+    """nginx's sizes beside the source's."""
+    assert nginx.sizes is not None
+    return slots(nginx.sizes.workers, nginx.sizes.slots, nginx.sizes.nofile, _SOURCE_SLOTS)
+
+
+def memory() -> dict[str, Any]:
+    """This host's free and used memory now, bytes."""
+    values = read_counters().values
+    return {"free": values.get(HOST_FREE_BYTES), "used": values.get(HOST_USED_BYTES)}
+
+
+def suffix(number: int) -> str:
+    """What the files of round ``number`` have in their names."""
+    return f"-{number + 1}" if number else ""

@@ -1,0 +1,111 @@
+"""nginx's configuration files: parsed by crossplane, each include replaced by the file that it names.
+
+The files are read where they are instead of by ``nginx -T``, which opens logs and makes directories. Like ``nginx -T``
+this shows the files of now, not those that nginx read when it started.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+from itertools import islice
+from typing import Any
+
+from asyncli.trust import User, read_regular
+
+# How much is read, a file as often as it is included, so that nested includes end: crossplane takes 0.4 s for 1 MB. The files
+# of a server seldom exceed some hundred kB; a thousand sites that include five files each are 6,000.
+_MOST_BYTES, _MOST_FILES, _DEEPEST = 4 << 20, 10_000, 16
+# In sites/*/conf.d/*.conf there are two; five would walk a whole disk.
+_MOST_WILD = 2
+
+# One directive as crossplane gives it: "directive", "args", and for a block "block".
+Directive = dict[str, Any]
+
+
+class UnreadableError(Exception):
+    """Which file cannot be read and why; no line of the file."""
+
+
+class NginxFiles:
+    """A configuration with its includes, as ``user`` (None: we) may read it.
+
+    crossplane would open included files itself, whatever they are; so it gets the text of one file at a time.
+    """
+
+    def __init__(self, main: str, user: User | None) -> None:
+        self._main, self._user = main, user
+        self._bytes, self._files = _MOST_BYTES, _MOST_FILES
+
+    def read(self) -> list[Directive]:
+        """All directives. Raises :class:`UnreadableError`."""
+        try:
+            return self._file(self._main, self._main, 0)
+        except RecursionError:
+            raise UnreadableError(f"{self._main}: nested too deeply") from None
+
+    def _file(self, path: str, said: str, depth: int) -> list[Directive]:
+        """``said``: the pattern that names it. Messages show only this: a pattern finds names that its user may not see."""
+        self._files -= 1
+        if self._files < 0 or depth > _DEEPEST:
+            raise UnreadableError(f"{said}: more than {_MOST_FILES:,} files, or one that includes itself")
+        try:
+            text = read_regular(path, self._bytes, self._user)
+        except (OSError, ValueError) as error:
+            raise UnreadableError(f"{said} {self._why(error)}") from None
+        self._bytes -= len(text)
+        return self._with_includes(parse(text, said), depth)
+
+    def _why(self, error: OSError | ValueError) -> str:
+        match getattr(error, "errno", None):
+            case errno.ENOENT:
+                return "does not exist"
+            case errno.EACCES:
+                return "may not be read" + (f" by user {self._user.uid}, whose server it is" if self._user else "")
+            case errno.EFBIG:
+                return f"and the other files of the configuration are longer than {_MOST_BYTES:,} bytes"
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+    def _with_includes(self, block: list[Directive], depth: int) -> list[Directive]:
+        flat = []
+        for one in block:
+            if "block" in one:
+                one["block"] = self._with_includes(one["block"], depth)
+            if one["directive"] != "include" or len(one["args"]) != 1:
+                flat.append(one)
+                continue
+            # Relative to the main file, whichever file says it (ngx_conf_include).
+            pattern = os.path.join(os.path.dirname(self._main), one["args"][0])
+            for path in self._named(pattern):
+                flat += self._file(path, pattern, depth + 1)
+        return flat
+
+    def _named(self, pattern: str) -> list[str]:
+        if not glob.has_magic(pattern):
+            return [pattern]
+        if sum(map(glob.has_magic, pattern.split("/"))) > _MOST_WILD:
+            raise UnreadableError(f"{pattern}: more than {_MOST_WILD} folders or names with wildcards")
+        return sorted(islice(glob.iglob(pattern), self._files + 1))
+
+
+def parse(text: bytes, said: str) -> list[Directive]:
+    """The directives of one file, includes not replaced. Raises :class:`UnreadableError`, which calls the file ``said``."""
+    # Imported here: 40 ms, and most runs aim at something else.
+    import crossplane  # type: ignore[import-untyped]
+
+    # It needs a file's name.
+    with os.fdopen(os.memfd_create("asyncli-nginx.conf", os.MFD_CLOEXEC), "wb") as file:
+        file.write(text)
+        file.flush()
+        name = f"/proc/self/fd/{file.fileno()}"
+        try:
+            answer = crossplane.parse(name, single=True, check_ctx=False, check_args=False)
+        except Exception as error:  # whatever it fails at in another's files, the run can continue without
+            raise UnreadableError(f"{said}: {type(error).__name__}") from None
+    if answer["status"] != "ok":
+        # Of its words for a syntax error none is the file's.
+        why = str(answer["errors"][0]["error"])
+        raise UnreadableError(f"{said}: {why.replace(name, 'line').replace('line:', 'line ')}")
+    parsed: list[Directive] = answer["config"][0]["parsed"]
+    return parsed

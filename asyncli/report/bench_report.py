@@ -1,0 +1,209 @@
+"""A bench as a document, in the terms of ab, and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from asyncli.analysis.bench_doubts import Spent
+from asyncli.analysis.bench_result import RULE, Benched
+from asyncli.benchplan import BenchPlan
+from asyncli.plan import masked
+from asyncli.records import Tick
+from asyncli.report.document import (
+    TERMINAL,
+    Block,
+    DataTable,
+    Document,
+    ItemList,
+    Paragraph,
+    Section,
+    TableColumn,
+    TableRow,
+    VerdictLine,
+    View,
+    finding_items,
+)
+from asyncli.report.format import cores
+from asyncli.report.jsonout import finite_json
+from asyncli.text import oneline
+from asyncli.units import format_bytes, format_clock, format_count, format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def to_json(found: Benched) -> str:
+    """The contract's JSON: requests, latency_ms, connections, bytes, generator, findings, environment, and more beside them."""
+    document: dict[str, Any] = {"schema": 1, **msgspec.to_builtins(found, str_keys=True)}
+    document["bytes"], document["transfer"] = found.bytes.received, document["bytes"]
+    document["plan"]["headers"] = masked(found.plan.headers)
+    body = found.plan.body
+    document["plan"]["body"] = body.decode("utf-8", "replace") if len(body) <= 1000 else f"{len(body)} bytes"
+    return finite_json(document)
+
+
+def one_line(found: Benched) -> str:
+    """Verdict and figures in one line."""
+    line = f"{found.verdict}: {found.why}"
+    if found.latency_ms.p99 is not None:
+        rate = "" if found.verdict == "passed" else f"; {found.requests.per_s:,.0f} a second"
+        line += f"{rate}; p50 {_ms(found.latency_ms.p50)} ms, p99 {_ms(found.latency_ms.p99)} ms"
+    return oneline(line)
+
+
+def tick_line(t_s: float, tick: Tick) -> str:
+    """One second of a bench that goes on."""
+    p50, p99 = tick.latency_us.quantiles((0.5, 0.99))
+    line = f"{format_clock(t_s)}  {format_count(tick.answered):>9} answered"
+    if p50 is not None and p99 is not None:
+        line += f"  p50 {_ms(p50 / 1000)} ms  p99 {_ms(p99 / 1000)} ms"
+    failed = sum(tick.asked.failed.values()) if tick.asked else 0
+    failures = sum(tick.failures.values())
+    return (
+        line
+        + (f"  {format_count(failed)} failed" if failed else "")
+        + (f"  {format_count(failures)} connects failed" if failures else "")
+    )
+
+
+def print_bench(found: Benched, console: Console) -> None:
+    """The whole of it; readable at 80 columns, without colour, and piped."""
+    from asyncli.report.terminal import print_document
+
+    print_document(bench_document(found), console, View.VERBOSE)
+
+
+def bench_document(found: Benched) -> Document:
+    """Verdict, what was asked and done, times, percentiles, findings."""
+    findings = found.findings
+    if found.verdict == "untested" and not found.connections.opened:
+        # Nothing was measured: why is all there is to say.
+        findings, measured = [one for one in findings if one.severity == "error"], []
+    else:
+        columns = [TableColumn("", kind="words")]
+        rows = [TableRow(f"  {name}", [oneline(words)]) for name, words in _rows(found)]
+        measured = [
+            Section("numbers", "What was measured", [DataTable("", columns, rows, "What was measured", kind="keys", width=0)]),
+            Section("times", "Times", _times(found)),
+            Section("percentiles", "Percentiles", _percentiles(found)),
+        ]
+    told = [ItemList(finding_items(findings))]
+    rule = [Paragraph(f"The rule: {RULE}", style="dim")] if found.verdict != "passed" else []
+    sections = [
+        Section("answer", "", [VerdictLine(found.verdict, found.why)]),
+        *measured,
+        Section("findings", "Findings", [*told, *rule]),
+    ]
+    return Document("bench", f"bench: {found.verdict}", oneline(found.why), [], sections)
+
+
+def _rows(found: Benched) -> Iterable[tuple[str, str]]:
+    server, requests, connections = found.environment["server"], found.requests, found.connections
+    label = "unknown" if server["label"] == "the server" else server["label"]
+    yield "server", f"{label} at {', '.join(found.plan.urls)}"
+    yield "asked", asked(found.plan, found.workers)
+    parts = [f"{format_count(requests.total)} answered in {format_duration(found.duration_s)}, {requests.per_s:,.0f} a second"]
+    parts.append(f"{format_count(requests.keepalive)} on a connection that stayed open")
+    parts.append(f"{format_count(requests.failed)} failed")
+    odd = {
+        "asked again": requests.resent,
+        "in flight at the end": requests.in_flight,
+        "due and not asked at the end": requests.overdue,
+        "never asked": requests.left,
+    }
+    parts += [f"{format_count(count)} {what}" for what, count in odd.items() if count]
+    yield "requests", "; ".join(parts)
+    if requests.by_status and set(requests.by_status) != {200}:
+        yield "statuses", ", ".join(f"{status}: {format_count(count)}" for status, count in requests.by_status.items())
+    each = connections.requests_each
+    ended = f"; those that ended served {_range(each['min'], each['max'])}" if each else ""
+    yield "connections", f"{format_count(connections.opened)} opened, {format_count(connections.failed)} failed{ended}"
+    of_bytes, seconds = found.bytes, found.duration_s or math.inf
+    yield (
+        "transfer",
+        (
+            f"{format_bytes(of_bytes.received)} received, {format_bytes(of_bytes.received / seconds)} a second, "
+            f"of it {format_bytes(of_bytes.bodies)} of bodies; {format_bytes(of_bytes.sent)} sent"
+        ),
+    )
+    if found.lateness_ms.p99 is not None:
+        late = found.lateness_ms
+        queued = f"; {format_count(requests.queued)} waited for a connection to be free" if requests.queued else ""
+        yield "asked late", f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms{queued}"
+    others = f"; other programs {cores(found.host.others_cores)}" if found.host is not None else ""
+    yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}{others}"
+
+
+def asked(plan: BenchPlan, workers: int) -> str:
+    """What was asked, in words."""
+    how = "a connection for each request" if plan.short else "kept alive"
+    if plan.pipeline > 1:
+        how = f"{format_count(plan.pipeline)} requests written at once on each"
+    pace = f", {plan.rate:,.0f} a second at fixed instants" if plan.rate is not None else ""
+    body = f" with {format_bytes(len(plan.body))} of body" if plan.body else ""
+    many = "connections" if plan.connections > 1 else "connection"
+    processes = "processes" if workers > 1 else "process"
+    return f"{plan.method}{body} on {format_count(plan.connections)} {many}, {how}{pace}, from {workers} {processes}"
+
+
+def _range(least: float, most: float) -> str:
+    least, most = round(least), round(most)
+    if least == most:
+        return f"{format_count(most)} request{'' if most == 1 else 's'} each"
+    return f"{format_count(least)} to {format_count(most)} requests"
+
+
+def _spent(spent: Spent) -> str:
+    if spent.cpu_s is None:
+        return "unknown"
+    if spent.cpu_us_per_request is None:
+        return f"{format_duration(spent.cpu_s)} in all"
+    return f"{spent.cpu_us_per_request:,.1f} us a request ({cores(spent.cores)})"
+
+
+def _ms(value: float | None) -> str:
+    """Milliseconds in four digits: 0.421, 12.30, 4,012."""
+    if value is None:
+        return "-"
+    digits = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
+    return f"{value:,.{digits}f}"
+
+
+def _times(found: Benched) -> list[Block]:
+    known = {name: times for name, times in found.times_ms.items() if times is not None}
+    if not known:
+        return []
+    rows = [
+        TableRow(f"  {name}", [_ms(one) for one in (times.min, times.mean, times.sd, times.median, times.max)])
+        for name, times in known.items()
+    ]
+    columns = [TableColumn(name) for name in ("min", "mean", "sd", "median", "max")]
+    meaning = {
+        "connect": "each connection's connect",
+        "waiting": "from the request to the first byte",
+        "processing": "to the last byte",
+        "total": "with the connect" if found.plan.rate is None else "from the instant it was due",
+    }
+    if found.plan.rate is not None and found.plan.short:
+        meaning["total"] += ", with the connect"
+    said = "; ".join(f"{name}: {words}" for name, words in meaning.items())
+    return [DataTable("  times, ms", columns, rows, width=12, kind="tight"), Paragraph(said, style="dim")]
+
+
+# So many shares stand beside each other.
+_BESIDE = 5
+
+
+def _percentiles(found: Benched) -> list[Block]:
+    if not found.percentiles_ms:
+        return []
+    cells = [f"{name}%  {_ms(value)}" for name, value in found.percentiles_ms.items()]
+    cells += [""] * (-len(cells) % _BESIDE)
+    rows = [TableRow("", cells[begin : begin + _BESIDE]) for begin in range(0, len(cells), _BESIDE)]
+    columns = [TableColumn("") for _ in range(_BESIDE)]
+    heading = "total, ms: a share of the requests was answered within"
+    return [Paragraph(heading, style="dim", view=TERMINAL), DataTable("", columns, rows, heading, width=0)]

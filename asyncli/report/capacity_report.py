@@ -1,0 +1,338 @@
+"""What ``asyncli capacity`` found: as data, whose JSON is documented in docs/capacity.md, and for a terminal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
+from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
+from asyncli.analysis.forecast import Ceiling
+from asyncli.analysis.saturation import saturation
+from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
+from asyncli.records import CUT, STOPPED, Environment, Finding
+from asyncli.report.analyses import Analyses
+from asyncli.report.document import (
+    TERMINAL,
+    Block,
+    DataTable,
+    Document,
+    ItemList,
+    Paragraph,
+    Section,
+    TableColumn,
+    TableRow,
+    VerdictLine,
+    View,
+    finding_items,
+)
+from asyncli.report.format import about, about_to, ceiling, milliseconds, or_bytes, or_dash
+from asyncli.report.jsonout import finite_json
+from asyncli.report.summary import Summary, limits_of, not_kept
+from asyncli.report.terminal import VERDICT_STYLE
+from asyncli.report.thresholds import Outcome as OfLimit
+from asyncli.run import Run
+from asyncli.text import oneline
+from asyncli.units import format_count, format_duration, format_many
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Of the JSON; raised when a reader of the old one would be wrong.
+SCHEMA = 1
+_SIDES: dict[Side, str] = {
+    "server": "the server", "host": "this host, not the server", "network": "the network between", "unknown": "not known",
+}  # fmt: skip
+
+
+class Step(msgspec.Struct):
+    """One step: a soak of ``asked`` connections, kept in ``run_file``, whose path is whole where it had to leave the folder.
+
+    Bytes, ms and cores as the names say; None: not known.
+
+    ``crossed``: the keys of the limits that were; empty where fewer were held than asked for, and no more.
+
+    ``served``: the most that were held, and answered, at a time. ``available_bytes``: the least memory that this host had
+    left. ``cores``: CPU in use in the last ten seconds before the drain.
+    """
+
+    asked: int
+    outcome: Outcome
+    why: str
+    crossed: list[str]
+    opened: int
+    answered: int
+    held: int
+    served: int
+    lost: int
+    failed: int
+    latency_p99_ms: float | None
+    lateness_p99_ms: float | None
+    available_bytes: float | None
+    server_bytes: float | None
+    server_cores: float | None
+    asyncli_cores: float | None
+    duration_s: float
+    gave_way: list[GaveWay]
+    server: str
+    run_file: str
+
+    @property
+    def tried(self) -> Tried:
+        first = self.gave_way[0].code if self.gave_way else ""
+        chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")
+        chance |= self.outcome == "failed" and first in RELOADED
+        timed = self.outcome == "failed" and first in TIMERS
+        return Tried(self.asked, self.outcome, self.answered, self.served, chance, timed)
+
+
+class Capacity(msgspec.Struct):
+    """Everything that a search found; its JSON field by field. ``gave_way`` is that of the least count that was not held."""
+
+    schema: int
+    verdict: Verdict
+    why: str
+    started: str
+    duration_s: float
+    folder: str
+    urls: tuple[str, ...]
+    server: str
+    bracket: Bracket
+    rule: str
+    limits: list[str]
+    gave_way: list[GaveWay]
+    forecast: Foretold | None
+    steps: list[Step]
+    findings: list[Finding]
+    search: Search
+    plan: dict[str, Any]
+    environment: Environment
+
+
+def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> Step:
+    """What one step's run says. Pure."""
+    crossed = list(dict.fromkeys(one for one in not_kept(limits_of(run.plan, summary)[0]) if one.crossed))
+    limits = [one.threshold.key for one in crossed]
+    slow = _slow(summary) if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
+    seen = Seen(run, analyses.totals, analyses.diagnoses, saturation(run, analyses.totals), slow)
+    stopped = any(one.code in (STOPPED, CUT) for one in run.findings)
+    held = summary.verdict == "passed" and not stopped
+    ways = [] if held or stopped else what_gave_way(seen)
+    # A limit of the server's that was seen to be reached stands, though its run is no measure of the rest.
+    limit = bool(ways) and ways[0].side == "server" and ways[0].certain
+    ours = bool(ways) and (ways[0].side == "host" or (summary.verdict == "invalid" and not limit))
+    outcome: Outcome = "stopped" if stopped else "held" if held else "ours" if ours else "failed"
+    why = next((one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}"), "")
+    return Step(
+        asked=run.plan.connections,
+        outcome=outcome,
+        why=ways[0].evidence if outcome == "ours" else _words(crossed[0]) if outcome == "failed" and crossed else why,
+        crossed=limits,
+        opened=summary.connections.opened,
+        answered=summary.heartbeats.answered,
+        held=summary.connections.held,
+        served=served_most(run.ticks),
+        lost=summary.connections.lost,
+        failed=summary.connections.failed,
+        latency_p99_ms=summary.heartbeats.latency_ms.p99,
+        lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
+        available_bytes=least_available(run),
+        server_bytes=_first(summary.server.pss_bytes.hold_end, summary.server.rss_bytes.hold_end),
+        server_cores=seen.cores(SERVER_CPU_S),
+        asyncli_cores=seen.cores(GENERATOR_CPU_S),
+        duration_s=summary.run.duration_s,
+        gave_way=ways,
+        server=seen.server,
+        run_file=run_file,
+    )
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _slow(summary: Summary) -> str:
+    return f"a heartbeat in a hundred took {milliseconds(summary.heartbeats.latency_ms.p99)} or longer"
+
+
+def _words(crossed: OfLimit) -> str:
+    """``heartbeats.latency_ms.p99 > 1s (it was 3.1 s)``."""
+    return f"{crossed.threshold.text} (it was {crossed.amount})"
+
+
+def to_json(found: Capacity) -> str:
+    """The documented JSON, indented; every number is finite."""
+    return finite_json(msgspec.to_builtins(found, str_keys=True))
+
+
+def one_line(found: Capacity) -> str:
+    """Verdict and answer in one line."""
+    return oneline(f"{found.verdict}: {sentence(found)}")
+
+
+def sentence(found: Capacity) -> str:
+    """The answer: how many, and how many not."""
+    held, failed, name = found.bracket.held, found.bracket.failed, found.server
+    if found.verdict in ("untested", "failed"):
+        return found.why
+    what = f"{name} holds {format_many(held, 'connection')}"
+    if failed is not None and not held:
+        what = f"{name} did not hold {format_many(failed, 'connection')}, the least that was asked for"
+    elif failed is not None:
+        what += f", and does not hold {format_count(failed)}"
+        seen = max((one.served for one in found.steps if one.outcome == "failed" and one.asked == failed), default=0)
+        if not found.bracket.is_narrow(found.search.within) and held < seen < failed:
+            what += f", of which it came to {format_count(seen)}"
+    elif held:
+        what = f"{name} holds at least {format_many(held, 'connection')}"
+    else:
+        what = f"it is not known how many connections {name} holds"
+    return f"{what}; {found.why}" if found.why else what
+
+
+def step_line(step: Step) -> str:
+    """One step as a line of a log, when it is over."""
+    parts = [f"{format_count(step.asked)} connections: {_OUTCOMES[step.outcome]}"]
+    if step.outcome != "held":
+        parts.append(oneline(step.why))
+    parts.append(f"p99 {milliseconds(step.latency_p99_ms)}")
+    return "; ".join(parts)
+
+
+_OUTCOMES: dict[Outcome, str] = {"held": "held", "failed": "not held", "ours": "this host was the limit", "stopped": "stopped"}
+
+
+def print_capacity(found: Capacity, console: Console) -> None:
+    """The answer, what gave way, the forecast beside it, and the table of the steps; readable at 80 columns and piped."""
+    from asyncli.report.terminal import print_document
+
+    print_document(capacity_document(found), console, View.VERBOSE)
+
+
+def capacity_document(found: Capacity) -> Document:
+    """The answer, what gave way, the forecast beside it, the steps, and where they are kept."""
+    answer = oneline(sentence(found))
+    invalid = [Paragraph("This says nothing of the server's own limit: it may hold more.", "doubt", "bold magenta")]
+    sections = [
+        Section("answer", "", [VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
+        Section("gave-way", "What gave way", _ways(found)),
+        Section("forecast", "Forecast", _forecast(found)),
+        Section("steps", "Steps", _steps(found)),
+        Section("findings", "Findings", [ItemList(finding_items(found.findings))]),
+        Section("files", "", _files(found)),
+    ]
+    return Document("capacity", f"{found.server}: {found.verdict}", answer, [], sections)
+
+
+def _ways(found: Capacity) -> list[Block]:
+    if not found.gave_way:
+        return []
+    first, *others = found.gave_way
+    likely = "" if first.certain or first.side == "unknown" else ", as it looks"
+    heading = f"What gave way  {_SIDES[first.side]}: {called(first.code)}{likely}"
+    words = [oneline(first.evidence), *([f"remedy: {oneline(first.remedy)}"] if first.remedy else [])]
+    words += [f"also: {oneline(one.evidence)}" for one in others]
+    return [
+        Paragraph(heading, "line", "bold"),
+        *(Paragraph(one, style="dim" if one.startswith("remedy: ") else "") for one in words),
+    ]
+
+
+#: What gave way in words, by its code; of others the code itself.
+_CALLED = {
+    "slots": "its connection slots", "memory_limit": "its memory limit", "descriptors": "its descriptors", "cpu": "its CPU",
+    "listen_queue": "its listen queue", "never_accepted": "it serves no more at a time", "refused": "it refused connects",
+    "errors": "it answers with errors", "slow": "it became slow", "both_busy": "its CPUs", "memory": "its memory",
+    "local_ports": "its ports", "beats": "asyncli was late", "ramp": "asyncli was late", "turn": "asyncli stood still",
+    "never_arrived": "what was sent never arrived", "packets_lost": "segments were lost", "server_ended": "it ended",
+    "preflight": "by its preflight it can carry no more",
+    "worker_crash": "a worker of it ended", "worker_ended": "a worker of it ended",
+    "connect_timeout": "connects got no answer", "unknown": "nothing says it",
+}  # fmt: skip
+
+
+def called(code: str) -> str:
+    """What gave way, in words."""
+    return _CALLED.get(code, code.replace("_", " "))
+
+
+def _forecast(found: Capacity) -> list[Block]:
+    one = found.forecast
+    if one is None:
+        return []
+    said = "it agrees with what was measured"
+    if one.agrees is None:
+        said = "nothing that was measured speaks against it"
+    elif not one.agrees and found.bracket.failed is not None and one.connections >= found.bracket.failed:
+        said = "it did not see what gave way, which is no limit that could be read"
+    elif not one.agrees:
+        said = "more were held than it said"
+    shown = Ceiling(one.name, one.connections, one.ci95, one.how)
+    many = about(shown) + (f" ({about_to(shown)})" if one.ci95 is not None else "")
+    text = f"the first limit in sight was {ceiling(one.name)}, at about {many}: {said}"
+    return [Paragraph("Forecast", "line", "bold", view=TERMINAL), Paragraph(text, style="yellow" if one.agrees is False else "")]
+
+
+def _steps(found: Capacity) -> list[Block]:
+    if not found.steps:
+        return []
+    rows = []
+    for one in found.steps:
+        cells = (
+            format_count(one.opened), format_count(one.held), (format_count(one.lost), "red" if one.lost else ""),
+            (format_count(one.failed), "red" if one.failed else ""), milliseconds(one.latency_p99_ms),
+            milliseconds(one.lateness_p99_ms), or_bytes(one.available_bytes), or_dash(one.server_cores, ".2f"),
+            (_outcome(one), VERDICT_STYLE[one.outcome]),
+        )  # fmt: skip
+        rows.append(TableRow(format_count(one.asked), cells))
+    columns = [TableColumn(name) for name in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU")]
+    # What is no answer is told here: who was the limit instead, or what else ended a step that was tried again.
+    told = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
+    lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in told)
+    return [
+        DataTable("Steps", [*columns, TableColumn("", kind="word")], rows, width=0),
+        *map(Paragraph, lines),
+        Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
+        Paragraph(_COLUMNS, style="dim"),
+    ]
+
+
+_COLUMNS = (
+    "opened: those in place of lost ones as well; held: at the step's end, opened less lost; p99: of the heartbeats' latency; "
+    "late: of asyncli's own lateness; free: the least memory that this host had left; CPU: cores that the server used at the end."
+)
+
+
+def _outcome(step: Step) -> str:
+    if step.outcome != "failed":
+        return "our limit" if step.outcome == "ours" else _OUTCOMES[step.outcome]
+    key = step.crossed[0].removeprefix("heartbeats.by_") if step.crossed else "held"
+    name = "latency" if "latency_ms" in key else key if key.startswith("status.") else key.rpartition(".")[2]
+    return f"not held: {name.replace('.', ' ')}"
+
+
+def _limits(limits: Sequence[str]) -> str:
+    """The limits in short; those on one status each together."""
+    statuses = [found[1] for one in limits if (found := _OF_STATUS.fullmatch(one))]
+    others = [one.removeprefix("connections.").removeprefix("heartbeats.") for one in limits if not _OF_STATUS.fullmatch(one)]
+    return "; ".join([*others, *([f"no answer of {', '.join(statuses)}"] if statuses else [])])
+
+
+_OF_STATUS = re.compile(r"heartbeats\.by_status\.(\d+) > 0")
+
+
+def _files(found: Capacity) -> list[Block]:
+    if not found.steps:
+        return []
+    many, within = format_many(len(found.steps), "step"), f"{found.search.within * 100:.3g} %"
+    last = shlex.quote(str(Path(found.folder, found.steps[-1].run_file)))
+    return [
+        Paragraph(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "text"),
+        Paragraph(("Run files       ", (found.folder, "bold")), "text"),
+        Paragraph(("A step's report ", (f"asyncli report {last}", "bold")), "text"),
+    ]

@@ -1,0 +1,355 @@
+"""A comparison of runs as a document and as JSON: what is really different first, then every number, then what to know."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from asyncli import __version__
+from asyncli.analysis.compare import GROUPS, METHOD, ROWS, RULE, Comparison, Difference, hindrance
+from asyncli.analysis.measured import MeasuredRun, measure
+from asyncli.errors import PlanError, StoreError
+from asyncli.findings.comparison import in_words, named
+from asyncli.records import SCHEMA
+from asyncli.report.document import (
+    TERMINAL,
+    Block,
+    Bullets,
+    DataTable,
+    Definitions,
+    Document,
+    ItemList,
+    Paragraph,
+    Picture,
+    Section,
+    TableColumn,
+    TableRow,
+    View,
+    Words,
+    finding_items,
+)
+from asyncli.report.format import utf8
+from asyncli.report.summary import hangs_on_all, verdict_of_all
+from asyncli.report.terminal import VERDICT_STYLE
+from asyncli.run import Run
+from asyncli.store.reader import read_run
+from asyncli.text import oneline
+from asyncli.units import format_count, format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Beyond this, the eye loses a row of numbers on its way.
+_WIDEST = 120
+_ROW = {row.key: row for row in ROWS}
+#: Units by size: (at least, factor, name); the first that fits is used.
+_SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
+    "bytes": ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e5, 1e3, "kB"), (0, 1, "B")),
+    "bytes/h": ((1e9, 1e9, "GB/h"), (1e6, 1e6, "MB/h"), (1e5, 1e3, "kB/h"), (0, 1, "B/h")),
+    "us": ((1e6, 1e6, "s"), (1e4, 1e3, "ms"), (0, 1, "µs")),
+    "ms": ((1e4, 1e3, "s"), (0, 1, "ms")),
+}
+_PLAIN = ((0.0, 1.0, ""),)
+# Digits below the interval's own tenth are noise, and more than five in all are not read.
+_RESOLVED, _MOST_DIGITS = 10, 5
+_TINY = 0.01
+#: What the short names of some rows leave out.
+UNITS = (
+    "Lost and reopened are per 1,000 connection-hours, failed to open per 1,000 attempts. The CPU of a connection is all that "
+    "the server used in the ramp, heartbeats too, by the connections opened in it."
+)
+
+
+def require_some(where: str, count: int) -> None:
+    """Raise :class:`PlanError` where so many runs cannot be compared."""
+    if count < 2:
+        raise PlanError(f"{where}: one run alone cannot be compared; name two or more")
+    if count > len(string.ascii_uppercase):
+        raise PlanError(f"{where}: {count} runs are more than have letters; compare at most {len(string.ascii_uppercase)}")
+
+
+def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[MeasuredRun]:
+    """Each run file (with what was read from it already) ready to be compared, under its letter.
+
+    Raises :class:`StoreError` for one that cannot be read or compared, or is the same run as one before it.
+    """
+    found: list[MeasuredRun] = []
+    for name, (path, run) in zip(string.ascii_uppercase, files, strict=False):
+        found.append(_measure_file(name, path, run, found))
+    return found
+
+
+def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[MeasuredRun]) -> MeasuredRun:
+    # A night at a sample a second is some hundred megabytes: when this returns it is let go, before the next is read.
+    run = read_run(path) if run is None else run
+    twin = next((one for one in others if one.id == run.id), None)
+    if twin is not None:
+        raise StoreError(f"{path}: is a copy of {twin.path} (run {run.id} again); compare two different runs")
+    why = hindrance(str(path), run)
+    if why is not None:
+        raise StoreError(why)
+    found = measure(name, str(path), run)
+    if hangs_on_all(run):
+        found.verdict, found.why = verdict_of_all(run)
+        if run.complete:
+            found.spoiled = found.why if found.verdict == "invalid" else ""
+    return found
+
+
+class Amounts(msgspec.Struct, frozen=True):
+    """A row's numbers as words: all in one unit, with the digits that the interval leaves them; "-" for what is not known."""
+
+    unit: str
+    first: str
+    second: str
+    difference: str
+    low: str
+    high: str
+    percent: str
+    #: The most that the difference can be, of either sign.
+    most: str
+
+    @property
+    def interval(self) -> str:
+        return f"{self.low} to {self.high}" if self.low != "-" else "-"
+
+
+def amounts(one: Difference) -> Amounts:
+    """The row's numbers for reading."""
+    values = [abs(value) for value in one.values if value is not None]
+    ends = one.ci95 or (0.0, 0.0)
+    factor, unit = _scale(one.unit, max([*values, *map(abs, ends)]))
+    spread = ends[1] - ends[0]
+    digits = _digits(max([*values, *map(abs, ends)]) / factor, spread / factor if one.ci95 else None)
+
+    def shown(value: float | None, signed: bool = False) -> str:
+        return "-" if value is None else _number(value / factor, digits, signed)
+
+    first, second = map(shown, one.values)
+    if one.difference is None or one.ci95 is None:
+        return Amounts(unit, first, second, "-", "-", "-", "-", "-")
+    low, high = (shown(end, signed=True) for end in one.ci95)
+    percent = "-" if one.relative is None else _number(one.relative * 100, 1 if abs(one.relative) < 10 else 0, signed=True)
+    return Amounts(unit, first, second, shown(one.difference, signed=True), low, high, percent, shown(max(map(abs, one.ci95))))
+
+
+def _scale(unit: str, most: float) -> tuple[float, str]:
+    return next((factor, name) for least, factor, name in _SCALES.get(unit, _PLAIN) if most >= least)
+
+
+def _digits(most: float, spread: float | None) -> int:
+    """Decimals: as far as the interval's tenth, but no more than make five digits in all."""
+    whole = len(f"{most:.0f}")
+    wanted = 0 if most >= 100 or not most else 2
+    if spread is not None and spread > 0:
+        wanted = math.ceil(-math.log10(spread / _RESOLVED))
+    if 0 < most < _TINY:
+        # Three decimals would leave nothing of it.
+        return min(max(wanted, 2 - math.floor(math.log10(most))), _MOST_DIGITS - math.floor(math.log10(most)))
+    return min(max(0, wanted), max(0, _MOST_DIGITS - whole), 3)
+
+
+def _number(value: float, digits: int, signed: bool) -> str:
+    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
+    # What rounds to nothing has no sign.
+    return text if float(text.replace(",", "")) else text.lstrip("+-")
+
+
+def words(one: Difference) -> str:
+    """The verdict on a row in words."""
+    if one.verdict in ("higher", "lower"):
+        return f"{one.between[1]} is {one.verdict}"
+    if one.verdict == "no_difference":
+        shown = amounts(one)
+        if one.ci95 == (0.0, 0.0):
+            return "no difference at all"
+        return f"no difference seen (less than {shown.most}{f' {shown.unit}' if shown.unit else ''})"
+    return f"cannot say: {one.why}" if one.why else "cannot say"
+
+
+def server_of(run: MeasuredRun) -> str:
+    """The server of a run, with what tells its configuration: ``nginx/1.22.1, config ab12``."""
+    label, config = run.facts.get("server.label") or "unknown server", run.facts.get("server.config_hash")
+    return oneline(f"{label}, config {str(config)[:8]}" if config else str(label))
+
+
+def verdict_of(run: MeasuredRun) -> str:
+    """The run's verdict; a run without an end has none."""
+    return run.verdict if run.complete else "incomplete"
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain data: the JSON of ``asyncli compare``, schema 1. Every number is finite or null."""
+    return {
+        "schema": SCHEMA,
+        "runs": [
+            {
+                "name": run.name, "file": utf8(run.path), "id": run.id, "started": run.started, "verdict": run.verdict,
+                "complete": run.complete, "held": run.held, "hold_s": run.hold_s,
+                "server": run.facts.get("server.label"), "config_hash": run.facts.get("server.config_hash"),
+            }
+            for run in comparison.runs
+        ],
+        "differs": [{"key": one.key, "values": msgspec.to_builtins(one.values)} for one in comparison.differs],
+        "differences": [
+            {
+                "key": one.key, "name": _ROW[one.key].name, "unit": one.unit, "between": list(one.between),
+                "values": list(one.values), "difference": one.difference,
+                "ci95": None if one.ci95 is None else list(one.ci95), "relative": one.relative, "p_value": one.p_value,
+                "verdict": one.verdict, "words": words(one),
+            }
+            for one in comparison.differences
+        ],
+        "findings": msgspec.to_builtins(comparison.findings),
+        "method": METHOD,
+        "rule": RULE,
+    }  # fmt: skip
+
+
+def to_json(comparison: Comparison) -> str:
+    """:func:`document`, indented."""
+    return msgspec.json.format(msgspec.json.encode(document(comparison)), indent=2).decode()
+
+
+def headline(rows: Sequence[Difference]) -> str:
+    """How many of the rows could be compared, and how many of those are really different, as a title."""
+    first, second = rows[0].between
+    real = sum(one.verdict in ("higher", "lower") for one in rows)
+    compared = sum(one.p_value is not None for one in rows)
+    if not compared:
+        return f"{second} against {first}: none of {len(rows)} numbers could be compared"
+    found = f"{real or 'no'} real difference{'s' if real > 1 else ''}"
+    return f"{second} against {first}: {found} in the {compared} of {len(rows)} numbers that could be compared"
+
+
+def sentence(one: Difference) -> str:
+    """A real difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"."""
+    shown = amounts(one)
+    by = f"{shown.difference.lstrip('+-')} {shown.unit}".rstrip()
+    return f"{_ROW[one.key].name}: {words(one)} by {by}" + (f" ({shown.percent} %)" if one.relative is not None else "")
+
+
+def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
+    """Why nothing can be said -> the names of the rows of which that is so."""
+    reasons: dict[str, list[str]] = {}
+    for one in rows:
+        if one.verdict == "cannot_say":
+            reasons.setdefault(oneline(one.why), []).append(_ROW[one.key].name)
+    return reasons
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print it; readable at 80 columns, without colour, piped, and where only ASCII is known."""
+    from asyncli.report.terminal import print_document
+
+    print_document(comparison_document(comparison), console, View.VERBOSE)
+
+
+def page(comparison: Comparison) -> str:
+    """The page as HTML text. The same comparison gives the same page, byte for byte."""
+    from asyncli.report.html import page as html_page
+
+    return html_page(comparison_document(comparison))
+
+
+def comparison_document(comparison: Comparison) -> Document:
+    """What is really different first, then every number, then what cannot be said, and what else differs."""
+    runs = comparison.runs
+    each = [[one for one in comparison.differences if one.between[1] == run.name] for run in runs[1:]]
+    known: list[Block] = []
+    if comparison.findings:
+        known = [Paragraph("", "text", view=TERMINAL), ItemList(finding_items(comparison.findings))]
+    labels = dict.fromkeys(str(run.facts.get("server.label") or "unknown server") for run in runs)
+    sections = [
+        Section("answer", "", [*(Paragraph(_run(run), "run") for run in runs), *known]),
+        *(section for rows in each for section in _pair(rows, len(each) > 1)),
+        Section("differs", "What differs between the runs", [_differs(comparison)]),
+        Section("method", "How it was compared", [Definitions([
+            ("Real by this rule", f"{RULE}."), ("Intervals", f"{METHOD}."),
+        ])]),
+    ]  # fmt: skip
+    return Document(
+        "comparison",
+        f"{' against '.join(run.name for run in reversed(runs))}: {oneline(' and '.join(labels))}",
+        "; ".join(headline(rows) for rows in each),
+        [oneline(" and ".join(labels))],
+        sections,
+        f"Compared by asyncli {__version__}.",
+        widest=_WIDEST,
+    )
+
+
+def _run(run: MeasuredRun) -> Words:
+    held = f"{format_count(run.held)} held" + (f" for {format_duration(round(run.hold_s))}" if run.hold_s >= 1 else "")
+    verdict = verdict_of(run)
+    return (
+        (f"{run.name}  ", "bold"), (oneline(run.path), "bold"), f": {server_of(run)}, {held}, begun {run.started}, ",
+        (verdict, VERDICT_STYLE[verdict]),
+    )  # fmt: skip
+
+
+def _pair(rows: Sequence[Difference], several: bool) -> list[Section]:
+    """One run against the first."""
+    from asyncli.report.figures.comparison import forest, forest_alt
+
+    first, second = rows[0].between
+    name, title = f"{second}-{first}".lower(), headline(rows)
+    picture = Picture(
+        name,
+        f"How much {second} differs from {first}",
+        f"Differences as a share of {first}, with 95 % intervals. Filled marks are real differences, open ones are not; an arrow "
+        "points at what lies beyond the axis.",
+        lambda style: forest(rows, style=style),
+        lambda: forest_alt(rows),
+    )
+    real = [sentence(one) for one in rows if one.verdict in ("higher", "lower")]
+    answer: list[Block] = [Paragraph(title, "text", "bold", view=TERMINAL), Bullets(real, strong=True)]
+    narrower = [numbers_table(rows, layout) for layout in ("marks", "narrow")]
+    table = msgspec.structs.replace(numbers_table(rows, "words"), narrower=narrower)
+    reasons = [(", ".join(names), why) for why, names in unsaid(rows).items()]
+    heading = title if several else "The differences"
+    return [
+        Section(name, heading, answer),
+        Section(f"{name}-numbers", "Every number", [picture, table, Paragraph(UNITS, style="dim")]),
+        *([Section(f"{name}-unsaid", "What cannot be said", [Definitions(reasons, "Cannot say")])] if reasons else []),
+    ]
+
+
+def numbers_table(rows: Sequence[Difference], layout: str) -> DataTable:
+    """Every number that a run knows and that is not zero in both: ``layout`` "words", "marks" for a column that says yes or no,
+    "narrow" without per cent too."""
+    first, second = rows[0].between
+    columns = [TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
+    columns.append(TableColumn("verdict", "words") if layout == "words" else TableColumn("real", "word"))
+    lines, group = [], None
+    for one in rows:
+        if all(not value for value in one.values):
+            continue
+        row, shown = _ROW[one.key], amounts(one)
+        if row.group != group:
+            group = row.group
+            lines.append(TableRow(GROUPS[group], group=True))
+        said = {"no_difference": "no", "cannot_say": "unknown"}.get(one.verdict, one.verdict)
+        if layout == "words":
+            said = "cannot say (see below)" if one.verdict == "cannot_say" else words(one)
+        real = one.verdict in ("higher", "lower")
+        label = f"{row.label}, {shown.unit}" if shown.unit else row.label
+        cells = (shown.first, shown.second, shown.difference, shown.percent, shown.interval, said)
+        lines.append(TableRow(f" {label}", cells, "dim" if one.verdict == "cannot_say" else "", strong=real))
+    table = DataTable(
+        "", columns, lines, "Every number, with the difference and its 95 % interval", kind="numbers stack", width=0
+    )
+    return table.without("%") if layout == "narrow" else table
+
+
+def _differs(comparison: Comparison) -> Block:
+    if not comparison.differs:
+        return Paragraph("Plan, server and host of these runs are the same in all that was recorded.", "text", "dim")
+    rows = [TableRow(named(one.key), [in_words(one.key, value) for value in one.values]) for one in comparison.differs]
+    columns = [TableColumn(run.name, kind="words") for run in comparison.runs]
+    return DataTable("What differs between the runs", columns, rows, kind="keys", width=0)

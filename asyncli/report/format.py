@@ -1,0 +1,245 @@
+"""Numbers as words for people; what is unknown is a dash, never a NaN."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from asyncli.analysis.cost import SURE
+from asyncli.analysis.slope import Cost
+from asyncli.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from asyncli.analysis.cost import Costs
+    from asyncli.analysis.drift import Drift
+    from asyncli.analysis.forecast import Ceiling
+    from asyncli.report.summary import CostPart, Then
+    from asyncli.topology import Sides
+
+#: The costs of a run in the order in which they are told.
+COSTS = ("server_user", "kernel", "kernel_queued", "generator_user", "residual", "host_total")
+#: What may give out, by the name of its ceiling.
+CEILINGS = {
+    "memory": "memory of this host, both ends on it", "server_memory": "memory of a server like this host, alone",
+    "worker_connections": "nginx's connection slots (worker_connections)", "descriptors": "the server's descriptors",
+    "ports": "source ports", "generator": "memory for asyncli itself", "file_max": "open files of the whole host (fs.file-max)",
+    "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (nf_conntrack_max)",
+    "server_host": "memory of the server's host", "far_file_max": "open files of the server's host (fs.file-max)",
+    "far_epoll_watches": "epoll watches there (fs.epoll.max_user_watches)",
+    "far_conntrack": "tracked connections there (nf_conntrack_max)",
+}  # fmt: skip
+
+
+#: Of what the heartbeats' table is, as other tables are of less.
+POOLED = "Latency and lateness of ramp and hold together; asyncli compare looks at the hold alone."
+
+
+class CostRow(NamedTuple):
+    """A line of the cost table; of the kernel's ``cost``, which is of one end, there are ``ends``. Bytes."""
+
+    name: str
+    label: str
+    cost: Cost | None
+    ends: int
+
+    @property
+    def fixed(self) -> float:
+        return self.ends * self.cost.fixed_bytes if self.cost is not None else 0.0
+
+    def at(self, held: int) -> float:
+        """What there is with ``held`` connections."""
+        return self.fixed + self.ends * held * self.cost.bytes_per_connection if self.cost is not None else 0.0
+
+    def of_ends(self, whole: float) -> str:
+        """What all ends take, as what each does: ``"2 × 24.0 MB"``."""
+        return f"{self.ends} × {format_bytes(whole / self.ends)}" if self.ends > 1 else format_bytes(whole)
+
+
+def fixed_is(rows: Sequence[CostRow]) -> str:
+    """What the fixed parts of these rows are, and whose asyncli's is. Differences of two levels have in their bytes what the
+    first ones take once, and slopes have it here.
+    """
+    levels = {row.cost.of_levels for row in rows if row.cost is not None and row.name != "residual"}
+    once = "" if levels == {True} else f", and{', of slopes,' if True in levels else ''} what the first ones take once"
+    return (
+        f"Fixed: what is there without any{once}; of asyncli, that of the processes that hold them, "
+        "without the one that measures and reports."
+    )
+
+
+def caption(rows: Sequence[CostRow]) -> str:
+    """What a table of these rows shows."""
+    slopes = any(row.cost is not None and not row.cost.of_levels for row in rows)
+    return "Memory that one more connection costs" if slopes else "Memory that a connection takes, first use included"
+
+
+def bytes_are(rows: Sequence[CostRow]) -> str:
+    """What the bytes of these rows are."""
+    levels = {row.cost.of_levels for row in rows if row.cost is not None and row.name != "residual"}
+    two = "the difference of two levels, before and in the hold, by the connections"
+    if levels == {True}:
+        return f"Bytes are {two}."
+    return f"Bytes are the slope: what one more connection adds{f'; or else {two}' if True in levels else ''}."
+
+
+def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
+    """The lines of the cost table, those that are not known too, but for queued buffers that nobody read."""
+    end = "each of 2 ends" if where.ends == 2 else "this end" if where.far is None else "its end"
+    labels = {
+        "server_user": f"{server}, user memory", "kernel": f"kernel, {end}",
+        "kernel_queued": "of queued buffers, not in the sum", "generator_user": "asyncli, user memory",
+        "residual": "left over", "host_total": f"{where.host} in all",
+    }  # fmt: skip
+    rows = [CostRow(name, labels[name], getattr(costs, name), where.ends if name.startswith("kernel") else 1) for name in COSTS]
+    return [one for one in rows if one.cost is not None or one.name != "kernel_queued"]
+
+
+def drift_words(one: Drift) -> str:
+    """``"grows 1.2 MB an hour"``, ``"flat within 300 kB an hour"``, ``"too short to say"``."""
+    if one.verdict == "flat" and one.within_bytes_per_hour is not None:
+        return f"flat within {format_bytes(one.within_bytes_per_hour)} an hour"
+    if one.verdict in ("grows", "shrinks") and one.bytes_per_hour is not None:
+        return f"{one.verdict} {format_bytes(abs(one.bytes_per_hour))} an hour"
+    return "too short to say" if one.verdict == "too_short" else one.verdict
+
+
+def shown_r2(r2: float) -> str:
+    """R² to three digits, with a fourth beyond 0.999; never 1 where it is not."""
+    if r2 == 1.0:
+        return "1"
+    text = f"{r2:.3f}" if r2 < 0.9995 else f"{r2:.4f}"
+    return "> 0.9999" if text.startswith("1") else text
+
+
+def short_bytes(value: float) -> str:
+    """Bytes of one connection without their unit, tenths below ten: ``"10,888"``, ``"9.6"``."""
+    return "0" if abs(value) < 0.05 else f"{value:,.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
+
+
+def minus(text: str) -> str:
+    """Signs as print has them, for a text of numbers alone."""
+    return text.replace("-", "−")
+
+
+def short_count(number: float) -> str:
+    """``100000`` -> ``"100k"``, ``1500000`` -> ``"1.5M"``, and below ten thousand all digits."""
+    size = abs(number)
+    text = f"{number / 1e6:.4g}M" if size >= 999_500 else f"{number / 1e3:.4g}k" if size >= 10_000 else f"{number:,.4g}"
+    return minus(text)
+
+
+def or_bytes(value: float | None) -> str:
+    """Bytes, or "-"."""
+    return "-" if value is None else format_bytes(value)
+
+
+def ceiling(name: str) -> str:
+    """A ceiling's name in words."""
+    return CEILINGS.get(name, name.replace("_", " "))
+
+
+def or_dash(value: float | None, spec: str) -> str:
+    """``value`` formatted by ``spec``, or "-"."""
+    return "-" if value is None else format(value, spec)
+
+
+def milliseconds(value: float | None) -> str:
+    """Milliseconds with the digits that matter: ``"0.42 ms"``, ``"12 ms"``, ``"1.80 s"``."""
+    if value is None:
+        return "-"
+    if value >= 1000:
+        return f"{value / 1000:,.2f} s"
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
+
+
+def digits(value: float) -> str:
+    """A number with the digits that matter: ``"0.42"``, ``"12.3"``, ``"1,234"``."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
+
+
+def cores(share: float | None) -> str:
+    """CPU use in percent of one core, as top(1) counts: 250 % is two and a half cores."""
+    return "-" if share is None else f"{share * 100:.0f} % of a core" if share < 1 else f"{share:.1f} cores"
+
+
+def bytes_each(value: float) -> str:
+    """Bytes per connection, to the byte up to 100 kB: ``"9,640 B"``."""
+    return f"{format_count(value)} B" if abs(value) < _WHOLE_BYTES else format_bytes(value)
+
+
+# From here on bytes of a connection are written in kB.
+_WHOLE_BYTES = 100_000
+
+
+def half_of(value: float, half: float) -> str:
+    """What stands behind the ± of :func:`bytes_each`, whose unit it has where that is B: ``"133"``, ``"3,733 B"``."""
+    if abs(value) >= _WHOLE_BYTES:
+        return format_bytes(half)
+    return f"{half:,.0f}" if half >= 1 else f"{half:,.1f}"
+
+
+def plus_minus(value: float, half: float) -> str:
+    """Bytes a connection with half of their interval: ``"528 B ± 1"``."""
+    return f"{bytes_each(value)} ± {half_of(value, half)}"
+
+
+def with_error(cost: Cost) -> str:
+    """What one more costs, never without its error: ``"528 B ± 1"``; of what is not known to half of it only where it lies:
+    ``"between 552 and 21,957 B"``; what may be nothing: ``"at most 564 B"``, of two levels ``"an unknown amount (± 2,621 B)"``,
+    for no difference shows what came out of memory freed before; what is less than a byte is known, and none: ``"0 B ± 0.1"``.
+    """
+    (low, high), each = cost.ci95, cost.bytes_per_connection
+    if low > 0 and cost.half_width <= SURE * each:
+        return plus_minus(each, cost.half_width)
+    furthest = max(abs(low), abs(high))
+    if furthest < 1:
+        return f"0 B ± {furthest:.1f}"
+    if low > 0:
+        if furthest >= _WHOLE_BYTES:
+            return f"between {bytes_each(low)} and {bytes_each(high)}"
+        return f"between {interval(low, high).replace(' to ', ' and ')} B"
+    if high < 0:
+        return "an unknown amount (memory fell)"
+    return f"an unknown amount (± {bytes_each(cost.half_width)})" if cost.of_levels else f"at most {bytes_each(high)}"
+
+
+def interval(low: float, high: float) -> str:
+    """Whole bytes, but for an interval that whole bytes would hide."""
+    shown = [f"{one:,.0f}" if high - low >= 10 else f"{one:,.1f}" for one in (low, high)]
+    return " to ".join(one if one.strip("-0.") else one.lstrip("-") for one in shown)
+
+
+def three(number: float) -> float:
+    """To three digits: a forecast has no more."""
+    return float(f"{number:.3g}")
+
+
+def kept_less(value: float) -> str:
+    """What a negative remainder after the drain is: nothing that connections do."""
+    return f"{format_bytes(-value)} less than before, which is noise"
+
+
+def about(one: Ceiling) -> str:
+    """The number of a ceiling with the digits that are known of it; a dash where it is not."""
+    return "-" if one.connections is None else format_count(one.rounded(one.connections))
+
+
+def about_to(one: Ceiling) -> str:
+    """A ceiling's interval with such digits: ``"4,250,000 to 4,950,000"``; "" where it has none."""
+    if one.ci95 is None:
+        return ""
+    low, high = (format_count(one.rounded(end)) for end in one.ci95)
+    return f"{low} to {high}"
+
+
+def spent(cpu_s: Then) -> str:
+    """CPU time between two readings of it."""
+    if cpu_s.baseline is None or cpu_s.hold_end is None:
+        return "-"
+    return format_duration(max(0.0, cpu_s.hold_end - cpu_s.baseline))
+
+
+def utf8(name: str) -> str:
+    """A file's name as text that can be written down: the bytes of it that are no UTF-8 are replaced."""
+    return os.fsencode(name).decode("utf-8", "replace")

@@ -1,0 +1,92 @@
+"""A document as one HTML file: readable offline, on paper, on a phone, in the dark, and without JavaScript.
+
+The template lays it out and escapes every string of it. Nothing in it points outside itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from asyncli import __version__
+from asyncli.report.document import Document, Picture, View, cell_text, plain, typeset
+from asyncli.report.figures.drawing import NARROW, PALETTE, WIDE, NothingToDraw
+from asyncli.report.figures.svg import inline_svg
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+class DrawnPicture(NamedTuple):
+    """A picture as the page shows it: two SVGs, or ``missing``, a sentence why there is none."""
+
+    number: int
+    alt: str
+    wide: str
+    narrow: str
+    missing: str = ""
+
+
+def page(document: Document) -> str:
+    """The page as HTML text, every text escaped; it ends with one line's end. The same document gives the same page."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("asyncli.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "flags": _unbroken_flags, "plain": plain, "kind": lambda block: type(block).__name__, "cell": cell_text,
+        "typeset": typeset, "beside": _beside,
+    }  # fmt: skip
+    sections = []
+    for section in document.sections:
+        blocks = [
+            block.seen(View.PAGE) if hasattr(block, "seen") else block for block in section.blocks if block.view & View.PAGE
+        ]
+        if blocks or section.heading:
+            sections.append((section, blocks))
+    figures = _figures(document)
+    text = environment.get_template("document.html.jinja").render(
+        document=document, sections=sections, figures=figures, palette=PALETTE, made=f"asyncli {__version__}"
+    )
+    return text.rstrip("\n") + "\n"
+
+
+def _figures(document: Document) -> dict[str, DrawnPicture]:
+    """Every picture of the document, numbered in their order."""
+    from markupsafe import Markup
+
+    found: dict[str, DrawnPicture] = {}
+    number = 0
+    for one in (block for section in document.sections for block in section.blocks if isinstance(block, Picture)):
+        try:
+            wide, narrow = (inline_svg(one.draw(style), f"{one.name}-{name}") for style, name in ((WIDE, "w"), (NARROW, "n")))
+        except NothingToDraw as nothing:
+            found[one.name] = DrawnPicture(0, "", "", "", str(nothing))
+        else:
+            number += 1
+            found[one.name] = DrawnPicture(number, one.alt(), Markup(wide), Markup(narrow))
+    return found
+
+
+_FLAG = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
+
+
+def _unbroken_flags(words: str) -> Markup:
+    """``words``, escaped, with each ``--flag`` kept on one line: browsers break after a hyphen."""
+    from markupsafe import Markup, escape
+
+    return Markup(_FLAG.sub(r'<span class="flag">\1</span>', str(escape(words))))
+
+
+def _beside(text: str) -> str:
+    """A cell's second line in brackets; a figure stays with its unit, and a narrow column breaks before a range, or in it."""
+    first, _, beside = text.partition("\n")
+    if not beside:
+        return text
+    whole = f"{first} ({beside})".replace(" ", "\xa0")
+    return whole.replace("\xa0(", " (").replace("\xa0to\xa0", "\xa0to ")

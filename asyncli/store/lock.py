@@ -1,0 +1,50 @@
+"""The lock of the process that writes a run file. It ends with the process, however that ends.
+
+By flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html) and which other containers see as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+
+# is_locked holds the lock for a moment.
+_TRIES, _AGAIN_S = 20, 0.01
+
+
+def lock(path: Path) -> int | None:
+    """A descriptor that holds the lock while it is open; None if the file cannot be opened.
+
+    Raises BlockingIOError if another process writes the file. Close it after SQLite has closed the file: closing a descriptor
+    ends all locks of the process on its file by fcntl(2). On a file system without such locks it has no effect.
+    """
+    try:
+        held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                os.close(held)
+                raise
+            time.sleep(_AGAIN_S)
+        except OSError:
+            break
+        else:
+            break
+    return held
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process writes the file, as far as the file system tells."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

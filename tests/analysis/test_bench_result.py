@@ -1,0 +1,248 @@
+"""A bench's figures, its doubts and its verdict, on runs made by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from contract import BENCH, keys_match
+
+from asyncli.analysis.bench_result import Benched, benched
+from asyncli.benchplan import BenchPlan, BenchRun, build_bench_plan
+from asyncli.core.histogram import Histogram
+from asyncli.errors import PlanError
+from asyncli.plan import Layer
+from asyncli.records import STOLEN, Asked, CpuShares, Deaths, Ended, Finding, Sample, Tick
+from asyncli.report.bench_report import one_line, tick_line, to_json
+
+URL = "http://127.0.0.1:80/"
+
+
+def histogram(*values: float) -> Histogram:
+    made = Histogram()
+    for value in values:
+        made.add(value)
+    return made
+
+
+def a_run(
+    *,
+    plan: dict[str, Any] | None = None,
+    cpu_s: float = 1.0,
+    server_s: float | None = 1.0,
+    workers: int = 1,
+    complete: bool = True,
+    ended: Ended = "asked",
+    asked: Asked | None = None,
+    cpus_before: CpuShares | None = None,
+    cpus: CpuShares | None = None,
+    **tick: Any,
+) -> BenchRun:
+    """Two seconds in which 1,000 requests were answered in 100 to 1,099 us, where nothing else is said."""
+    latency = histogram(*range(100, 1100))
+    fields = {"started": 4, "opened": 4, "sent": 1000, "answered": 1000, "by_status": {200: 1000}, "latency_us": latency} | tick
+    total = Tick(**fields, asked=asked or Asked(keepalive=1000, body_bytes=5000, waiting_us=latency, processing_us=latency))
+    samples = [] if server_s is None else [Sample(t_s, {"server.cpu_s": 5 + used}) for t_s, used in ((0.0, 0.0), (2.0, server_s))]
+    return BenchRun(
+        plan=BenchPlan(urls=(URL,), **({"duration_s": 2.0} if plan is None else plan)),
+        started="2026-01-01T00:00:00+00:00", elapsed_s=2.0, workers=workers, cpu_s=(cpu_s / 4, 3 * cpu_s / 4), complete=complete,
+        ended=ended, total=total, ticks=[(1.0, total)], samples=samples, findings=[], environment={"server": {"label": "nginx/1.0"}},
+        cpus_before=cpus_before, cpus=cpus,
+    )  # fmt: skip
+
+
+def codes(found: Benched) -> list[str]:
+    return [one.code for one in found.findings]
+
+
+def test_the_figures() -> None:
+    found = benched(a_run(connect_us=histogram(10, 20, 30, 40)))
+    assert (found.verdict, found.why) == ("passed", "1,000 requests in 2 s: 500 a second, none failed")
+    assert (found.requests.total, found.requests.per_s, found.requests.keepalive) == (1000, 500.0, 1000)
+    total = found.times_ms["total"]
+    # 100 to 1,099 us evenly: mean 599.5, standard deviation 1000 / sqrt(12).
+    assert (total.min, total.max) == (0.1, 1.099)
+    assert total.mean == pytest.approx(0.5995, rel=0.01)
+    assert total.sd == pytest.approx(0.2887, rel=0.02)
+    assert total.median == pytest.approx(0.5995, rel=0.01)
+    connect = found.times_ms["connect"]
+    assert (connect.min, connect.mean, connect.max) == (0.01, 0.025, 0.04)
+    assert found.percentiles_ms["90"] == pytest.approx(0.9995, rel=0.01)
+    assert found.percentiles_ms["100"] == found.latency_ms.max == 1.099
+    assert (found.generator.cpu_us_per_request, found.generator.cores) == (1000.0, 0.5)
+    assert (found.server.cpu_us_per_request, found.server.cores) == (1000.0, 0.5)
+    document = json.loads(to_json(found))
+    keys_match(document, BENCH, whole=False)
+    assert next(iter(document)) == "schema"
+    assert one_line(found).startswith("passed: 1,000 requests in 2 s: 500 a second, none failed; p50 0.")
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict", "code"),
+    [
+        ({"cpu_s": 1.7}, "passed", None),
+        ({"cpu_s": 1.9, "server_s": 0.5}, "invalid", "generator_saturated_cpu"),
+        ({"cpu_s": 1.9, "server_s": None}, "invalid", "generator_saturated_cpu"),
+        ({"cpu_s": 1.9, "server_s": 1.8}, "passed", "both_busy"),
+        ({"cpu_s": 1.9, "workers": 2}, "passed", None),
+        # An answer that is an error is the server's, however busy we were.
+        ({"cpu_s": 1.9, "server_s": 0.5, "by_status": {200: 900, 500: 100}}, "failed", "generator_saturated_cpu"),
+        ({"ended": "stopped"}, "passed", "stopped_by_user"),
+        ({"cpu_s": 3.7, "workers": 2}, "invalid", "generator_saturated_cpu"),
+        ({"by_status": {200: 999, 503: 1}}, "failed", "error_answers"),
+        ({"by_status": {304: 1000}}, "passed", None),
+        ({"asked": Asked(failed={"reset": 1})}, "failed", "requests_failed"),
+        ({"asked": Asked(left=7), "plan": {"requests": 1007}, "ended": "stopped"}, "failed", "stopped_by_user"),
+        ({"asked": Asked(left=7), "plan": {"requests": 1007, "duration_s": 2.0}, "ended": "time"}, "passed", "requests_left"),
+        ({"asked": Asked(left=7), "plan": {"requests": 1007}, "ended": "gave up"}, "failed", "gave_up"),
+        ({"ended": "gave up"}, "failed", "gave_up"),
+        # In flight for as long as the slowest answer took, and for much longer.
+        ({"asked": Asked(in_flight=2, outstanding_us=histogram(900, 1200))}, "passed", None),
+        ({"asked": Asked(in_flight=2, outstanding_us=histogram(900, 50_000))}, "passed", "unanswered_at_end"),
+        ({"asked": Asked(in_flight=2, outstanding_us=histogram(900, 1_500_000))}, "failed", "unanswered_at_end"),
+        ({"by_status": {301: 1000}}, "passed", "redirected"),
+        ({"plan": {"requests": 1000, "short": True}, "asked": Asked(keepalive=1000)}, "passed", "close_ignored"),
+        ({"failures": {"refused": 3}}, "passed", "connects_failed"),
+        ({"answered": 0, "opened": 0, "by_status": {}, "failures": {"refused": 3}}, "untested", "connects_failed"),
+        ({"asked": Asked(resent=7)}, "passed", "requests_resent"),
+        ({"deaths": {"closed_announced": Deaths(3, requests=histogram(1, 1, 1))}}, "passed", "connections_ended"),
+        ({"asked": Asked(other_length=7)}, "passed", "lengths_differ"),
+        ({"deaths": {"closed_announced": Deaths(3, requests=histogram(100, 100, 100))}}, "passed", "connections_ended"),
+        ({"plan": {"duration_s": 2.0, "rate": 500.0}, "lateness_us": histogram(50)}, "passed", None),
+        ({"plan": {"duration_s": 2.0, "rate": 500.0}, "lateness_us": histogram(50_000)}, "invalid", "generator_saturated_late"),
+        ({"plan": {"duration_s": 2.0, "rate": 900.0}}, "failed", "rate_missed"),
+        ({"plan": {"duration_s": 2.0, "rate": 500.0}, "asked": Asked(queued=11)}, "passed", "requests_queued"),
+    ],
+    ids=str,
+)
+def test_each_doubt_has_its_verdict(made: dict[str, Any], verdict: str, code: str | None) -> None:
+    found = benched(a_run(**made))
+    assert found.verdict == verdict
+    assert codes(found)[:1] == ([] if code is None else [code])
+    if verdict == "invalid":
+        assert found.findings[0].evidence == found.why
+    if made.get("ended") == "stopped":
+        assert "(stopped before its end)" in found.why or verdict == "failed"
+
+
+def test_a_run_of_a_moment_and_a_tail_of_our_own_are_said_to_be() -> None:
+    run = a_run()
+    run.elapsed_s = 0.01
+    assert codes(benched(run)) == ["short_run"]
+    late = {"plan": {"duration_s": 2.0, "rate": 500.0}, "latency_us": histogram(*[9000] * 1000)}
+    assert codes(benched(a_run(**late, lateness_us=histogram(2000)))) == []
+    assert codes(benched(a_run(**late, lateness_us=histogram(4000)))) == ["late_tail"]
+
+
+def test_of_several_urls_each_has_its_count_and_the_servers_cpu_its_server() -> None:
+    run = a_run(asked=Asked(by_target={0: 990, 1: 10}))
+    run.plan = BenchPlan(urls=(URL, "http://127.0.0.1:81/x"), duration_s=2.0)
+    found = benched(run)
+    assert found.requests.by_url == {URL: 990, "http://127.0.0.1:81/x": 10}
+    assert codes(found) == ["several_urls", "several_servers"]
+    run.plan = BenchPlan(urls=(URL, f"{URL}x"), duration_s=2.0)
+    assert codes(benched(run)) == ["several_urls"]
+
+
+def test_only_an_error_of_ours_makes_it_invalid() -> None:
+    run = a_run()
+    run.findings = [Finding("generator_memory_slowed", "info", "one reading takes 3 ms")]
+    assert benched(run).verdict == "passed"
+    run.findings = [Finding("worker_lost", "error", "worker 0 was killed")]
+    assert benched(run).verdict == "invalid"
+    # Ours first, where nothing was answered as well.
+    run = a_run(answered=0, sent=0, by_status={}, latency_us=Histogram(), asked=Asked())
+    run.findings = [Finding("generator_failed", "error", "the host ended")]
+    assert benched(run).verdict == "invalid"
+
+
+def test_nothing_at_all_divides_by_nothing() -> None:
+    run = a_run(answered=0, sent=0, opened=0, by_status={}, latency_us=Histogram(), asked=Asked(), server_s=None, cpu_s=0.0)
+    run.elapsed_s = 0.0
+    found = benched(run)
+    assert found.verdict == "untested"
+    assert (found.requests.per_s, found.generator.cores, found.latency_ms.p50) == (0.0, None, None)
+    assert "NaN" not in to_json(found)
+
+
+def test_a_second_in_a_line() -> None:
+    tick = Tick(answered=1234, latency_us=histogram(500), failures={"refused": 2}, asked=Asked(failed={"reset": 1}))
+    line = "0:00:03      1,234 answered  p50 0.500 ms  p99 0.500 ms  1 failed  2 connects failed"
+    assert tick_line(3.0, tick) == line
+
+
+def test_what_is_not_said_is_what_users_expect() -> None:
+    def plan(**values: object) -> BenchPlan:
+        return build_bench_plan([Layer("--{key}", {"urls": [URL], **values})])
+
+    assert (plan().duration_s, plan().requests, plan().method) == (10.0, None, "GET")
+    assert plan(requests="100k").duration_s is None
+    assert (plan(body="{}").method, plan(body="{}", method="PUT").method) == ("POST", "PUT")
+    assert plan(rate="500/s").rate == plan(rate=500).rate == 500.0
+    assert plan(connections="2k").held.connections == 2000
+    with pytest.raises(PlanError, match="no URL given"):
+        build_bench_plan([])
+    with pytest.raises(PlanError, match="unknown key; the keys are"):
+        plan(hold="1s")
+
+
+def used(busy: float = 2.0, **others: float) -> CpuShares:
+    return CpuShares(2, busy, others, dict.fromkeys(others, (7, 8)))
+
+
+@pytest.mark.parametrize(
+    ("made", "before", "during", "verdict", "severity"),
+    [
+        # Loops that ran before: neither side had a core.
+        ({"cpu_s": 0.4, "server_s": 0.38}, used(loop=2.0), used(loop=1.6), "invalid", "error"),
+        ({"cpu_s": 0.4, "server_s": None}, used(loop=2.0), used(loop=1.6), "invalid", "error"),
+        ({"cpu_s": 1.4, "server_s": 1.4}, used(loop=1.0), used(loop=0.6), "invalid", "error"),
+        ({"cpu_s": 0.4, "plan": {"duration_s": 2.0, "rate": 500.0}}, used(loop=2.0), used(loop=1.6), "invalid", "error"),
+        ({"cpu_s": 0.4, "by_status": {200: 900, 500: 100}}, used(loop=2.0), used(loop=1.6), "failed", "error"),
+        # The server, or asyncli and it, had theirs.
+        ({"cpu_s": 0.8, "server_s": 1.8}, used(loop=1.0), used(loop=0.7), "passed", "warning"),
+        ({"cpu_s": 1.9, "server_s": 1.8}, used(loop=1.0), used(loop=0.3), "passed", "warning"),
+        # What rose with the bench may be the server's backend.
+        ({"cpu_s": 0.3, "server_s": 0.3}, used(0.1), used(php=1.7), "passed", "warning"),
+        ({"cpu_s": 0.3, "server_s": 0.3}, used(0.2, php=0.1), used(php=1.7), "passed", "warning"),
+        # A host with CPUs to spare, and what is small.
+        ({"cpu_s": 0.4, "server_s": 0.4}, used(loop=1.0), used(1.5, loop=1.0), "passed", None),
+        ({"cpu_s": 1.7, "server_s": 1.6}, used(loop=1.0), used(loop=0.15), "passed", None),
+        ({"cpu_s": 0.4, "server_s": 0.4}, None, None, "passed", None),
+    ],
+    ids=str,
+)
+def test_what_others_had_of_the_cpus(
+    made: dict[str, Any], before: CpuShares | None, during: CpuShares | None, verdict: str, severity: str | None
+) -> None:
+    found = benched(a_run(**made, cpus_before=before, cpus=during))
+    assert (found.verdict, [one.severity for one in found.findings if one.code == "host_busy"]) == (verdict, [severity] if severity else [])
+
+
+def test_a_stolen_machine_is_invalid_and_says_who_had_it() -> None:
+    during = CpuShares(2, 2.0, {"cc1": 0.9, STOLEN: 0.5, "sshd": 0.01}, {"cc1": (4, 5, 6, 7, 8), "sshd": (9,)})
+    found = benched(a_run(cpu_s=0.4, server_s=0.38, cpus_before=used(cc1=1.0), cpus=during))
+    assert found.verdict == "invalid"
+    assert found.why == (
+        "100% of this host's 2 CPUs was busy: asyncli used 0.20, the server 0.19, and other programs 1.41 (cc1, pids 4, 5, 6, 7 and "
+        "others: 0.90; the hypervisor (steal): 0.50): the rate may be too low, and latencies too high"
+    )
+    assert json.loads(to_json(found))["host"]["others_cores"] == pytest.approx(1.41)
+
+
+@pytest.mark.parametrize(("before", "words"), [(0.3, "1.58 (loop, pids 7, 8: 1.58)"), (0.1, "1.58 (loop, pids 7, 8: 1.58), which used less")])
+def test_what_others_used_is_one_number_however_much_they_used_before(before: float, words: str) -> None:
+    found = benched(a_run(cpu_s=0.4, server_s=0.4, cpus_before=used(loop=before), cpus=used(1.98, loop=1.58)))
+    (said,) = [one for one in found.findings if one.code == "host_busy"]
+    assert "asyncli used 0.20, the server 0.20, and other programs " + words in said.evidence
+    assert found.host.others_cores == 1.58
+
+
+def test_a_rate_that_was_reached_beside_other_programs_says_that_the_latencies_are_theirs_too() -> None:
+    made = {"cpu_s": 0.4, "cpus_before": used(loop=2.0), "cpus": used(loop=1.6)}
+    found = benched(a_run(**made, plan={"duration_s": 2.0, "rate": 500.0}))
+    assert found.verdict == "invalid"
+    assert found.why.endswith(": latencies may be too high")
+    missed = benched(a_run(**made, plan={"duration_s": 2.0, "rate": 5000.0}))
+    assert missed.why.endswith(": the rate may be too low, and latencies too high")
