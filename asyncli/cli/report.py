@@ -68,7 +68,7 @@ def command(
         from asyncli.report.jsonout import to_json
 
         write_file("--json", json_file, to_json(summary) + "\n")
-    written: list[Path] = []
+    written = [] if json_file in (None, "-") else [Path(str(json_file))]
     if junit_file is not None:
         from asyncli.report.junit import to_junit
 
