@@ -49,7 +49,7 @@ def command(
     if not any((*files.values(), plots_folder, csv_folder)):
         _print(results, verbose)
         return 0
-    written = [Path(file) for file in files.values() if file not in (None, "-", json_file)]
+    written = [Path(file) for file in files.values() if file not in (None, "-")]
 
     def write_tables() -> None:
         if csv_folder is not None:

@@ -29,8 +29,10 @@ _LIVE_S = 3.0
 
 class Listed(msgspec.Struct):
     """One run file. ``cost``: bytes of one more connection on the host in all, or where that is unknown in the server's
-    processes (``cost_of`` says which); None where neither is known. ``live``: it is being written. ``stopped``: by its user,
-    before its plan was done. ``hold_s``: held and measured, of ``planned_s`` (None: until stopped). Times in seconds.
+    processes (``cost_of`` says which); None where neither is known. ``server_cost``: in the server's processes.
+
+    ``live``: it is being written. ``stopped``: by its user, before its plan was done. ``hold_s``: held and measured, of
+    ``planned_s`` (None: until stopped). Times in seconds.
     """
 
     file: str
@@ -48,6 +50,7 @@ class Listed(msgspec.Struct):
     planned_s: float | None
     cost: Cost | None
     cost_of: str | None
+    server_cost: Cost | None
     bytes: int
 
 
@@ -77,14 +80,15 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         verdict, _ = verdict_of_all(run if whole is None else whole())
     else:
         verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
-    cost, of = None, None
+    cost, of, server_cost = None, None, None
     if totals.held or totals.peak:
         found = costs(run)
+        server_cost = found.server_user
         # A slope whose interval reaches zero was drowned by whatever else the host did.
         if found.host_total is not None and found.host_total.ci95[0] > 0 and not found.host_total.of_levels:
             cost, of = found.host_total, "host_total"
-        elif found.server_user is not None:
-            cost, of = found.server_user, "server_user"
+        elif server_cost is not None:
+            cost, of = server_cost, "server_user"
     return Listed(
         file=file, id=run.id, started=run.started, age_s=max(0.0, age_s),
         server=run.place.server_label or None,
@@ -92,7 +96,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         live=not run.complete and changed_s < _LIVE_S, stopped=bool(ended_by_user(run.findings)),
         hold_s=run.measured_s(run.hold.start_s, run.hold.end_s) if run.hold is not None else 0.0,
         planned_s=run.plan.hold_s,
-        cost=cost, cost_of=of, bytes=size,
+        cost=cost, cost_of=of, server_cost=server_cost, bytes=size,
     )  # fmt: skip
 
 
@@ -119,9 +123,10 @@ def _hold(run: Listed) -> str:
 
 # Column -> how soon it goes where the terminal is narrow: the higher the sooner; 0 stays.
 _COLUMNS = {
-    "run file": 0, "started (UTC)": 2, "age": 0, "server": 3, "held": 0, "hold": 1, "verdict": 0, "one more costs": 0, "size": 4,
+    "run file": 0, "started (UTC)": 2, "age": 0, "server": 3, "held": 0, "hold": 1, "verdict": 0, "cost on host": 1,
+    "cost in server": 0, "size": 4,
 }  # fmt: skip
-_RIGHT = ("age", "held", "hold", "one more costs", "size")
+_RIGHT = ("age", "held", "hold", "cost on host", "cost in server", "size")
 
 
 def print_listing(listing: Listing, console: Console) -> None:
@@ -169,11 +174,6 @@ def _say(console: Console, text: Any) -> None:
 
 def _cells(run: Listed) -> dict[str, str]:
     held = format_count(run.held)
-    cost = "-"
-    if run.cost is not None:
-        # A difference of two levels is no cost of one more: what the first ones take once is in it.
-        of = ["server"] * (run.cost_of == "server_user") + ["two levels"] * run.cost.of_levels
-        cost = with_error(run.cost) + (f" ({', '.join(of)})" if of else "")
     return {
         "run file": oneline(run.file),
         "started (UTC)": run.started.replace("T", " ").removesuffix("Z")[:16],
@@ -182,9 +182,17 @@ def _cells(run: Listed) -> dict[str, str]:
         "held": held if run.held == run.requested else f"{held}/{format_count(run.requested)}",
         "hold": _hold(run),
         "verdict": state(run),
-        "one more costs": cost,
+        "cost on host": _cost(run.cost if run.cost_of == "host_total" else None),
+        "cost in server": _cost(run.server_cost),
         "size": format_bytes(run.bytes),
     }
+
+
+def _cost(cost: Cost | None) -> str:
+    if cost is None:
+        return "-"
+    # A difference of two levels is no cost of one more: what the first ones take once is in it.
+    return with_error(cost) + (" (two levels)" if cost.of_levels else "")
 
 
 def _age(seconds: float) -> str:

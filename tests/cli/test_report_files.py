@@ -47,7 +47,7 @@ def test_everything_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, r
         f"{name}.csv" for name in ("ticks", "samples", "deaths", "phases", "findings", "cost", "columns")
     }
     listed = set(done.out.splitlines())
-    assert listed == {str(page), *map(str, plots.iterdir()), *map(str, tables.iterdir())}
+    assert listed == {str(page), str(summary), *map(str, plots.iterdir()), *map(str, tables.iterdir())}
     # Again, over what is its own.
     before = {one: one.read_bytes() for folder in (plots, tables) for one in folder.iterdir()}
     done = said(capfd, "report", recorded, "--html", page, "--plots", plots, "--csv", tables)

@@ -12,15 +12,13 @@ from made_runs import unsteady
 from rich.console import Console
 from synthetic_run import a_run
 
-from asyncli.analysis.drift import RULE as DRIFT_RULE
 from asyncli.plan import Plan, plan_document
-from asyncli.records import Check, Deaths, Finding, Gap
+from asyncli.records import Check, Finding, Gap
 from asyncli.report.again import command_for_the_server
 from asyncli.report.answer import answer, one_line, room
 from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, summarise
 from asyncli.run import Run
-from asyncli.units import format_bytes
 
 
 def printed(
@@ -57,25 +55,6 @@ def test_an_interruption_is_no_part_of_the_hold() -> None:
     assert "hold 2 min, drain" in flat(printed(run, verbose=True))
     run.gaps = [Gap(hold.start_s + 30.0, hold.start_s + 45.0)]
     assert "hold 1 min 45 s (and 15 s of gap), drain" in flat(printed(run, verbose=True))
-
-
-def test_every_part_is_there() -> None:
-    text = flat(printed(a_run(30_000), verbose=True))
-    for words in (
-        "Cost of a connection bytes 95 % interval fixed at 30,000",
-        "Slopes: ramp, medians of",
-        "30,000 30,000 30,000 0 0 0",
-        "1,000/s asked, 1,000/s achieved",
-        "Heartbeats p50 p90 p99 p99.9 max",
-        "Counts compared asyncli nginx",
-        "They agree. Rule: open at the client = active",
-        "nginx (PSS) 9",
-        "Linux 6.18.0, Python 3.11.7, 2 CPUs, 25.0 GB, 10 workers, 36 source addresses",
-        "info 36 sources of 127.1.0.0/16",
-        "Verdict by the rule: passed: as many held",
-        "Print it again asyncli report run.db",
-    ):
-        assert words in text, words
 
 
 def test_the_report_of_a_run_that_passed_is_short_and_has_no_rules() -> None:
@@ -238,33 +217,6 @@ def test_what_the_hold_was_too_short_for_comes_before_the_rule() -> None:
     assert 0 < said.index("kernel: too short a hold to say whether memory grows") < said.index("Rule: the slope")
 
 
-def test_a_difference_of_two_levels_is_called_what_it_is_and_one_remedy_gives_a_slope() -> None:
-    text = flat(printed(a_run(3000), verbose=True))
-    assert "With what the first ones take once, a connection costs " in text
-    assert "Difference of two levels, with what the first connections take once, without what came out of freed memory; for nginx of PSS (6 samples before" in text
-    assert "One more connection costs" not in text
-    # What the first ones take once is in the bytes of a difference, and so not in the fixed part.
-    assert "Fixed: what is there without any; of asyncli" in text
-    assert "Fixed: what is there without any, and what the first ones take once; of asyncli" in flat(printed(a_run(30_000), verbose=True))
-    assert set(re.findall(r"--(?:ramp|interval|plateaus) [\w/]+", text)) == {"--ramp 100/s"}
-
-
-def test_a_failed_run_names_causes_and_remedies() -> None:
-    run = a_run(20_000)
-    dead = Deaths(count=500)
-    for _ in range(500):
-        dead.idle_s.add(75)
-        dead.age_s.add(100)
-    run.ticks[40][1].deaths = {"closed_idle": dead}
-    run.ticks[41][1].failures = {"refused": 9}
-    text = flat(printed(run))
-    assert text.startswith("FAILED 500 of 20,000 established connections were lost")
-    assert "lost by cause: closed_idle 500" in text
-    assert "failed by cause: refused 9" in text
-    assert "error 500 connections were closed by the server while idle, 75 s after their last answer: looks like nginx" in text
-    assert "remedy: raise keepalive_timeout in nginx.conf, or beat more often" in text
-
-
 def test_an_invalid_run_warns_at_the_top() -> None:
     run = a_run(20_000)
     for _, tick in run.ticks:
@@ -274,31 +226,9 @@ def test_an_invalid_run_warns_at_the_top() -> None:
     assert "Do not rely on these numbers" in "\n".join(text.splitlines()[:7])
 
 
-def test_company_is_told_of_at_the_top() -> None:
-    run = a_run(20_000)
-    for sample in run.samples[10:]:
-        sample.values["kernel.tcp_alloc"] += 100_000
-    head = flat(" ".join(printed(run).splitlines()[:9]))
-    assert "But we were not alone: while our connections took 40,000 sockets on this host, others opened 100,000" in head
-
-
-def test_an_untested_run() -> None:
-    run = a_run(500)
-    for _, tick in run.ticks:
-        tick.opened = tick.held = tick.held_at_drain = tick.sent = tick.answered = 0
-        tick.failures = {"refused": 30}
-    lines = printed(run).splitlines()
-    assert lines[0] == "UNTESTED  nothing ever connected"
-    assert lines[2] == "What one more connection costs is not known: no connections were held."
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_any_width(width: int) -> None:
     printed(a_run(20_000), width)
-
-
-def test_it_depends_on_the_summary_alone() -> None:
-    assert printed(a_run(20_000)) == printed(a_run(20_000))
 
 
 def test_foreign_text_cannot_steer_the_terminal() -> None:
@@ -344,10 +274,6 @@ def test_less_than_before_is_nothing_that_was_kept() -> None:
         if sample.t_s > run.phases[-1].start_s:
             sample.values["host.used_bytes"] -= 148e6
     assert re.search(r"Kept .* in nginx, .* nothing that shows on this host in all \(1\d\d MB less than before, which is noise\)\.", flat(printed(run, verbose=True)))
-
-
-def test_what_the_heartbeats_are_of_is_said() -> None:
-    assert "Latency and lateness of ramp and hold together; asyncli compare looks at the hold alone." in flat(printed(a_run(1000), verbose=True))
 
 
 def test_what_stands_behind_the_sign_has_the_unit_of_what_stands_before_it() -> None:
@@ -422,16 +348,6 @@ def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
     narrow = printed(run, 40, terminal=False)
     assert "this host in all" in narrow
     assert re.search(r"^Cost of a connection +bytes +95 % interval +fixed +at 30,000$", narrow, re.MULTILINE)
-
-
-def test_what_each_end_takes_once_and_the_rule_of_drift_are_printed() -> None:
-    run = a_run(30_000, hold_s=120.0)
-    text = printed(run, verbose=True)
-    kernel = summarise(run).cost.kernel
-    assert kernel is not None
-    assert re.search(rf"^kernel, each of 2 ends .* 2 × {re.escape(format_bytes(kernel.fixed_bytes))} ", text, re.MULTILINE)
-    assert f"Rule: {DRIFT_RULE}." in flat(text)
-    assert "without the one that measures and reports" in flat(text)
 
 
 def test_no_line_ends_in_blanks() -> None:
