@@ -50,9 +50,9 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "records": {"core.histogram", "text"},
     "findings": {"records", "units"},
     "samples": {"records"},
-    "topology": {"records"},
+    "topology": {"metrics", "records"},
     "run": {"plan", "records", "samples", "topology"},
-    "benchplan": {"errors", "plan", "records", "units"},
+    "benchplan": {"errors", "plan", "records", "units", "values"},
     "certificates": {"errors"},
 }
 # What a pure module has no business with: the world and its clock.
