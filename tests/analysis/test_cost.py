@@ -271,11 +271,11 @@ def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
     assert slow.fits["server_user"].band(1e4)[0] < slow.fits["server_user"].at(1e4) < slow.fits["server_user"].band(1e4)[1]
 
 
-@pytest.mark.parametrize(("plateaus", "said"), [(1, "1 of 1 plateau was rested on"), (2, "2 of 2 plateaus were")])
-def test_too_few_plateaus_fall_back_to_the_ramp_and_say_so(plateaus: int, said: str) -> None:
+@pytest.mark.parametrize("plateaus", [1, 2])
+def test_too_few_plateaus_fall_back_to_the_ramp_and_say_so(plateaus: int) -> None:
     c = costs_of(a_run(20_000, hold_s=5.0, plateaus=plateaus, plateau_s=10.0))
     assert c.kernel.method.startswith("ramp, medians")
-    assert [(one.code, one.remedy, said in one.evidence) for one in c.findings] == [("plateaus_too_few", "--plateaus 5", True)]
+    assert [(one.code, one.fields) for one in c.findings] == [("plateaus_too_few", {"reached": plateaus, "plateaus": plateaus, "wanted": 3})]
 
 
 def cut(run: Run, at_s: float) -> Run:

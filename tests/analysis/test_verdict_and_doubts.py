@@ -366,15 +366,15 @@ def test_listen_queues_only_of_this_host() -> None:
     assert loss_findings.listen_queue(msgspec.structs.replace(run, environment={"local": False})) == []
 
 
-@pytest.mark.parametrize(("by", "local", "words"), [(9000, True, "others opened 9,000"), (-9000, False, "closed 9,000")])
-def test_company_on_this_host(by: int, local: bool, words: str) -> None:
+@pytest.mark.parametrize(("by", "local"), [(9000, True), (-9000, False)])
+def test_company_on_this_host(by: int, local: bool) -> None:
     run = a_run(20_000, local=local)
     of = fold(run)
     assert company(run, of) == []
     for sample in run.samples[10:]:
         sample.values["kernel.tcp_alloc"] += by
     (finding,) = company(run, of)
-    assert words in finding.evidence
+    assert finding.fields["others"] == by
     assert company(bare_run(samples=run.samples), of) == []
     assert company(bare_run(run.ticks, run.phases), of) == []
 
@@ -391,12 +391,12 @@ def cpu(run: Run, **cores: tuple[float, float]) -> None:
 @pytest.mark.parametrize(
     ("cores", "local", "baseline_s", "said"),
     [
-        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies are"),
-        ({"host__cpu_busy_s": (1.95, 1.98)}, False, 5, "1.9 of them with other programs: latencies are"),
+        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies"),
+        ({"host__cpu_busy_s": (1.95, 1.98)}, False, 5, "1.9 of them with other programs: latencies"),
         # What is said is what they used with the connections there.
-        ({"host__cpu_busy_s": (0.4, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies are"),
+        ({"host__cpu_busy_s": (0.4, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies"),
         # Two readings a second apart tell as well; without any, what others take is seen all the same.
-        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 2, "1.8 of them with other programs: latencies are"),
+        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 2, "1.8 of them with other programs: latencies"),
         ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 0, "1.8 of them with other programs, which were not"),
         # What rose with the connections may be the server's backend; and a CPU was to be had.
         ({"host__cpu_busy_s": (0.1, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs, which used less"),

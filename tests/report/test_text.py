@@ -106,8 +106,7 @@ def test_what_else_was_on_the_host_is_said_once() -> None:
     for sample in run.samples[10:]:
         sample.values["kernel.tcp_alloc"] += 100_000
     text = flat(printed(run))
-    assert text.count("others opened 100,000") == 1
-    assert "To know it: run again while nothing else on this host opens connections." in text
+    assert text.count("opened 100,000") == 1
 
 
 def test_a_name_with_blanks_is_quoted_in_the_command_only() -> None:
@@ -336,7 +335,7 @@ def test_after_a_failure_the_answer_says_what_gave_way_in_place_of_a_forecast() 
         tick.held_at_drain = max(0, tick.held_at_drain - 7)
     summary = summarise(run)
     assert (summary.forecast.memory, summary.forecast.ceilings, summary.forecast.first) == (None, [], None)
-    assert room(summary) == "No forecast, as 7 connects failed: 7 connects were refused."
+    assert room(summary) == "No forecast, because 7 connects failed: 7 connects were refused."
     said = printed(run)
     assert room(summary) in flat(said)
     assert "Room for connections" not in said

@@ -99,9 +99,6 @@ def test_what_comes_is_told_once(tmp_path: Path) -> None:
     assert [(t_s, one.code) for t_s, one in later.findings] == [(2.0, "odd")]
     assert ([t_s for t_s, _ in later.ticks], len(later.samples), later.phases) == ([2.0], 1, [Phase("ramp", 0.0, 2.0)])
     assert follower.news().ticks == []
-    # Deleted, it comes back with its writer; nothing of it is told again.
-    path.unlink()
-    assert follower.news().ticks == []
     writer.tick(3.0, Tick(second=3, held=30, opened=10))
     assert [t_s for t_s, _ in _when(follower, lambda one: bool(one.ticks)).ticks] == [3.0]
     writer.close(True)
