@@ -328,8 +328,8 @@ def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_th
 
 def test_what_was_lost_with_a_host_is_said_of_that_host() -> None:
     of = totals(100, 200, {"generator_lost": 100})
-    host = Finding("host_lost", "error", "vm at 10.0.0.9 has said nothing for 20 s while it held 50 connections: they are...")
-    other = Finding("host_lost", "error", "vm at 10.0.0.10 has lost its Dask worker while it held 50 connections: they are...")
+    host = Finding("host_lost", "error", "it has said nothing for 20 s", fields={"host": "vm at 10.0.0.9"})
+    other = Finding("host_lost", "error", "it has lost its Dask worker", fields={"host": "vm at 10.0.0.10"})
     again = Finding(RESUMED, "warning", "the run was cut off in its hold, at 0:00:41, and resumed 2 min later; it holds on")
     for found, what in (
         ([host, again], "a client host (vm at 10.0.0.9)"),
