@@ -113,7 +113,8 @@ def test_a_run_file_that_somebody_sent_steers_no_terminal(tmp_path: Path) -> Non
         environment |= {"host": hostile, "kernel": hostile, "python": hostile, "cpu_model": hostile}
         environment["server"] = {"label": hostile, "version": hostile, "pid": 1, "exe": hostile, "config_hash": hostile}
         bad.execute("UPDATE meta SET value = ? WHERE key = 'environment'", (json.dumps(environment),))
-        bad.execute("INSERT INTO findings VALUES (1.0, ?, 'error', ?, ?)", (hostile, hostile, hostile))
+        fields = json.dumps({hostile: hostile}).encode()
+        bad.execute("INSERT INTO findings VALUES (1.0, ?, 'error', ?, ?, ?)", (hostile, hostile, hostile, fields))
         check = {"code": hostile, "what": hostile, "verdict": "short", "unit": hostile, "detail": hostile, "remedy": hostile}
         bad.execute("INSERT INTO checks VALUES (99, ?)", (json.dumps(check),))
         bad.execute("INSERT INTO metrics VALUES (999, ?)", (f"kernel.slab.{hostile}",))

@@ -36,6 +36,7 @@ from asyncli.report.capacity_report import Capacity, one_line
 from asyncli.report.livestate import LiveObserver
 
 SHORT = {"keepalive": 2, "timeout": "1s", "hold": "2s", "baseline": "0.3s", "residue": 0, "batch": 20}
+LATE_S = 1.5
 FLAGS = [word for key, value in SHORT.items() for word in (f"--{key}", str(value))]
 
 
@@ -129,7 +130,7 @@ class Slow:
         self.clients += 1
         try:
             while await reader.readuntil(b"\r\n\r\n"):
-                await asyncio.sleep(0.5 if self.clients > self.knee else 0)
+                await asyncio.sleep(LATE_S if self.clients > self.knee else 0)
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             writer.transport.abort()
@@ -158,9 +159,10 @@ class Slow:
 
 
 async def test_a_server_that_becomes_slow_is_found_by_its_latency(tmp_path: Path) -> None:
-    limits = [*(one for one in LIMITS if "p99" not in one), "heartbeats.latency_ms.p99 > 400ms"]
+    # What a busy host adds to an answer stays well below the limit, and what is late is answered before the timeout.
+    limits = [*(one for one in LIMITS if "p99" not in one), f"heartbeats.latency_ms.p99 > {LATE_S * 0.8:g}s"]
     with Slow(150) as server:
-        found = await searched(tmp_path, server.url, 150, 0.35, fail_if=limits, server_pid=os.getpid())
+        found = await searched(tmp_path, server.url, 150, 0.35, fail_if=limits, server_pid=os.getpid(), timeout="10s")
     assert found.verdict == "found", words(found)
     assert found.bracket.held <= 150 < (found.bracket.failed or 0), words(found)
     assert found.steps[-1].lost == 0
