@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"analysis", "core.life", "engine.spread", "experiments.record", "store.reader"},
     "lab": set(),
     "app": {"agent", "analysis", "cluster", "collect", "engine", "environment", "preflight", "report", "store"},
-    "experiments": {"analysis", "app", "collect", "engine.spread", "environment", "lab", "preflight.limits", "store.reader"},
+    "experiments": {"analysis", "app", "collect", "engine.spread", "lab", "store.reader"},
     "experiments.record": set(),
     "cli": {"agent", "analysis", "app", "cluster", "experiments", "lab", "preflight", "report", "store"},
     "notebook": {"report"},
