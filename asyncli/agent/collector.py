@@ -45,7 +45,6 @@ _FUTURE_S = 10.0
 _BEHIND_S = 0.1
 #: What the agent counts from its own start: where it is started anew in a run, it goes on from where it was.
 _ITS_OWN = (metrics.STATUS_POLLS, metrics.STATUS_CONNECTS, metrics.STATUS_UNANSWERED, metrics.SERVER_ENDED, metrics.AGENT_CPU_S)
-_FAMILIES = tuple(name for name in metrics.METRICS if name.endswith("."))
 _NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW)
 
 
@@ -279,7 +278,7 @@ class AgentCollector(Sampler):
 
     def _continued(self, values: dict[str, float]) -> dict[str, float]:
         """The metrics that we know, its counters continued across a restart."""
-        known = {name: value for name, value in values.items() if name in metrics.METRICS or name.startswith(_FAMILIES)}
+        known = {name: value for name, value in values.items() if name in metrics.METRICS or name.startswith(metrics.FAMILIES)}
         for name in known.keys() & _ITS_OWN:
             self._counted[name] = known[name] = known[name] + self._before.get(name, 0.0)
         return known
