@@ -198,10 +198,6 @@ class Soak:
         )  # fmt: skip
         tasks: list[asyncio.Task[None]] = []
 
-        async def listen() -> None:
-            async for message in generator.messages():
-                incoming.hear(message)
-
         def ended(task: asyncio.Task[None]) -> None:
             # By itself, it is a bug that must neither hide nor let the run go on without numbers.
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -214,7 +210,7 @@ class Soak:
         try:
             await generator.start()
             self._record_cluster()
-            begin(listen(), "the reader of ticks")
+            begin(incoming.listen(generator.messages()), "the reader of ticks")
             if self._resumption is None:
                 progress.zero_s = time.monotonic()
                 if recorder.writer is not None:

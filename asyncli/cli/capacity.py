@@ -101,6 +101,7 @@ def _run(
 ) -> int:
     """Search and report; the exit status. ``most``: None for what this host can carry; ``hint``: told before it begins."""
     import asyncio
+    from functools import partial
 
     from rich.console import Console
 
@@ -160,11 +161,8 @@ def _run(
                 console.print()
                 print_capacity(found, console)
 
-    def write() -> None:
-        if json_file is not None:
-            write_file("--json", json_file, to_json(found) + "\n")
-
-    deliver(tell, write)
+    written = [] if json_file is None else [partial(write_file, "--json", json_file, to_json(found) + "\n")]
+    deliver(tell, *written)
     return exit_status(found.verdict) if finished else INTERRUPTED
 
 
