@@ -149,11 +149,11 @@ class Soak:
         waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._waits, stopped)
         await self._when_free(sampler.open)
         judged = plan if self._resumption is None else self._resumption.plan_from_here(plan)
-        spread, checks, of_cluster = await examine(judged, spread, sampler, self._cluster)
+        spread, checks, of_cluster, directives = await examine(judged, spread, sampler, self._cluster)
         if not plan.force:
             preflight.refuse(checks)
         if self._resumption is None:
-            self._recorder.open(self._create_run_file(limits, spread, sampler))
+            self._recorder.open(self._create_run_file(limits, spread, sampler, directives))
         else:
             self._resumption.open(self.out, sampler.server, progress, self._recorder)
         writer = self._recorder.writer
@@ -237,10 +237,11 @@ class Soak:
         """Told before there is a run file."""
         self._recorder.show(lambda observer: observer.finding(waiting(what)))
 
-    def _create_run_file(self, limits: Limits, spread: Spread, sampler: Sampler) -> RunWriter:
+    def _create_run_file(self, limits: Limits, spread: Spread, sampler: Sampler, directives: dict[str, str]) -> RunWriter:
         wall = datetime.datetime.now(datetime.UTC)
         environment = read_environment(limits, spread)
-        environment["server"] = sampler.server.record(self._target.label if self._target else None)
+        server = sampler.server.record(self._target.label if self._target else None)
+        environment["server"] = server | ({"directives": directives} if directives else {})
         if sampler.agent is not None:
             environment["agent"] = sampler.agent
         environment["wall_start"] = wall.isoformat()
