@@ -106,7 +106,7 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(same[0], backlog=min(backlogs, default=None), reuseport=reuseport)
 
     def directives_for(self, target: Target) -> dict[str, str]:
-        """What it says of ``target``, level and directive -> value: "http keepalive_timeout" -> "75s", "server listen" -> "8080"."""
+        """What it says of ``target``, level and directive -> value: "http keepalive_timeout" -> "75s"."""
         found = dict(self.said)
         if (server := self.server_for(target.host, target.port)) is not None:
             found |= {f"server {name}": text for name, text in server.said.items()}
