@@ -54,7 +54,7 @@ async def test_the_most_that_this_host_can_carry(
 
 async def test_a_host_that_can_carry_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_host(monkeypatch, nofile_hard=20)
-    with pytest.raises(PreflightError, match="descriptors of one process: 20 there"):
+    with pytest.raises(PreflightError, match="descriptors of one process: 20 "):
         await most_here(PLAN)
 
 
