@@ -155,7 +155,7 @@ class Soak:
         if self._resumption is None:
             self._recorder.open(self._create_run_file(limits, spread, sampler, directives))
         else:
-            self._resumption.open(self.out, sampler.server, progress, self._recorder)
+            self._resumption.open(self.out, sampler.server, directives, progress, self._recorder)
         writer = self._recorder.writer
         assert writer is not None
         writer.checks(checks)
@@ -240,8 +240,7 @@ class Soak:
     def _create_run_file(self, limits: Limits, spread: Spread, sampler: Sampler, directives: dict[str, str]) -> RunWriter:
         wall = datetime.datetime.now(datetime.UTC)
         environment = read_environment(limits, spread)
-        server = sampler.server.record(self._target.label if self._target else None)
-        environment["server"] = server | ({"directives": directives} if directives else {})
+        environment["server"] = sampler.server.record(self._target.label if self._target else None, directives)
         if sampler.agent is not None:
             environment["agent"] = sampler.agent
         environment["wall_start"] = wall.isoformat()
