@@ -59,7 +59,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     said: dict[str, str] = {}
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class ServerBlock(msgspec.Struct, frozen=True, kw_only=True):
     """One server block, with what it inherits."""
 
     listens: tuple[Listen, ...]
@@ -78,11 +78,11 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None = 1
     worker_connections: int = _WORKER_CONNECTIONS
     rlimit_nofile: int | None = None
-    servers: tuple[Server, ...] = ()
+    servers: tuple[ServerBlock, ...] = ()
     #: What is said outside of the server blocks: "http keepalive_timeout" -> "75s".
     said: dict[str, str] = {}
 
-    def server_for(self, host: str, port: int) -> Server | None:
+    def server_for(self, host: str, port: int) -> ServerBlock | None:
         """The server block that answers ``host`` on ``port``, chosen as nginx does; None where none listens there."""
         there = [one for one in self.servers if any(_hears(listen, host, port) for listen in one.listens)]
         there = there or [one for one in self.servers if any(listen.port == port for listen in one.listens)]
@@ -127,13 +127,13 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(urls))
 
 
-def timers_for(server: Server, path: str) -> Timers:
+def timers_for(server: ServerBlock, path: str) -> Timers:
     """The timers of what of ``server`` serves ``path``."""
     location = location_for(server, path)
     return server.timers if location is None else location.timers
 
 
-def location_for(server: Server, path: str) -> Location | None:
+def location_for(server: ServerBlock, path: str) -> Location | None:
     """The location of ``server`` that serves ``path``, chosen as nginx does; None where it is none."""
     path = path.partition("?")[0]
     longest: Location | None = None
@@ -201,7 +201,7 @@ def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -
     modern = not version or version >= _MODERN
     timers = Timers(keepalive_requests=1000 if modern else 100, keepalive_time_s=_KEEPALIVE_TIME_S if modern else None)
     said: dict[str, Any] = {"said": _said(directives)}
-    servers: list[Server] = []
+    servers: list[ServerBlock] = []
     for one in directives:
         if one["directive"] in ("events", "http"):
             said["said"] |= {f"{one['directive']} {name}": text for name, text in _said(one["block"]).items()}
@@ -220,12 +220,12 @@ def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -
     return NginxConfig(path=str(path), version=version, servers=tuple(servers), **said)
 
 
-def _server(block: list[Directive], outer: Timers, status: bool) -> Server:
+def _server(block: list[Directive], outer: Timers, status: bool) -> ServerBlock:
     timers = _inherit(outer, block)
     listens = [_listen(one["args"]) for one in block if one["directive"] == "listen"]
     # Without a listen: *:80 as root, *:8000 otherwise.
     listens = listens or [Listen(address="*", port=80 if os.geteuid() == 0 else 8000)]
-    return Server(
+    return ServerBlock(
         listens=tuple(one for one in listens if one is not None),
         names=tuple(str(name).lower() for one in block if one["directive"] == "server_name" for name in one["args"]),
         timers=timers,
