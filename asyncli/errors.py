@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from asyncli.exit_status import INVALID, REFUSED
+
 
 class AsyncliError(Exception):
     """Base of all errors meant for the user. ``str(error)`` is one line: what, where, how to mend it."""
 
     guilty: ClassVar[str] = "asyncli"
-    exit_status: ClassVar[int] = 2
+    exit_status: ClassVar[int] = REFUSED
 
 
 class PlanError(AsyncliError):
@@ -61,4 +63,4 @@ class EngineError(AsyncliError):
     """A process of ours died or spoke nonsense: a bug of asyncli, or a kill from outside."""
 
     guilty: ClassVar[str] = "asyncli"
-    exit_status: ClassVar[int] = 4
+    exit_status: ClassVar[int] = INVALID
