@@ -40,7 +40,7 @@ class StoreError(AsyncliError):
 
 
 class NotBegunError(StoreError):
-    """There is no run in the file yet, or not even the file: whoever has just started one may wait for it."""
+    """There is no run in the file yet, or no file: a run that was just started may still create it."""
 
 
 class PeerError(AsyncliError):

@@ -70,7 +70,7 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     interval_s: float = 0.010
     #: None: hold until stopped, or until ``hold_until``.
     hold_s: float | None = 60.0
-    #: A time of day, or of a date, in the words of ``units.parse_until``: ``hold_s`` is reckoned from it when the hold begins.
+    #: A time of day, or of a date, in the words of ``units.parse_until``: ``hold_s`` is computed from it when the hold begins.
     hold_until: str | None = None
     baseline_s: float = 5.0
     residue_s: float = 5.0

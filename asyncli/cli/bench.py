@@ -28,7 +28,7 @@ from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 @click.option("-d", "--duration", metavar="TIME", help="For how long, whichever comes first.  [default: 10s without -n]")
 @click.option("--short", is_flag=True, default=None, help="A new connection for each request, instead of keeping them alive.")
 @click.option("--pipeline", metavar="DEPTH", help="Write so many requests at once on each connection.")
-@click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants, whoever is free.")
+@click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants.")
 @click.option("--method", metavar="METHOD", help="GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS.  [default: GET]")
 @header_options
 @click.option("--body", metavar="TEXT|@FILE", help="Sent with each request, by POST unless --method says otherwise.")

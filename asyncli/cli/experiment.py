@@ -82,7 +82,7 @@ def command(
     async def work() -> None:
         nonlocal done
         record = await run(experiment, plan, quick=quick, say=speaker(console, quiet, "dim"), folder=folder)
-        # Here, where a second Ctrl-C waits its turn, and before a word is printed: whoever reads it may have left.
+        # Here, while a second Ctrl-C waits, and before anything is printed: the reader of the output may have left.
         done = (record, *_keep(record, folder))
 
     with made_folder("--out", folder):

@@ -239,7 +239,7 @@ class WorkerBack(msgspec.Struct, tag=True):
 
 
 class Failed(msgspec.Struct, tag=True):
-    """The generator cannot go on; ``why`` in one line. ``away``: not by itself, but for want of whoever it works for."""
+    """The generator cannot go on; ``why`` in one line. ``away``: not by itself, but because the controller disconnected."""
 
     why: str
     away: bool = False
