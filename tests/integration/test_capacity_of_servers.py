@@ -110,6 +110,7 @@ async def test_a_server_that_is_killed_for_memory_and_stays_away(tmp_path: Path,
     assert [one.code for one in found.findings if one.severity == "error"] == ["server_gone"]
 
 
+@pytest.mark.measures
 @pytest.mark.compiler
 async def test_a_server_of_one_client_at_a_time_holds_one(tmp_path: Path) -> None:
     async with LabModel("iterative") as server:
