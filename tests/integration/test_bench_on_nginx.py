@@ -21,7 +21,7 @@ import h11
 import psutil
 import pytest
 from contract import BENCH, ENVIRONMENT, keys_match
-from programs import Program, run, until
+from programs import Program, codes, run, until
 
 from asyncli.lab.nginx import LabNginx
 
@@ -127,7 +127,7 @@ def test_the_first_signal_ends_it_and_reports(tmp_path: Path, nginx: LabNginx) -
     requests = found["requests"]
     assert found["complete"] is False
     assert requests["total"] + requests["in_flight"] + requests["left"] == 1_000_000_000
-    assert any("it was stopped before" in one["evidence"] for one in found["findings"])
+    assert "stopped_by_user" in codes(found)
 
 
 def test_a_crossed_limit_fails_it_and_is_a_failure_for_ci(tmp_path: Path, nginx: LabNginx) -> None:
@@ -222,7 +222,7 @@ def test_a_worker_that_stands_still_ends_it_and_is_named(tmp_path: Path, nginx: 
         os.kill(stopped, signal.SIGSTOP)
         done = program.wait()
         assert done.status == 4
-        assert f"(pid {stopped}) of the generator has said nothing for 5 s" in " ".join(done.out.split())
+        assert f"(pid {stopped})" in done.out
         program.until_gone()
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["verdict"], found["complete"]) == ("invalid", False)
