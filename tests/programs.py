@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
+from asyncli.cli.main import run as run_here
 from asyncli.errors import StoreError
 from asyncli.report.jsonout import to_json
 from asyncli.report.summary import summarise
@@ -141,6 +143,21 @@ def run(folder: Path, *arguments: str | Path, name: str = "program", before: Seq
         done = program.wait()
         program.until_gone()
         return done
+
+
+def here(folder: Path, *arguments: str | Path) -> Done:
+    """The same in this process, without a start of its own: for what needs no process to look at; not beside other threads."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "100"
+    try:
+        with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = run_here([str(one) for one in arguments])
+    finally:
+        os.environ.pop("COLUMNS")
+        if before is not None:
+            os.environ["COLUMNS"] = before
+    return Done(status, *(one.buffer.getvalue().decode() for one in (out, err)))  # type: ignore[attr-defined]
 
 
 def report(folder: Path, path: str | Path) -> dict[str, Any]:
