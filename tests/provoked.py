@@ -31,7 +31,7 @@ from asyncli.store.reader import read_run
 Soak = TypeVar("Soak", bound="Callable[[Path], Told]")
 N = 100
 # Soaks that run at a time: each takes some seconds, of which it waits most, and under half a second of CPU to start.
-SIDE_BY_SIDE = 5
+SIDE_BY_SIDE = 10
 _LOOK_S = 0.4
 
 
@@ -222,9 +222,8 @@ class Held:
 
 @contextmanager
 def holding(
-    folder: Path, server: Nginx, *more: str, url: str | None = None, keepalive: str = "10", least: int = int(0.8 * N),
-    settled_s: float = 2.0, status: int = 99,
-) -> Iterator[Held]:  # fmt: skip
+    folder: Path, server: Nginx, *more: str, url: str | None = None, keepalive: str = "10", least: int = int(0.8 * N), status: int = 99
+) -> Iterator[Held]:
     """A soak in its hold, with ``least`` or more held for some seconds; stopped, drained and ended after the block."""
     asked = arguments(url or server.url, server, *more, hold="forever", keepalive=keepalive)
     with Program(folder, *asked) as program:
@@ -232,7 +231,7 @@ def holding(
         if least:
             held.until_held(least)
             # Some samples of before, and beats that have spread.
-            held.seconds(settled_s)
+            held.seconds(2.0)
         yield held
         program.signal()
         done = program.wait()
@@ -247,17 +246,14 @@ def require_ended(folder: Path, done: Done, status: int) -> None:
 
 
 def struck(
-    folder: Path, server: Nginx, strike: Callable[[], object], least: int, *more: str, url: str | None = None,
-    keepalive: str = "10", mend: Callable[[], object] | None = None,
-) -> Told:  # fmt: skip
+    folder: Path, server: Nginx, strike: Callable[[], object], least: int, *more: str, url: str | None = None, keepalive: str = "10"
+) -> Told:
     """What is said of a soak in which ``strike`` is done in its hold, and which ends some seconds after ``least`` have died."""
     with holding(folder, server, *more, url=url, keepalive=keepalive) as held:
         before = held.lost
         strike()
         held.until_lost(before + least)
         held.seconds(2.0)
-        if mend is not None:
-            mend()
     return Told(folder)
 
 
