@@ -50,7 +50,7 @@ def meaning(name: str) -> str:
 
 def family_of(name: str) -> str:
     """The family that it is of, "" for none."""
-    return max((one for one in METRICS if one.endswith(".") and name.startswith(one)), key=len, default="")
+    return next((one for one in FAMILIES if name.startswith(one)), "")
 
 
 STATUS_ACTIVE = _gauge("status.active", "connections the server says are open, our poller's own included")
@@ -135,3 +135,5 @@ TCP = _family(
 PROBE = _family("probe.", "seconds that one round of this probe took", "probe_seconds", "probe")
 #: Of the family: segments sent again.
 TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
+#: The families; none begins another's name.
+FAMILIES = tuple(name for name in METRICS if name.endswith("."))

@@ -84,9 +84,9 @@ class ServerFacts(msgspec.Struct, frozen=True):
         called = label or self.version or self.name or "the server"
         return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe, "hidden": self.hidden}
 
-    def record(self, label: str | None = None) -> dict[str, object]:
-        """What a run file keeps: :meth:`document`, and the fingerprint of its configuration."""
-        return {**self.document(label), "config_hash": self.config_hash}
+    def record(self, label: str | None, directives: Mapping[str, str]) -> dict[str, object]:
+        """What a run file keeps: :meth:`document`, its configuration's fingerprint, and directives where they were read."""
+        return {**self.document(label), "config_hash": self.config_hash, **({"directives": directives} if directives else {})}
 
     def differences(self, before: Mapping[str, object]) -> list[str]:
         """What makes it another server than the one of an earlier :meth:`record`, in words; the pid does not.

@@ -194,10 +194,10 @@ def test_the_configuration_is_where_nginx_looks(command: str, built: str, cwd: s
     ],
 )
 def test_what_makes_it_another_server(exe: str | None, version: str | None, config: str | None, differs: list[str]) -> None:
-    before = ServerFacts(pid=1, exe="/usr/sbin/nginx", version="nginx/1.22.1", config_hash="aa").record("the lab's")
+    before = ServerFacts(pid=1, exe="/usr/sbin/nginx", version="nginx/1.22.1", config_hash="aa").record("the lab's", {})
     now = ServerFacts(pid=2, exe=exe, version=version, config_hash=config)
     assert now.differences(before) == differs
-    assert now.differences(ServerFacts().record()) == []
+    assert now.differences(ServerFacts().record(None, {})) == []
 
 
 def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_path: Path) -> None:

@@ -212,6 +212,7 @@ def test_a_stopped_worker_is_named_and_what_it_held_no_longer_counts_as_held(tmp
     summary = report(tmp_path, "run.db")
     assert (done.status, done.err, summary["run"]["verdict"]) == (4, "", "invalid")
     assert {"worker_silent", "worker_back", "generator_saturated_turn"} <= codes(summary)
+    assert {one["fields"]["pid"] for one in summary["findings"] if one["code"] == "worker_silent"} == {pid}
     assert (summary["connections"]["held"], summary["connections"]["lost"]) == (400, 0)
 
 

@@ -258,7 +258,9 @@ def test_what_is_lost_in_a_suspension_is_no_failure_of_the_server(
     summary = report(tmp_path, "run.db")
     assert (done.status, done.err, summary["run"]["verdict"]) == (4, "", "invalid")
     assert summary["generator"]["saturated"] is False
-    assert {(one["code"], one["count"]) for one in summary["diagnoses"]} == {("suspended", HELD)}
+    # On a busy host some were found closed, and others timed out first.
+    assert {one["code"] for one in summary["diagnoses"]} == {"suspended"}
+    assert sum(one["count"] for one in summary["diagnoses"]) == HELD
     counts = summary["connections"]
     assert (counts["held"], counts["lost"], counts["reopened"], counts["opened"]) == (HELD, HELD, HELD, 2 * HELD)
     assert next(one["for_s"] for one in fields(summary, "suspended") if "for_s" in one) == pytest.approx(slept_s, abs=0.5)
