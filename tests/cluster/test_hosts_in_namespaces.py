@@ -231,7 +231,7 @@ def test_a_clock_of_its_own_and_a_host_that_sleeps(folder: Path, there: tuple[St
         end(program)
     summary = report(folder, "run.db")
     (drifted,) = (one["fields"]["drift_s"] for one in summary["findings"] if one["code"] == "cluster_clock")
-    assert abs(drifted + slept_s) < 0.1
+    assert abs(drifted + slept_s) < 0.4
     require_as_written("test_a_clock_of_its_own_and_a_host_that_sleeps", summary)
     first, second = (one["clock_offset_s"] for one in summary["environment"]["cluster"]["hosts"])
     assert abs(second - first - EARLIER_S) < 0.1
