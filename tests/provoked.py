@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import fault_table
 import pytest
-from namespaces import SERVER, Cable, inside
+from namespaces import SERVER, Cable
 from programs import SHORT, Done, Program, codes, recorded, report, run, until
 
 from asyncli.analysis.losses.attribution import diagnose
@@ -93,7 +93,7 @@ def an_nginx(**options: Any) -> Iterator[Nginx]:
 @contextmanager
 def an_nginx_at_the_end_of(cable: Cable, **options: Any) -> Iterator[Nginx]:
     """An nginx in the server's namespace; its status page answers on both cables."""
-    with inside(cable.server), an_nginx(address=SERVER, replace={"listen 127.0.0.1:": "listen 0.0.0.0:"}, **options) as server:
+    with cable.inside("server"), an_nginx(address=SERVER, replace={"listen 127.0.0.1:": "listen 0.0.0.0:"}, **options) as server:
         yield server
 
 

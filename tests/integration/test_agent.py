@@ -18,7 +18,7 @@ import trustme
 from agents import TOKEN, AnAgent, token_file
 from fault_table import require_as_written
 from lanes import Lanes, Running
-from namespaces import SERVER, WATCHED, Cable, a_cable, inside
+from namespaces import SERVER, WATCHED, Cable
 from programs import Program, codes, report, run, told
 from programs import held as connections
 from provoked import Nginx, an_nginx
@@ -46,9 +46,9 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @contextmanager
 def staged(_: Path) -> Iterator[Stage]:
     """An nginx at the far end of a cable; its status page answers on that namespace's loopback alone."""
-    with a_cable() as cable, ExitStack() as stack:
+    with Cable() as cable, ExitStack() as stack:
         # Only what is started there is there: its tests are on either side.
-        with inside(cable.server):
+        with cable.inside("server"):
             nginx = stack.enter_context(an_nginx(address=SERVER))
         yield Stage(cable, nginx)
 
@@ -58,12 +58,12 @@ plain, cut, killed, resumed, ended = (partial(staged) for _ in range(5))
 
 
 def agent(cable: Cable, nginx: Nginx, folder: Path, *more: str | Path, listen: str = f"{SERVER}:0", name: str = "agent") -> AnAgent:
-    with inside(cable.server):
+    with cable.inside("server"):
         return AnAgent(folder, "--status-url", nginx.status_url, "--token-file", token_file(folder), *more, listen=listen, name=name)
 
 
 def soak(cable: Cable, folder: Path, nginx: Nginx, url: str, *more: str | Path, name: str = "soak") -> Program:
-    with inside(cable.client):
+    with cable.inside("client"):
         where = ("--agent", url, "--agent-token-file", folder / "token", "--out", "run.db")
         return Program(folder, "soak", nginx.url, *where, *more, name=name)
 
@@ -117,7 +117,7 @@ def test_an_agent_on_another_host_has_one_end_of_each_connection(tmp_path: Path,
     # The soak is told that it was booted another time: to it the agent's host is another one.
     (tmp_path / "boot_id").write_text("00000000-0000-0000-0000-000000000001\n")
     booted = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"', str(tmp_path / "boot_id"))
-    with agent(cable, nginx, tmp_path) as there, inside(cable.client):
+    with agent(cable, nginx, tmp_path) as there, cable.inside("client"):
         asked = ("--agent", there.url, "--agent-token-file", tmp_path / "token", *HELD, "--hold", "1", "-v", "--out", "run.db")
         done = run(tmp_path, "soak", nginx.url, *asked, before=booted)
     assert (done.status, done.err) == (0, "")
@@ -138,9 +138,9 @@ def test_a_cut_of_the_network_loses_no_sample(tmp_path: Path, stage: Stage) -> N
     with agent(cable, nginx, tmp_path, listen=f"{WATCHED}:0") as there, soak(cable, tmp_path, nginx, there.url, *HELD, "--hold", "60") as held:
         held.until_phase("hold")
         # The other cable, on which nothing but the agent is asked.
-        link(cable, "down")
+        watching(cable, "down")
         held.until(lambda: told(tmp_path) >= {"agent_lost"}, "the agent is missed")
-        link(cable, "up")
+        watching(cable, "up")
         held.until(lambda: told(tmp_path) >= {"agent_back"}, "the agent is back")
         held.signal()
         assert held.wait().status == 0
@@ -214,7 +214,7 @@ def test_a_killed_session_is_resumed_once_its_agent_has_let_it_go(tmp_path: Path
             held.signal(signal.SIGKILL)
             held.until_gone()
         # At once, as a service manager would.
-        with inside(cable.client):
+        with cable.inside("client"):
             asked = ("--agent", there.url, "--agent-token-file", tmp_path / "token")
             again = Program(tmp_path, "soak", "--resume", "run.db", *asked, name="again")
         with again:
@@ -241,5 +241,6 @@ def test_a_server_that_ends_is_told_by_the_agent(tmp_path: Path, stage: Stage) -
     require_as_written("test_a_server_that_ends_is_told_by_the_agent", report(tmp_path, "run.db"))
 
 
-def link(cable: Cable, state: str) -> None:
-    subprocess.run(["ip", "-n", cable.client, "link", "set", "c1", state], check=True, timeout=30)
+def watching(cable: Cable, state: str) -> None:
+    with cable.inside("client"):
+        subprocess.run(["ip", "link", "set", "eth1", state], check=True, timeout=30)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from middle_box import MiddleBox, between
-from namespaces import WATCHED, Cable, a_cable, inside
+from namespaces import WATCHED, Cable
 from programs import SHORT, Program
 from provoked import Faults, Held, N, Told, an_nginx, an_nginx_at_the_end_of, holding, soaked, struck
 
@@ -245,7 +245,7 @@ def a_worker_that_stands_still(folder: Path) -> Told:
 def a_backlog_that_stays_full(folder: Path) -> Told:
     """A ramp on a server that stands still, with room for 16 in its listen queues, until half of the connects have failed."""
     # In a namespace of their own: the kernel counts overflows there, and nobody else's.
-    with a_cable() as cable, inside(cable.server), an_nginx(replace=SHORT_QUEUE) as server:
+    with Cable() as cable, cable.inside("server"), an_nginx(replace=SHORT_QUEUE) as server:
         asked = ("--baseline", "2", "--ramp", "20/10ms", "--connect-timeout", "1", "--timeout", "20")
         with holding(folder, server, *asked, least=0, status=0) as held:
             held.until_sampled("status.active", lambda _: True)
@@ -414,7 +414,7 @@ def cabled(
     folder: Path, happens: Callable[[Held, Cable], object], *more: str, status: int = 99, watched_apart: bool = True
 ) -> Told:
     """What is said of a soak from one namespace to another; the status page is read over a cable of its own, or over the same."""
-    with a_cable() as cable, an_nginx_at_the_end_of(cable) as server, inside(cable.client):
+    with Cable() as cable, an_nginx_at_the_end_of(cable) as server, cable.inside("client"):
         page = f"http://{WATCHED if watched_apart else server.address}:{server.status_port}/nginx_status"
         with holding(folder, server, "--status-url", page, *more, keepalive="6", status=status) as held:
             happens(held, cable)
@@ -477,10 +477,10 @@ def a_short_blackhole(folder: Path) -> Told:
 @fault("path_cut", certain=True, cable=True)
 def a_link_that_goes_down(folder: Path) -> Told:
     def happens(held: Held, cable: Cable) -> None:
-        cable.link("down")
+        cable.link("client", "down")
         held.until_lost(N)
         held.until_failed(20)
-        cable.link("up")
+        cable.link("client", "up")
 
     told = whole_again(cabled(folder, happens, *IMPATIENT), "heartbeat_timeout")
     assert set(told.connections["failures"]) <= {"unreachable", "connect_timeout"}
@@ -489,10 +489,10 @@ def a_link_that_goes_down(folder: Path) -> Told:
 
 @fault(cable=True)
 def a_link_that_stays_down(folder: Path) -> Told:
-    with a_cable() as cable, an_nginx_at_the_end_of(cable) as server, inside(cable.client):
+    with Cable() as cable, an_nginx_at_the_end_of(cable) as server, cable.inside("client"):
         page = f"http://{WATCHED}:{server.status_port}/nginx_status"
         with holding(folder, server, "--status-url", page, "--timeout", "4", keepalive="60") as held:
-            cable.link("down")
+            cable.link("client", "down")
             held.seconds(3.0)
         told = Told(folder)
     # No heartbeat had waited out its time when the hold ended: they do in the drain. Of those that slept nothing is known.
