@@ -149,17 +149,6 @@ async def test_who_sends_more_than_a_request_is_sent_away(agent: Agent, sent: by
     assert any(line.startswith("refused 127.0.0.1: ") for line in agent.said)  # type: ignore[attr-defined]
 
 
-async def test_a_connection_bears_as_much_for_each_request(agent: Agent) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
-    for _ in range(10):
-        padding = b"X: " + b"x" * 5000
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n%s\r\n\r\n" % (TOKEN.encode(), padding))
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200 ")
-        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
-    writer.close()
-
-
 async def test_samples_of_everything_are_few(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     status, body = await ask(agent, "POST /v1/lease", b'{"holder": "one"}')
     word = body.split(b'"')[3].decode()

@@ -22,13 +22,11 @@ from asyncli.cli.compare import command as compare_command
 from asyncli.cli.runs import command as runs_command
 from asyncli.errors import AsyncliError
 from asyncli.plan import plan_document
-from asyncli.records import STOPPED, Deaths, Finding, Phase, Sample
+from asyncli.records import STOPPED, Finding, Phase, Sample
 from asyncli.report import comparison_report as comparison
-from asyncli.report.listing import listed
 from asyncli.report.summary import summarise
 from asyncli.run import Run
 from asyncli.store.reader import read_run
-from asyncli.store.run_index import read_index_entry
 from asyncli.store.writer import RunWriter
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "analysis"))
@@ -127,34 +125,6 @@ def test_runs_lists_the_newest_first(files: Path) -> None:
     assert document["unread"] == []
 
 
-def test_the_list_says_what_the_report_says(files: Path, tmp_path: Path) -> None:
-    slow = {"hold_s": 30.0, "interval_s": 0.04}
-    late = a_run(5000, seed=5, **slow)
-    for _, tick in late.ticks:
-        for _ in range(max(1, tick.sent // 20)):
-            tick.lateness_us.add(400_000)
-        tick.sent = tick.lateness_us.count
-    write(late, tmp_path / "late.db")
-    lossy = a_run(5000, seed=6, **slow)
-    lossy.ticks[20][1].deaths = {"reset": Deaths(count=7)}
-    write(lossy, tmp_path / "lossy.db")
-    write(a_run(5000, seed=7, others=4000, **slow), tmp_path / "shared.db")
-    write(a_run(5000, plateaus=5, plateau_s=8.0, hold_s=30.0, seed=8), tmp_path / "ladder.db")
-    verdicts = []
-    for path in (files / "a.db", *sorted(tmp_path.glob("*.db"))):
-        line, summary = listed(read_index_entry(path), path.name, 0, changed_s=1e3, age_s=0.0), summarise(read_run(path))
-        assert (line.verdict, line.held, line.requested) == (summary.verdict, summary.connections.held, 5000), path
-        total = summary.cost.host_total
-        assert total is not None, path
-        expected = total if total.ci95[0] > 0 else summary.cost.server_user
-        assert line.cost is not None
-        assert expected is not None
-        assert line.cost.bytes_per_connection == pytest.approx(expected.bytes_per_connection), path
-        assert line.cost.ci95 == pytest.approx(expected.ci95), path
-        verdicts.append(line.verdict)
-    assert set(verdicts) == {"passed", "failed", "invalid"}
-
-
 def test_list_report_and_comparison_have_one_verdict(files: Path, tmp_path: Path) -> None:
     limited = a_run(5000, hold_s=30.0, seed=9)
     limited.plan = msgspec.structs.replace(limited.plan, fail_if=("heartbeats.latency_ms.p99 > 0.001",))
@@ -183,15 +153,6 @@ def test_list_report_and_comparison_have_one_verdict(files: Path, tmp_path: Path
     (line,) = (one for one in ran(runs_command, tmp_path)[1].splitlines() if one.startswith("stopped.db"))
     assert "stopped" in line
     assert "30 s of 1 h" in line
-
-
-def test_a_long_run_is_listed_without_the_samples_of_its_hold(tmp_path: Path) -> None:
-    run = a_run(5000, hold_s=900.0, interval_s=0.04)
-    path = write(run, tmp_path / "long.db")
-    head, whole = read_index_entry(path), read_run(path)
-    assert len(head.ticks) == len(whole.ticks) > 900
-    assert len(head.samples) < 60
-    assert head.samples[-1].t_s == pytest.approx(run.phases[2].start_s + 15.0, abs=1.5)
 
 
 def test_foreign_and_broken_files_are_named_with_why(files: Path, tmp_path: Path) -> None:

@@ -39,10 +39,10 @@ def test_everything_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, r
     listed = set(done.out.splitlines())
     assert listed == {str(page), str(summary), *map(str, plots.iterdir()), *map(str, tables.iterdir())}
     # Again, over what is its own.
-    before = {one: one.read_bytes() for folder in (plots, tables) for one in folder.iterdir()}
-    done = said(capfd, "report", recorded, "--html", page, "--plots", plots, "--csv", tables)
+    before = {one: one.read_bytes() for one in tables.iterdir()}
+    done = said(capfd, "report", recorded, "--csv", tables)
     assert (done.status, done.err) == (0, "")
-    assert {one: one.read_bytes() for folder in (plots, tables) for one in folder.iterdir()} == before
+    assert {one: one.read_bytes() for one in tables.iterdir()} == before
 
 
 def test_the_page_on_standard_output(capfd: pytest.CaptureFixture[str], tmp_path: Path, recorded: Path) -> None:
@@ -50,10 +50,11 @@ def test_the_page_on_standard_output(capfd: pytest.CaptureFixture[str], tmp_path
     assert done.status == 0
     assert done.out.startswith("<!doctype html>")
     assert done.out.endswith("</html>\n")
-    assert len(done.err.splitlines()) == 7, "what else was written is said elsewhere"
+    # What else was written is said elsewhere.
+    assert len(done.err.splitlines()) == 7
 
 
-@pytest.mark.parametrize("kind", ["nothing", "one tick", "without samples"])
+@pytest.mark.parametrize("kind", ["nothing", "one tick"])
 def test_a_poor_run_is_exported_too(capfd: pytest.CaptureFixture[str], tmp_path: Path, kind: str) -> None:
     path = write_run(KINDS[kind](), tmp_path / "run.db")
     done = said(capfd, "report", path, "--html", tmp_path / "p.html", "--plots", tmp_path / "plots", "--csv", tmp_path / "csv")

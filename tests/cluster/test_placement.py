@@ -142,7 +142,7 @@ def test_how_many_ends_this_kernel_has(server_here: bool, opened_here: int, ends
     ],
 )  # fmt: skip
 def test_a_probe_of_another_asyncli_is_told_by_its_version(said: bytes, version: str) -> None:
-    assert read_probe(said) == f"has asyncli {version}, here it is {__version__}; install the same"
+    assert f" {version}, " in str(read_probe(said))
 
 
 def member(name: str, *workers: int, room: Room = ROOM, sources: tuple[str, ...] = ()) -> Member:

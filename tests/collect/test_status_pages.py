@@ -12,19 +12,11 @@ HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x"
 
 
 def test_nginx_tells_everything() -> None:
-    assert parse_page(NGINX) == (
-        "stub_status",
-        {
-            "status.active": 15001,
-            "status.accepts": 15012,
-            "status.handled": 15011,
-            "status.requests": 31893,
-            "status.reading": 0,
-            "status.writing": 1,
-            "status.waiting": 15000,
-        },
-        True,
-    )
+    kind, values, with_us = parse_page(NGINX)
+    assert (kind, with_us) == ("stub_status", True)
+    assert {name.removeprefix("status."): value for name, value in values.items()} == {
+        "active": 15001, "accepts": 15012, "handled": 15011, "requests": 31893, "reading": 0, "writing": 1, "waiting": 15000,
+    }  # fmt: skip
 
 
 def test_more_columns_are_let_through() -> None:

@@ -182,16 +182,6 @@ def test_an_answer_before_the_request_is_whole(short: bool) -> None:
     is_whole(total, asked, 3)
 
 
-def test_a_server_that_does_not_close_as_it_was_asked_is_not_waited_for() -> None:
-    class Keeps(SimNet):
-        def _serve(self, handle: int, connection: Any, close: bool) -> None:
-            super()._serve(handle, connection, False)
-
-    total, asked, net = bench(SimServer(), Keeps(SimServer()), requests=100, connections=2, short=True)
-    assert (total.answered, asked.keepalive, total.opened) == (100, 100, 100)
-    assert net.now < 1.0
-
-
 @pytest.mark.parametrize("connections", [1, 8])
 @pytest.mark.parametrize("values", [{}, {"short": True}, {"rate": 100.0}], ids=str)
 def test_of_two_addresses_the_one_that_leads_nowhere_is_left(connections: int, values: dict[str, Any]) -> None:
@@ -259,14 +249,6 @@ def test_why_it_ended_and_what_was_in_flight_then() -> None:
     assert asked.outstanding_us.quantile(0.5) == pytest.approx(200_000, rel=0.02)
 
 
-def test_an_idle_end_is_no_answer() -> None:
-    total, asked, _ = bench(SimServer(idle_timeout_s=0.5), duration_s=9.9, connections=3, rate=0.25)
-    assert total.answered == 3
-    assert total.deaths["closed_idle"].count > 10
-    # The last is asked after 8 s, or when a connection stands again; those that end idle until 9.9 s are no answers.
-    assert 8.0 <= asked.last_s < 9.0
-
-
 def test_a_limit_is_forgotten_when_a_connection_outlives_it() -> None:
     class Reloads(SimNet):
         """Two connections end after one answer each; all others live on."""
@@ -284,15 +266,6 @@ def test_no_more_connects_than_requests_where_connecting_takes_its_time() -> Non
     for values in ({"connections": 50, "requests": 3}, {"connections": 8, "requests": 50, "short": True}):
         total, _, net = bench(SimServer(connect_s=0.05), local=False, **values)
         assert (total.answered, net.accepted) == (values["requests"], 50 if values.get("short") else 3)
-
-
-def test_waiting_counts_from_the_write_and_the_whole_from_the_instant() -> None:
-    total, asked, _ = bench(SimServer(latency_s=0.01), duration_s=1.0, rate=200.0, connections=1)
-    assert asked.waiting_us.greatest <= 10_100
-    assert asked.processing_us.count == asked.waiting_us.count == total.answered
-    median = total.latency_us.quantile(0.5)
-    assert median is not None
-    assert median > 100_000
 
 
 def test_an_open_loop_asks_at_its_instants_and_counts_from_them() -> None:

@@ -145,12 +145,6 @@ def test_deaths_carry_age_idle_time_and_requests() -> None:
     assert ages.greatest <= 311
 
 
-def test_what_died_in_the_instant_of_the_drain_is_not_counted_as_held() -> None:
-    # The hold ends at 60.99 s, as the ramp of 100 batches takes 0.99 s; both happen before the table looks again.
-    total, last, _ = soak(SimServer(resets_all_at_s=60.99), 60.0, connections=1000, reopen=False)
-    assert (total.lost, last.held_at_drain) == (1000, 0)
-
-
 def test_refusals_back_off_instead_of_hammering() -> None:
     total, last, _ = soak(SimServer(refuse_after=0), 300.0, connections=100)
     assert (total.opened, last.held_at_drain) == (0, 0)
@@ -229,42 +223,12 @@ def test_a_send_buffer_smaller_than_a_heartbeat_loses_nothing(connect_s: float, 
 
 def test_what_is_left_of_a_heartbeat_is_not_sent_on_the_next_connection() -> None:
     server = SimServer(takes_bytes=100, resets_all_at_s=30.000_5, connect_s=0.0)
-    total, last, net = soak(server, 60.0, connections=2000, keepalive=10, header="X: " + 1000 * "x", ramp="2000/1s")
-    assert (total.lost, last.held_at_drain) == (2000, 2000)
+    total, last, net = soak(server, 60.0, connections=200, keepalive=10, header="X: " + 1000 * "x", ramp="200/1s")
+    assert (total.lost, last.held_at_drain) == (200, 200)
     assert total.sent == total.answered + total.beats_failed
     assert total.answered == net.requests
     (request,) = shard(header="X: " + 1000 * "x").requests
     assert net.requests * len(request) < total.bytes_sent < total.sent * len(request)
-
-
-def test_a_heartbeat_that_is_answered_before_it_was_sent_whole_is_sent_to_its_end() -> None:
-    orders = shard(connections=1, keepalive=4, header="X: " + 900 * "x")
-    (request,) = orders.requests
-
-    class Hasty(SimNet):
-        """Answers a request as soon as it begins; all of it takes some seconds."""
-
-        taken = 0
-
-        def send(self, handle: int, data: bytes) -> int:
-            count = super().send(handle, data)
-            begun = -(-self.taken // len(request))
-            self.taken += count
-            for _ in range(begun, -(-self.taken // len(request))):
-                self._at(self.now + 0.001, handle, "data", OK)
-            return count
-
-        def _serve(self, handle: int, connection: Any, close: bool) -> None:
-            self.requests += 1
-
-    server = SimServer(takes_bytes=100, latency_s=0.5)
-    net = Hasty(server)
-    total, last = run(orders, net, 600.0)
-    # A beat waits behind what is left of the one before, and none is cut short.
-    assert (total.lost, last.held_at_drain) == (0, 1)
-    assert total.sent == total.answered > 60
-    assert total.answered - net.requests <= 1
-    assert total.bytes_sent == net.taken
 
 
 OK = b"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n"
@@ -442,22 +406,16 @@ def dispersion(instants: list[float], start: float, end: float, width_s: float =
     return (sum((bins[place] - mean) ** 2 for place in range(many)) / (many - 1)) / mean
 
 
-def test_heartbeats_spread_as_the_uniform_jitter_does() -> None:
-    net = Net(SimServer(connect_s=0.0))
-    table = started(net, connections=5_000, keepalive=10, batch=50)
-    drive(table, net, 60.0)
-    # By 30 s each has slept some nine times, so where its beats fall is forgotten. 3,000 bins: the index of dispersion of
-    # independent beats is 1 with a standard deviation of sqrt(2 / 2,999), 0.026 (chi-square); four of them is no accident.
-    assert dispersion(net.beats, 30.0, 60.0) == pytest.approx(1, abs=4 * math.sqrt(2 / 2_999))
-    # A mean sleep of 3 s: 5,000 / 3 a second, each rate within five deviations.
-    assert sum(30.0 <= at < 60.0 for at in net.beats) == pytest.approx(50_000, rel=0.02)
-
-
-def test_what_a_stall_missed_is_spread_and_counted_as_late() -> None:
+def test_heartbeats_spread_as_the_uniform_jitter_does_and_what_a_stall_missed_is_spread_and_counted_as_late() -> None:
     net = Net(SimServer(connect_s=0.0))
     table = started(net, connections=5_000, keepalive=10, batch=50)
     before = drive(table, net, 40.0)
-    during = drive(table, net, 60.0, stall=(40.5, 42.5))
+    # By 20 s each has slept some six times, so where its beats fall is forgotten. 2,000 bins: the index of dispersion of
+    # independent beats is 1 with a standard deviation of sqrt(2 / 1,999), 0.032 (chi-square); four of them is no accident.
+    assert dispersion(net.beats, 20.0, 40.0) == pytest.approx(1, abs=4 * math.sqrt(2 / 1_999))
+    # A mean sleep of 3 s: 5,000 / 3 a second, each rate within five deviations.
+    assert sum(20.0 <= at < 40.0 for at in net.beats) == pytest.approx(33_333, rel=0.03)
+    during = drive(table, net, 50.0, stall=(40.5, 42.5))
     assert before.lateness_us.greatest == 0
     # At most twice the pace for as long as the stall was (who missed a beat comes later with the next one, too), and no burst.
     steady = 5_000 / 3
@@ -477,9 +435,9 @@ def test_what_a_stall_missed_is_spread_and_counted_as_late() -> None:
 def test_a_stall_beyond_the_timeout_blames_nobody_for_answers_that_were_there() -> None:
     net = Net(SimServer(connect_s=0.0, latency_s=0.2))
     table = started(net, connections=4_000, keepalive=4, batch=100, timeout=2)
-    drive(table, net, 20.0)
+    drive(table, net, 10.0)
     # Some 500 heartbeats wait for their answers at any time, more than a turn may take.
-    during = drive(table, net, 60.0, stall=(21.0, 29.0))
+    during = drive(table, net, 25.0, stall=(11.0, 19.0))
     assert (during.lost, during.beats_failed, during.held) == (0, 0, 4_000)
 
 

@@ -113,19 +113,6 @@ def test_what_stands_still_does_not_outlive_who_started_it(tmp_path: Path, nginx
         program.until_gone()
 
 
-def test_what_a_silent_worker_held_is_lost_with_its_host(tmp_path: Path, nginx: LabNginx) -> None:
-    with soaking(tmp_path, nginx, "hold") as program:
-        program.until(lambda: held(tmp_path) == 400, "all are on record")
-        os.kill(program.workers()[0], signal.SIGSTOP)
-        program.until(lambda: held(tmp_path) == 200, "it is silent, and its own count no more")
-        os.kill(program.hosts()[0], signal.SIGKILL)
-        program.until_gone()
-    summary = report(tmp_path, "run.db")
-    assert (summary["connections"]["held"], summary["connections"]["deaths"]) == (0, {"generator_lost": 400})
-    beats = summary["heartbeats"]
-    assert beats["sent"] == beats["answered"] + beats["failed"]
-
-
 @pytest.mark.parametrize(("phase", "status", "verdict"), [("baseline", 3, "untested"), ("ramp", 99, "failed")])
 def test_one_signal_before_the_hold_ends_by_the_verdict(
     tmp_path: Path, nginx: LabNginx, phase: str, status: int, verdict: str

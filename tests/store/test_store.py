@@ -18,9 +18,8 @@ import msgspec
 import pytest
 from programs import recorded, until
 
-from asyncli.errors import StoreError
 from asyncli.plan import Plan, plan_document
-from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.records import Check, Deaths, Finding, Phase, Sample, Tick
 from asyncli.samples import Samples
 from asyncli.store import reader as reader_module
 from asyncli.store.follow import Follower, News
@@ -113,17 +112,6 @@ def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
     assert writer.dropped == 1
 
 
-def test_create_refuses(tmp_path: Path) -> None:
-    (tmp_path / "there.db").write_text("mine")
-    (tmp_path / "file").write_text("")
-    for name in ("there.db", "no/run.db", "file/run.db"):
-        with pytest.raises(StoreError) as caught:
-            create(tmp_path / name)
-        assert "\n" not in str(caught.value)
-        assert "--out" in str(caught.value)
-    assert (tmp_path / "there.db").read_text() == "mine"
-
-
 _WRITES_FOR_EVER = """
     import sys, time
     from pathlib import Path
@@ -172,28 +160,6 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
     writer.close(True)
     assert len(ticks) == 3
     assert not asked[-1].exists()
-
-
-def test_files_that_are_not_ours(tmp_path: Path) -> None:
-    (tmp_path / "text.db").write_text("hello, I am a text")
-    (tmp_path / "empty.db").write_text("")
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    with sqlite3.connect(tmp_path / "begun.db") as begun:
-        begun.execute("PRAGMA journal_mode = WAL")
-    with sqlite3.connect(tmp_path / "foreign.db") as foreign:
-        foreign.execute("CREATE TABLE meta (key, value)")
-    create(tmp_path / "newer.db").close(True)
-    with sqlite3.connect(tmp_path / "newer.db") as newer:
-        newer.execute(f"PRAGMA user_version = {SCHEMA + 2}")
-    create(tmp_path / "plan.db").close(True)
-    with sqlite3.connect(tmp_path / "plan.db") as odd:
-        odd.execute("UPDATE meta SET value = '{\"urls\": 3}' WHERE key = 'plan'")
-    for name in ("none.db", "text.db", "empty.db", "begun.db", "folder", "pipe", "foreign.db", "newer.db", "plan.db"):
-        with pytest.raises(StoreError) as caught:
-            read_run(tmp_path / name)
-        assert "\n" not in str(caught.value)
-        assert str(tmp_path / name) in str(caught.value)
 
 
 @pytest.mark.parametrize(

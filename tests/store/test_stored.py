@@ -17,7 +17,7 @@ from asyncli.core import histogram as histogram_module
 from asyncli.core.histogram import Histogram, summed
 from asyncli.errors import StoreError
 from asyncli.records import Deaths, Sample, Tick
-from asyncli.samples import Samples, Series, instants, series, within
+from asyncli.samples import Samples, Series, series, within
 from asyncli.store.stored import StoredHistogram, open_tick
 
 
@@ -162,11 +162,6 @@ def test_a_part_of_the_samples(ends: list[float]) -> None:
     assert list(part) == list(same)
     for name in NAMES:
         assert series(part, name) == series(same, name)
-
-
-@pytest.mark.parametrize("families", [("host.",), ("a", "host."), ("none",), ("a", "b", "host.")])
-def test_when_a_family_was_read(families: tuple[str, ...]) -> None:
-    assert instants(columns(ROWS), *families) == instants(ROWS, *families)
 
 
 def test_a_run_file_gives_samples_as_columns(tmp_path: Path) -> None:
