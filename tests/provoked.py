@@ -8,7 +8,6 @@ import itertools
 import math
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -32,7 +31,6 @@ Soak = TypeVar("Soak", bound="Callable[[Path], Told]")
 N = 100
 # Soaks that run at a time: each takes some seconds, of which it waits most, and under half a second of CPU to start.
 SIDE_BY_SIDE = 10
-_LOOK_S = 0.4
 
 
 class Nginx(LabNginx):
@@ -165,7 +163,6 @@ class Held:
 
     def __init__(self, program: Program, file: Path) -> None:
         self.program, self._file = program, file
-        self._seen: tuple[float, Run] | None = None
 
     def until_held(self, least: int) -> None:
         self._until(lambda: self.ticks[-1][1].held >= least if self.ticks else False, f"{least} are held")
@@ -211,10 +208,7 @@ class Held:
 
     @property
     def _run(self) -> Run:
-        # It grows once a second: to read all of it at each look would cost the soaks beside it their CPU.
-        if self._seen is None or time.monotonic() > self._seen[0] + _LOOK_S:
-            self._seen = (time.monotonic(), self.program.until(lambda: recorded(self._file), "there is a run file"))
-        return self._seen[1]
+        return self.program.until(lambda: recorded(self._file), "there is a run file")
 
     def _until(self, happened: Callable[[], bool], what: str) -> None:
         self.program.until(happened, what)
