@@ -15,12 +15,16 @@ ROWS = fault_table.rows()
 def named_in(name: str) -> set[str]:
     """The names of the tests in a file of this name, and of what it provokes."""
     (path,) = TESTS.rglob(name)
-    functions = [one for one in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return {one.name for one in functions if one.name.startswith("test_") or any(map(_provokes, one.decorator_list))}
-
-
-def _provokes(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "fault"
+    found = set()
+    for one in ast.parse(path.read_text(encoding="utf-8")).body:
+        match one:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
+                found.add(name)
+            case ast.FunctionDef(name=name, decorator_list=[ast.Call(func=ast.Name(id="fault"))]):
+                found.add(name)
+            case ast.Expr(value=ast.Call(func=ast.Name(id="plain" | "boxed"), args=[ast.Constant(value=str(name)), *_])):
+                found.add(name)
+    return found
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])

@@ -74,7 +74,7 @@ def machines(folder: Path) -> Iterator[Stage]:
 
 
 # Each the stage of a lane of its own.
-cut, briefly_cut, drained, killed = (partial(staged) for _ in range(4))
+cut, drained, killed = (partial(staged) for _ in range(3))
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def test_a_short_cut_loses_no_second(folder: Path, stage: Stage) -> None:
     assert all(tick.sent for _, tick in run.ticks[len(before.ticks) : len(before.ticks) + 5])
 
 
-@lanes(briefly_cut)
+@lanes(machines)
 def test_what_a_cut_longer_than_the_timeout_loses_is_laid_to_the_host(folder: Path, stage: Stage) -> None:
     with two_held(stage, folder) as program:
         stage.bridge.link("c1", "down")

@@ -10,11 +10,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
-from middle_box import MiddleBox, between
+from middle_box import Habit, MiddleBox, between
 from namespaces import WATCHED, Cable
 from programs import SHORT, Program
 from provoked import Faults, Held, N, Told, an_nginx, an_nginx_at_the_end_of, holding, soaked, struck
@@ -49,65 +50,45 @@ def whole_again(told: Told, *causes: str, lost: int | None = None) -> Told:
     return told
 
 
+def plain(
+    name: str, code: str, *, certain: bool, share: float = 0.9, nginx: dict[str, Any] | None = None, box: tuple[Habit, float] | None = None,
+    more: tuple[str, ...] = ("--no-reopen",), **options: Any,
+) -> None:  # fmt: skip
+    """A soak of some seconds on an nginx of these options, or through a box of this habit before it."""
+
+    def soak(folder: Path) -> Told:
+        with an_nginx(**(nginx or {})) as server, nullcontext() if box is None else between(server.at, *box) as way:
+            return soaked(folder, server, *more, url=None if way is None else way.url, **options)
+
+    soak.__name__ = name
+    fault(code, certain=certain, share=share)(soak)
+
+
 # -- nginx's own limits, as its configuration has them
 
 
-@fault("keepalive_time", certain=True, share=1.0)
-def keepalive_time(folder: Path) -> Told:
-    with an_nginx(keepalive_time_s=2) as server:
-        return soaked(folder, server, "--no-reopen", hold="4")
-
-
-@fault("keepalive_requests", certain=True, share=1.0)
-def keepalive_requests(folder: Path) -> Told:
-    with an_nginx(keepalive_requests=3) as server:
-        return soaked(folder, server, "--no-reopen", hold="4")
-
-
-@fault("keepalive_timeout", certain=True)
-def keepalive_timeout(folder: Path) -> Told:
-    with an_nginx(keepalive_timeout_s=2) as server:
-        return soaked(folder, server, "--no-reopen", keepalive="40")
-
-
-@fault("keepalive_off", certain=True)
-def keepalive_off(folder: Path) -> Told:
-    with an_nginx(keepalive_timeout_s=0) as server:
-        return soaked(folder, server, "--no-reopen", hold="1")
-
-
-@fault("client_header_timeout", certain=True)
-def client_header_timeout(folder: Path) -> Told:
-    with an_nginx(replace={"client_header_timeout 3600s": "client_header_timeout 2s"}) as server:
-        return soaked(folder, server, "--no-reopen", "--first-beat", "sleep", keepalive="40")
-
-
-@fault("http_error", certain=True)
-def errors_that_end_the_connection(folder: Path) -> Told:
-    with an_nginx(replace={'return 200 "ok\\n"': "return 500"}) as server:
-        return soaked(folder, server, "--no-reopen", hold="1")
-
-
-@fault("closed_at_once", certain=False)
-def closed_without_an_answer(folder: Path) -> Told:
-    with an_nginx(replace={'return 200 "ok\\n"': "return 444"}) as server:
-        # Nothing was ever answered: there is no server to judge.
-        return soaked(folder, server, "--no-reopen", hold="1", status=3)
+plain("keepalive_time", "keepalive_time", certain=True, share=1.0, nginx={"keepalive_time_s": 2}, hold="4")
+plain("keepalive_requests", "keepalive_requests", certain=True, share=1.0, nginx={"keepalive_requests": 3}, hold="4")
+plain("keepalive_timeout", "keepalive_timeout", certain=True, nginx={"keepalive_timeout_s": 2}, keepalive="40")
+plain("keepalive_off", "keepalive_off", certain=True, nginx={"keepalive_timeout_s": 0}, hold="1")
+plain(
+    "client_header_timeout", "client_header_timeout", certain=True, more=("--no-reopen", "--first-beat", "sleep"), keepalive="40",
+    nginx={"replace": {"client_header_timeout 3600s": "client_header_timeout 2s"}},
+)  # fmt: skip
+plain("errors_that_end_the_connection", "http_error", certain=True, nginx={"replace": {'return 200 "ok\\n"': "return 500"}}, hold="1")
+# Nothing was ever answered: there is no server to judge.
+plain("closed_without_an_answer", "closed_at_once", certain=False, nginx={"replace": {'return 200 "ok\\n"': "return 444"}}, hold="1", status=3)
+FULL = {"workers": 1, "worker_connections": 60}
+plain("idle_reuse_behind_a_box", "idle_reuse", certain=False, nginx=FULL, box=("none", 1.0), more=(), hold="3", keepalive="20")
 
 
 @fault("idle_reuse", certain=True)
 def idle_reuse(folder: Path) -> Told:
-    with an_nginx(workers=1, worker_connections=60) as server:
+    with an_nginx(**FULL) as server:
         told = soaked(folder, server, "--no-reopen", hold="2", keepalive="20")
         assert "reusing connections" in server.error_log.read_text(encoding="utf-8")
         assert "preflight_nginx_worker_connections" in told.findings
         return told
-
-
-@fault("idle_reuse", certain=False)
-def idle_reuse_behind_a_box(folder: Path) -> Told:
-    with an_nginx(workers=1, worker_connections=60) as server, between(server.at) as box:
-        return soaked(folder, server, url=box.url, hold="3", keepalive="20")
 
 
 # -- the server ends, or a part of it
@@ -296,28 +277,11 @@ def a_status_page_that_is_gone(folder: Path) -> Told:
 # -- boxes on the way
 
 
-@fault("silent_drop", certain=True)
-def a_box_that_drops_idle_connections_silently(folder: Path) -> Told:
-    with an_nginx() as server, between(server.at, "silent", 2.0) as box:
-        return soaked(folder, server, "--timeout", "1", "--no-reopen", url=box.url, hold="5", keepalive="8")
-
-
-@fault("box_reset", certain=False)
-def a_box_that_resets_what_it_has_forgotten(folder: Path) -> Told:
-    with an_nginx() as server, between(server.at, "reset_at_data", 2.0) as box:
-        return soaked(folder, server, "--no-reopen", url=box.url, hold="4", keepalive="8")
-
-
-@fault("box_reset", certain=True)
-def a_box_that_resets_idle_connections(folder: Path) -> Told:
-    with an_nginx() as server, between(server.at, "reset", 2.0) as box:
-        return soaked(folder, server, "--no-reopen", url=box.url, keepalive="40")
-
-
-@fault("idle_timeout", certain=False)
-def a_box_that_closes_idle_connections(folder: Path) -> Told:
-    with an_nginx() as server, between(server.at, "close", 2.0) as box:
-        return soaked(folder, server, "--no-reopen", url=box.url, keepalive="40")
+SILENT = ("--timeout", "1", "--no-reopen")
+plain("a_box_that_drops_idle_connections_silently", "silent_drop", certain=True, box=("silent", 2.0), more=SILENT, hold="5", keepalive="8")
+plain("a_box_that_resets_what_it_has_forgotten", "box_reset", certain=False, box=("reset_at_data", 2.0), hold="4", keepalive="8")
+plain("a_box_that_resets_idle_connections", "box_reset", certain=True, box=("reset", 2.0), keepalive="40")
+plain("a_box_that_closes_idle_connections", "idle_timeout", certain=False, box=("close", 2.0), keepalive="40")
 
 
 @fault("unexplained", certain=False, share=1.0)
@@ -333,18 +297,6 @@ def what_fits_none(folder: Path) -> Told:
         told = struck(folder, server, strike, 0, "--no-reopen", url=box.url)
     assert [(one.cause, one.count) for one in told.diagnoses] == [("reset", 12)]
     return told
-
-
-def boxed(folder: Path, cause: str, begin: Callable[[MiddleBox], object], end: Callable[[MiddleBox], object], *more: str) -> Told:
-    """What is said of a soak through a box that does a thing until all are lost, and then no more."""
-    with an_nginx() as server, between(server.at) as box:
-        with holding(folder, server, *more, url=box.url, keepalive="6") as held:
-            begin(box)
-            held.until_lost(N)
-            end(box)
-            held.until_held(N)
-            held.seconds(2.0)
-        return whole_again(Told(folder), cause)
 
 
 def bearable(folder: Path, begin: Callable[[MiddleBox], object]) -> Told:
@@ -372,39 +324,32 @@ def answers_byte_by_byte(folder: Path) -> Told:
     return bearable(folder, becomes(bytes_per_s=1000.0, piece=1))
 
 
-@fault("answers_late", certain=False)
-def answers_that_come_too_late(folder: Path) -> Told:
-    return boxed(folder, "heartbeat_timeout", becomes(delay_s=1.5), becomes(delay_s=0.0), *IMPATIENT)
+def boxed(
+    name: str, code: str, cause: str, begin: Callable[[MiddleBox], object], end: Callable[[MiddleBox], object], *more: str, certain: bool = False
+) -> None:
+    """A soak through a box that does a thing until all are lost, by this cause, and then no more."""
+
+    def soak(folder: Path) -> Told:
+        with an_nginx() as server, between(server.at) as box:
+            with holding(folder, server, *more, url=box.url, keepalive="6") as held:
+                begin(box)
+                held.until_lost(N)
+                end(box)
+                held.until_held(N)
+                held.seconds(2.0)
+            return whole_again(Told(folder), cause)
+
+    soak.__name__ = name
+    fault(code, certain=certain)(soak)
 
 
-@fault("answers_in_part", certain=False)
-def a_slow_line(folder: Path) -> Told:
-    return boxed(folder, "heartbeat_timeout", becomes(bytes_per_s=50.0, piece=10), becomes(bytes_per_s=1e9, piece=0), *IMPATIENT)
-
-
-@fault("answers_in_part", certain=False)
-def answers_that_stop_halfway(folder: Path) -> Told:
-    return boxed(folder, "heartbeat_timeout", becomes(spoilt="half"), becomes(spoilt=None), *IMPATIENT)
-
-
-@fault("cut_short", certain=False)
-def answers_cut_short(folder: Path) -> Told:
-    return boxed(folder, "closed_awaiting", becomes(spoilt="half_and_close"), becomes(spoilt=None))
-
-
-@fault()
-def garbage(folder: Path) -> Told:
-    return boxed(folder, "protocol_error", becomes(spoilt="garbage"), becomes(spoilt=None))
-
-
-@fault("path_cut", certain=False)
-def a_cut_and_back(folder: Path) -> Told:
-    return boxed(folder, "heartbeat_timeout", becomes(cut=True), becomes(cut=False), *IMPATIENT)
-
-
-@fault("box_reset", certain=True)
-def a_table_that_is_lost(folder: Path) -> Told:
-    return boxed(folder, "reset", MiddleBox.forget_all, lambda box: None)
+boxed("answers_that_come_too_late", "answers_late", "heartbeat_timeout", becomes(delay_s=1.5), becomes(delay_s=0.0), *IMPATIENT)
+boxed("a_slow_line", "answers_in_part", "heartbeat_timeout", becomes(bytes_per_s=50.0, piece=10), becomes(bytes_per_s=1e9, piece=0), *IMPATIENT)
+boxed("answers_that_stop_halfway", "answers_in_part", "heartbeat_timeout", becomes(spoilt="half"), becomes(spoilt=None), *IMPATIENT)
+boxed("answers_cut_short", "cut_short", "closed_awaiting", becomes(spoilt="half_and_close"), becomes(spoilt=None))
+boxed("garbage", "", "protocol_error", becomes(spoilt="garbage"), becomes(spoilt=None))
+boxed("a_cut_and_back", "path_cut", "heartbeat_timeout", becomes(cut=True), becomes(cut=False), *IMPATIENT)
+boxed("a_table_that_is_lost", "box_reset", "reset", MiddleBox.forget_all, becomes(), certain=True)
 
 
 # -- on a cable
