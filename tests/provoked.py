@@ -30,7 +30,7 @@ from asyncli.store.reader import read_run
 Soak = TypeVar("Soak", bound="Callable[[Path], Told]")
 N = 100
 # Soaks that run at a time: each takes some seconds, of which it waits most, and under half a second of CPU to start.
-SIDE_BY_SIDE = 10
+SIDE_BY_SIDE = 8
 
 
 class Nginx(LabNginx):

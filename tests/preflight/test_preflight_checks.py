@@ -122,38 +122,31 @@ def test_what_a_limit_does_to_a_plan(
 ROUTE = Route("eth0", "10.0.0.9/24", ("10.0.0.9",))
 
 
+RANGE = {"port_low": 1024, "port_high": 65_535}
+WIDEN = 'ip_local_port_range="1024 65535"'
+
+
 @pytest.mark.parametrize(
-    ("connections", "route", "changes", "remedy"),
+    ("connections", "route", "changes", "commands"),
     [
-        (16_000, ROUTE, {}, 'sysctl -w net.ipv4.ip_local_port_range="1024 65535"'),
-        (50_000, ROUTE, {"port_low": 1024, "port_high": 61_024},
-         "1 more address of this host: ip addr add 10.0.0.10/24 dev eth0 (if nobody else has them: no other client, and nobody who answers a ping); or 1 more port of the server: "
-         "listen 8081; in its server block, and the URLs http://10.0.0.8:8081/"),
-        (100_000, ROUTE, {}, 'sysctl -w net.ipv4.ip_local_port_range="1024 65535", and either 3 more addresses of this host: '
-         "ip addr add 10.0.0.10/24 dev eth0 && ip addr add 10.0.0.11/24 dev eth0 && ip addr add 10.0.0.12/24 dev eth0 (if nobody "
-         "else has them: no other client, and nobody who answers a ping); or 3 more ports of the server: listen 8081; listen 8082; listen 8083; in its server block, and the URLs "
-         "http://10.0.0.8:8081/ http://10.0.0.8:8082/ http://10.0.0.8:8083/"),
-        (1_000_000, ROUTE, {"port_low": 1024, "port_high": 65_535},
-         "31 more addresses of this host: for i in $(seq 10 40); do ip addr add 10.0.0.$i/24 dev eth0; done (if nobody else has "
-         "them: no other client, and nobody who answers a ping); or 31 more ports of the server: listen 8081; to listen 8111; (31 lines) in its server block, and the URLs "
-         "http://10.0.0.8:8081/ to http://10.0.0.8:8111/"),
-        (100_000, Route("eth0", "10.0.0.9/30", ("10.0.0.9",)), {"port_low": 1024, "port_high": 65_535},
-         "3 more addresses of this host: ip addr add ADDRESS/30 dev eth0, with ones that are free in 10.0.0.8/30; or"),
-        (100_000, None, {"port_low": 1024, "port_high": 65_535}, "3 more addresses of this host; or 3 more ports"),
-        (100_000, Route("eth0", "fd00::9/64", ("fd00::9",)), {"port_low": 1024, "port_high": 65_535}, "ip addr add fd00::a/64 dev eth0 &&"),
+        (16_000, ROUTE, {}, [WIDEN]),
+        (50_000, ROUTE, {"port_low": 1024, "port_high": 61_024}, ["ip addr add 10.0.0.10/24 dev eth0 (", "listen 8081; in", "http://10.0.0.8:8081/"]),
+        (100_000, ROUTE, {}, [WIDEN, "10.0.0.11/24 dev eth0 && ip addr add 10.0.0.12/24 dev eth0 (", "listen 8082; listen 8083; in", "http://10.0.0.8:8083/"]),
+        (1_000_000, ROUTE, RANGE, ["for i in $(seq 10 40); do ip addr add 10.0.0.$i/24 dev eth0; done", "listen 8081; to listen 8111;", "http://10.0.0.8:8111/"]),
+        (100_000, Route("eth0", "10.0.0.9/30", ("10.0.0.9",)), RANGE, ["ip addr add ADDRESS/30 dev eth0", "10.0.0.8/30"]),
+        (100_000, None, RANGE, ["3 more addresses", "3 more ports"]),
+        (100_000, Route("eth0", "fd00::9/64", ("fd00::9",)), RANGE, ["ip addr add fd00::a/64 dev eth0 &&"]),
     ],
-)  # fmt: skip
+)
 def test_missing_addresses_or_server_ports_are_named_with_their_commands(
-    connections: int, route: Route | None, changes: dict[str, int], remedy: str
+    connections: int, route: Route | None, changes: dict[str, int], commands: list[str]
 ) -> None:
     a_plan = plan(connections=connections, urls=("http://10.0.0.8:8080/",))
     ports = changes.get("port_high", 60_999) - changes.get("port_low", 32_768) + 1
     a_spread = msgspec.structs.replace(spread(sources=1, local=False, address="10.0.0.8"), route=route, ports=ports)
     found = check("ports", a_plan, a_spread, **changes)
     assert found.verdict == ("short" if connections > ports else "warn")
-    assert remedy in found.remedy
-    if connections < 1_000_000 and route is ROUTE:
-        assert found.remedy == remedy
+    assert [one for one in commands if one not in found.remedy] == []
 
 
 def test_addresses_that_are_there_already_are_not_to_be_added() -> None:
