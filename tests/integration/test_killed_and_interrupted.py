@@ -113,6 +113,21 @@ def test_what_stands_still_does_not_outlive_who_started_it(tmp_path: Path, nginx
         program.until_gone()
 
 
+def test_the_original_usage_holds_until_one_signal_drains_reports_and_passes(tmp_path: Path, nginx: LabNginx) -> None:
+    asked = ["-c", "100", "-k", "2", nginx.url, "--baseline", "0.2", "--residue", "0.2", "--out", "run.db", "--json", "run.json"]
+    with Program(tmp_path, *asked) as program:
+        program.until_phase("hold")
+        program.signal(signal.SIGTERM)
+        done = program.wait()
+        program.until_gone()
+    summary = report(tmp_path, "run.db")
+    assert (done.status, done.err, summary["run"]["complete"], summary["plan"]["hold_s"]) == (0, "", True, None)
+    assert [phase["name"] for phase in summary["run"]["phases"]] == ["baseline", "ramp", "hold", "drain", "residue"]
+    # A signal is how a hold without end was meant to end.
+    assert "stopped_by_user" not in codes(summary)
+    assert (tmp_path / "run.json").exists()
+
+
 @pytest.mark.parametrize(("phase", "status", "verdict"), [("baseline", 3, "untested"), ("ramp", 99, "failed")])
 def test_one_signal_before_the_hold_ends_by_the_verdict(
     tmp_path: Path, nginx: LabNginx, phase: str, status: int, verdict: str
