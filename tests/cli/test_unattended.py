@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from programs import SHORT, Program, held, here, run
+from recording import write_run
+from synthetic_run import a_run
 
 from asyncli.store.reader import read_run
 
@@ -53,23 +55,21 @@ def looked(folder: Path) -> str:
 
 
 def test_watch_looks_in_from_another_terminal_and_ends_by_ctrl_c_or_with_the_run(tmp_path: Path) -> None:
-    with Program(tmp_path, "watch", "run.db", name="watch") as watch:
-        # Before there is a file: it waits for one.
-        watch.until(lambda: "run.db" in watch.err, "it waits")
-        with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
-            program.until(lambda: held(tmp_path) == 50, "all are held")
-            line = looked(tmp_path)
-            assert "held 50 of 50" in line
-            assert "lost 0" in line
-            with Program(tmp_path, "watch", "run.db", name="other") as other:
-                other.until(lambda: "held 50 of 50" in other.out, "it shows it")
-                other.signal(signal.SIGINT)
-                done = other.wait()
-                assert (done.status, done.err) == (0, "")
+    with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
+        program.until(lambda: held(tmp_path) == 50, "all are held")
+        line = looked(tmp_path)
+        assert "held 50 of 50" in line
+        assert "lost 0" in line
+        with Program(tmp_path, "watch", "run.db", name="other") as other:
+            other.until(lambda: "held 50 of 50" in other.out, "it shows it")
+            other.signal(signal.SIGINT)
+            done = other.wait()
+            assert (done.status, done.err) == (0, "")
+        with Program(tmp_path, "watch", "run.db", name="watch") as watch:
             watch.until(lambda: "held 50 of 50" in watch.out, "it shows it")
             program.signal(signal.SIGINT)
             assert program.wait().status == 0
-        assert watch.wait().status == 0
+            assert watch.wait().status == 0
     assert here(tmp_path, "watch", "run.db", "--once").status == 0
     # What was, at the instant at which it was, and nothing of how it stands: it does not stand any more.
     assert " left" not in here(tmp_path, "watch", "run.db").out
@@ -105,6 +105,14 @@ def test_watch_says_that_a_run_stands_still_and_that_it_was_killed(tmp_path: Pat
     assert (done.status, " left" in done.out, "held 50 of 50" in done.out) == (1, False, True)
     done = here(tmp_path, "watch", "run.db", "--once", "--log-json")
     assert (done.status, bool(json.loads(done.out)["trouble"])) == (1, True)
+
+
+def test_watch_waits_for_a_run_that_is_about_to_begin(tmp_path: Path) -> None:
+    run_there = a_run(500)
+    with Program(tmp_path, "watch", "run.db", name="watch") as watch:
+        watch.until(lambda: "run.db" in watch.err, "it waits")
+        write_run(run_there, tmp_path / "run.db")
+        assert watch.wait().status == 0
 
 
 def aged(folder: Path, seconds: float) -> None:
