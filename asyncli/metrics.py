@@ -87,7 +87,7 @@ SERVER_GROUP_BYTES = _gauge(
 )
 SERVER_GROUP_LIMIT_BYTES = _gauge("server.group_limit_bytes", "the tightest limit of that group and of those above it")
 SERVER_GROUP_KILLED = _counter(
-    "server.group_killed", "processes of that group that the kernel ended for want of memory, since it was made",
+    "server.group_killed", "processes of that group that the kernel killed for lack of memory, since the group was made",
 )
 GENERATOR_PROCESSES = _gauge("generator.processes", "processes of the generator: host and workers")
 GENERATOR_USS_BYTES = _gauge("generator.uss_bytes", "private memory of host and workers")

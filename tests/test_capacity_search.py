@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asyncli.analysis.capacity import Search, exit_status
+from asyncli.analysis.capacity import Search
 from asyncli.app import headroom
 from asyncli.app.capacity import CapacitySearch, _Guard
 from asyncli.app.headroom import most_here
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
+from asyncli.exit_status import exit_status
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import NOTHING_LISTENS, Phase, Sample

@@ -43,7 +43,7 @@ _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
 _FUTURE_S = 10.0
 # A sample may come so far (s) behind the one before it: as the clock is known a little better, beside that of a border.
 _BEHIND_S = 0.1
-#: What the agent counts from its own start: where it is started anew in a run, it goes on from where it was.
+#: What the agent counts since its own start; where it restarts during a run, the counts continue from where they were.
 _ITS_OWN = (metrics.STATUS_POLLS, metrics.STATUS_CONNECTS, metrics.STATUS_UNANSWERED, metrics.SERVER_ENDED, metrics.AGENT_CPU_S)
 _NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW)
 
@@ -51,7 +51,7 @@ _NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metri
 class AgentCollector(Sampler):
     """Used as a :class:`~asyncli.collect.collector.Collector` is."""
 
-    #: Longer than the agent's answer to a border takes, lest its loss go unseen at the end.
+    #: Longer than the agent takes to answer at a phase border: otherwise its loss at the end would go unseen.
     border_wait_s = BORDER_S + 1.0
 
     def __init__(
@@ -71,7 +71,7 @@ class AgentCollector(Sampler):
         self._leased = False
         # The last sample that was taken in: its number, and its instant on the run's clock.
         self._after, self._last_s = 0, -math.inf
-        # The agent was started anew since then.
+        # The agent has restarted since then.
         self._anew = False
         # It has not been heard since then, and whether that was said.
         self._lost_s: float | None = None
@@ -79,7 +79,7 @@ class AgentCollector(Sampler):
         #: Something is missing of what it was to tell since then.
         self._gaping = False
         self._said: set[tuple[str, str]] = set()
-        # Its own counters as they were told last, and where they stood when it was started anew.
+        # Its own counters as last reported, and their values when it restarted.
         self._counted: dict[str, float] = {}
         self._before: dict[str, float] = {}
 
@@ -166,7 +166,7 @@ class AgentCollector(Sampler):
             try:
                 batch = await self._client.samples(self._after, within_s)
             except AgentHeldError:
-                # It knows us no more: it was started anew, or another session had it meanwhile.
+                # It does not know us any more: it restarted, or another session held it meanwhile.
                 self._leased = False
                 await self._meet_again()
                 batch = await self._client.samples(self._after, within_s)

@@ -103,7 +103,7 @@ class Resumption:
         known = self.before.environment.get("server")
         if not isinstance(known, dict) or (server.exe is None and server.version is None):
             return
-        differs = server.differences(known)
+        differs = server.differences(known, directives)
         writer.environment({"server": server.record(None if differs else known.get("label"), directives)})
         if differs:
             writer.environment({SERVER_CHANGED: self.before.last_s})

@@ -11,6 +11,7 @@ import msgspec
 
 from asyncli.cli.options import plan_from, plan_options
 from asyncli.errors import PlanError
+from asyncli.exit_status import INTERRUPTED, exit_status
 from asyncli.plan import Layer, Plan
 from asyncli.units import format_count, format_duration, parse_count
 from asyncli.values import MOST_CONNECTIONS
@@ -108,11 +109,9 @@ def _run(
 
     from rich.console import Console
 
-    from asyncli.analysis.capacity import exit_status
     from asyncli.app.capacity import CapacitySearch
     from asyncli.app.headroom import bounded
     from asyncli.app.results import free_name
-    from asyncli.cli.main import INTERRUPTED
     from asyncli.cli.outputs import deliver, made_folder, printing, require_files, write_file
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped

@@ -19,6 +19,7 @@ from asyncli.cli.outlet import Outlet, UnwrittenError, await_readers, outlet_of,
 from asyncli.cli.outputs import hush, reader_left, unprinted
 from asyncli.cli.signals import Heard
 from asyncli.errors import AsyncliError
+from asyncli.exit_status import INTERRUPTED, LISTED
 from asyncli.secret_variables import keep_secrets
 from asyncli.text import printable
 
@@ -38,7 +39,6 @@ COMMANDS = {
     "demo": ("asyncli.cli.demo", "Hold 100,000 connections on an nginx of our own on this machine."),
     "lab": ("asyncli.cli.lab", "Start a local server to aim at, until Ctrl-C."),
 }
-INTERRUPTED = 130
 
 
 class _Commands(click.Group):
@@ -59,7 +59,7 @@ class _Commands(click.Group):
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit status: 0 passed, 2 usage or refused by the preflight, 3 untested, 4 invalid, 99 failed, 130 interrupted.",
+    epilog=LISTED,
 )
 @click.version_option(__version__, "-V", "--version", message="asyncli %(version)s")
 def cli() -> None:

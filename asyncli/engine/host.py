@@ -104,7 +104,7 @@ class WorkerHost:
         # CPU of workers that are no more, and what they held when the drain began, which the gauges would forget.
         self._spent = Tick()
         self._buffer = b""
-        # Zeros without pages until they are written over; one made anew for each message is mapped and unmapped each time.
+        # Zeros without pages until they are written; a buffer for each message would be mapped and unmapped each time.
         self._inbox = bytearray(MOST_MESSAGE)
 
     def run(self) -> None:
