@@ -57,20 +57,7 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"exit_status"},
 }
 # What a pure module has no business with: the world and its clock.
-WORLD = {
-    "asyncio",
-    "socket",
-    "os",
-    "time",
-    "select",
-    "signal",
-    "subprocess",
-    "threading",
-    "random",
-    "secrets",
-    "uvloop",
-    "psutil",
-}
+WORLD = {"asyncio", "socket", "os", "time", "select", "signal", "subprocess", "threading", "random", "secrets", "uvloop", "psutil"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
