@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asyncli.errors import PlanError, StoreError
+from asyncli.exit_status import INTERRUPTED, INVALID, PASSED, UNTESTED
 from asyncli.experiments import ABOUT
 from asyncli.units import parse_count
 
@@ -137,15 +138,14 @@ def _text(record: Record) -> str:
 
 
 def _exit_status(record: Record) -> int:
-    from asyncli.cli.main import INTERRUPTED
     from asyncli.experiments.run import counted
     from asyncli.findings.experiment import stopped
 
     if any(one.code == stopped.code for one in record.findings):
         return INTERRUPTED
     if not record.complete:
-        return 4
-    return 0 if counted(record.rounds) else 3
+        return INVALID
+    return PASSED if counted(record.rounds) else UNTESTED
 
 
 def _recorded(file: str, name: str) -> Record:
