@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
+from asyncli.analysis.levels import WORTH_TELLING
 from asyncli.analysis.measured import HOST, OURS, MeasuredRun
 from asyncli.findings.comparison import (
     compare_asyncli,
@@ -43,8 +44,6 @@ from asyncli.units import format_count
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
 Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]
 
-# Held at the hold's end may differ by this share for memory then to be comparable.
-_SAME_HELD = 0.01
 # What bench/repeats.py measured over ten soaks of 10,000 connections, each on an nginx of its own, on a host on which other
 # work went on: 0.22 MB of the server's memory (PSS moves with what other processes share with nginx), 9.9 % and 7.2 % of its
 # CPU time, 2.9 % of p50. The slow quantiles of rounds whose stretches agreed scattered by 4 %; the others are seen as
@@ -59,10 +58,6 @@ REPEAT: dict[str, Repeat] = {
     "latency.p999": Repeat(0.05),
     "lateness.p99": Repeat(0.05),
 }
-# A difference of latencies of which asyncli's own lateness makes this share says nothing of the server; nor one of the whole
-# host, of which what is left over makes more, of a connection's parts.
-_HALF = 0.5
-
 METHOD = (
     "the intervals of both runs, independent of each other, combined after Welch and Satterthwaite, with what the same server "
     "was measured to differ by from run to run; rates by Garwood's intervals and the exact conditional test; quantiles by "
@@ -200,7 +195,7 @@ def _mind_the_rest(rows: Sequence[Difference]) -> None:
     rest = by_key["cost.residual"]
     if whole.verdict not in ("higher", "lower") or whole.difference is None or rest is None:
         return
-    if rest / whole.difference > _HALF:
+    if 2 * rest / whole.difference > 1:
         whole.verdict = "cannot_say"
         whole.why = (
             f"it lies in what is left over ({rest:+,.0f} B of {whole.difference:+,.0f} B a connection), which other programs "
@@ -248,7 +243,7 @@ def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
         # Freed memory that the next connections fill moves it by more than any interval knows: whoever ran second looks better.
         once = "with what the first connections take once; a slower ramp gives a slope"
         return f"it is a difference of two levels in {' and '.join(of)}, {once}"
-    if row.key == "memory.server_hold_end" and abs(first.held - second.held) > _SAME_HELD * max(first.held, second.held):
+    if row.key == "memory.server_hold_end" and abs(first.held - second.held) > WORTH_TELLING * max(first.held, second.held):
         return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
     return ""
 
@@ -258,7 +253,7 @@ def _own(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun
     if row.group != "latency":
         return ""
     a, b = (one.late_ms.get(row.key.removeprefix("latency.")) for one in (first, second))
-    if a is None or b is None or abs(b - a) < _HALF * abs(difference) or (b - a) * difference <= 0:
+    if a is None or b is None or 2 * abs(b - a) < abs(difference) or (b - a) * difference <= 0:
         return ""
     later = first if b < a else second
     return f"in {later.name} asyncli itself was {abs(b - a):.2g} ms later in sending, which latency counts too"

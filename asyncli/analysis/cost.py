@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.levels import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, WIDEST_GAP_S, Cost, Fit, Fitter
 from asyncli.findings.cost import (
     CALLED,
@@ -47,12 +48,8 @@ __all__ = ["FREED_KEPT", "SURE", "Cost", "Costs", "Fit", "Residue", "costs", "re
 SURE = 0.5
 # The ramp that the remedy for too few points suggests: a sample a second fills seven bins.
 _RAMP_THAT_FITS_S = 20.0
-# Connections of other clients that tell: more than these many, or this share of ours.
-_OTHERS, _OTHERS_SHARE = 5, 0.01
 # Bytes of /proc inodes per connection that are worth a finding: one listing leaves some 900 for each end.
 _LISTING_THAT_TELLS = 50.0
-# A ramp that reached less than this share of what was asked for speaks of the part it reached.
-_WHOLE = 0.9
 # What is sized by. What is queued comes and goes with each beat, and asyncli's own is a few bytes a row: either moves for no
 # reason that a longer rest would end, and their intervals are widened all the same.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
@@ -236,7 +233,7 @@ def _server_count(run: Run) -> Series | None:
     """The server's active connections less our poller, where other clients use it too; None where all are ours."""
     active, held = run.series(STATUS_ACTIVE), run.held
     most = max(held.values)
-    bound = max(_OTHERS, _OTHERS_SHARE * most)
+    bound = max(FEWEST, WORTH_TELLING * most)
     before = active.between(-math.inf, run.first_connect_s)
     hold = run.phase("hold")
     # Not later: what the server then counts beyond ours may be what we lost, and was not there in the ramp that is fitted.
@@ -276,7 +273,7 @@ def _doubts(known: Costs, plan: Plan, held: Series, *fitters: Fitter) -> list[Fi
         return []
     found = []
     most, reached = max(held.values), fitters[0].reached
-    if most < _WHOLE * plan.connections:
+    if most < NEARLY_ALL * plan.connections:
         found.append(cost_of_a_part(most, plan.connections))
     if plan.plateaus and reached < FEWEST_PLATEAUS and not any(one.levels for one in fitters):
         found.append(plateaus_too_few(reached, plan.plateaus, FEWEST_PLATEAUS))

@@ -17,6 +17,7 @@ import msgspec
 
 from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.levels import PART
 from asyncli.findings.forecast import Why, forecast_far, forecast_unknown
 from asyncli.metrics import (
     HOST_AVAILABLE_BYTES,
@@ -35,21 +36,15 @@ from asyncli.units import format_bytes, format_count
 
 #: The share of the host's memory that is to stay free: below it the kernel reclaims in earnest, and a burst of buffers
 #: (every connection queueing a page at once) has nowhere to go.
-RESERVE = 0.10
+RESERVE = PART
 # nginx closes idle clients from a sixteenth of free slots on (ngx_connection.c, ngx_drain_connections).
 _REUSE_BELOW = 1 / 16
 # Of the descriptors of an nginx worker: listeners, logs, the channel to the master, epoll (as the preflight reckons).
 _WORKER_DESCRIPTORS = 32
-# Of the connections, so many new processes: then each has its own, but for those that a pool kept ready.
-_OWN_PROCESS = 0.5
 # The preflight asks for the mean and this many deviations where connections are dealt by a hash.
 _DEVIATIONS = 6.0
 # Limits beyond this are none: file-max on a fresh host is 2**63 - 1.
 _NO_LIMIT = 2**60
-# An interval narrower than this share of its number leaves it three digits; a forecast has no more.
-_THREE_DIGITS = 0.1
-# A line that was measured to N says little of what happens at more than this many times N.
-_FAR = 10.0
 
 
 class Ceiling(msgspec.Struct):
@@ -66,7 +61,7 @@ class Ceiling(msgspec.Struct):
     def rounded(self, number: float) -> float:
         """``number`` of connections to the digits that the interval leaves: three, or two."""
         low, high = self.ci95 if self.ci95 is not None else (0.0, 0.0)
-        known = self.connections is None or high - low <= 2 * _THREE_DIGITS * self.connections
+        known = self.connections is None or high - low <= 2 * PART * self.connections
         return float(f"{number:.{3 if known else 2}g}")
 
 
@@ -138,10 +133,10 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
     """A word of caution where a line is carried on too far."""
     most = max(held, default=0.0)
     memory = next((one for one in (found.memory, found.server_memory) if one is not None and one.connections is not None), None)
-    if memory is None or memory.connections is None or most <= 0 or memory.connections <= _FAR * most:
+    if memory is None or memory.connections is None or most <= 0 or PART * memory.connections <= most:
         return []
     many = memory.rounded(memory.connections)
-    return [forecast_far(many, memory.rounded(many / most), _round_up(many / _FAR))]
+    return [forecast_far(many, memory.rounded(many / most), _round_up(PART * many))]
 
 
 # Memory.
@@ -299,7 +294,8 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
     if may is None or not most or not ended:
         return None
     how = f"a process of the server may have {format_count(may)} descriptors open (RLIMIT_NOFILE)"
-    if begun is not None and ended - begun >= _OWN_PROCESS * most:
+    # But for those that a pool kept ready.
+    if begun is not None and 2 * (ended - begun) >= most:
         return Ceiling("descriptors", None, None, f"{how}; no ceiling here: each connection has a process of its own")
     before, then = used.last(until_s=start), max(used.between(start, math.inf).values, default=0.0)
     if before is None:  # by Linux before 6.2, or of a server that is there since the run was resumed

@@ -11,6 +11,7 @@ import msgspec
 from asyncli.analysis.cost import Costs, costs, server_memory
 from asyncli.analysis.drift import drifts, source_of
 from asyncli.analysis.estimates import ALPHA, Estimate, Rate, Stretches, by_stretch, count_stretches, mean, quantile
+from asyncli.analysis.levels import FEWEST, MINUTE_S
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.shared_host import company
 from asyncli.analysis.totals import Totals, fold
@@ -23,16 +24,7 @@ from asyncli.records import Environment, Finding
 from asyncli.run import Run, Ticks
 from asyncli.units import format_duration
 
-# The level at the hold's end is the mean over this long.
-_LEVEL_S = 60.0
-_FEWEST_LEVEL = 5
-# Losses in one second that make this share of all are one event rather than many.
-_BURST = 0.5
-# Losses that are worth a word about bursts.
-_FEW_LOSSES = 20
 _NONE = Histogram()
-# A tick speaks of a second, and of a generator that stood still of as long as that lasted.
-_LONGEST_S = 60.0
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 HOST = ("host", "machine", "cpu_model", "cpus", "memory_bytes", "kernel")
 OURS = ("asyncli",)
@@ -143,14 +135,14 @@ def _memory(said: dict[str, Said], run: Run) -> None:
         said[key] = "the run never came to its hold"
         return
     in_hold = memory.between(hold.start_s, hold.end_s)
-    level = in_hold.between(hold.end_s - _LEVEL_S, hold.end_s).values
+    level = in_hold.between(hold.end_s - MINUTE_S, hold.end_s).values
     # A server of many processes is read more seldom.
-    level = level if len(level) >= _FEWEST_LEVEL else in_hold.values[-_FEWEST_LEVEL:]
+    level = level if len(level) >= FEWEST else in_hold.values[-FEWEST:]
     if not memory.values:
         said[key] = "the memory of the server's processes was not read"
-    elif len(level) < _FEWEST_LEVEL:
+    elif len(level) < FEWEST:
         readings = f"{len(level)} reading{'' if len(level) == 1 else 's'}"
-        said[key] = f"the hold has {readings} of the server's memory, and this wants {_FEWEST_LEVEL}"
+        said[key] = f"the hold has {readings} of the server's memory, and this wants {FEWEST}"
     else:
         said[key] = mean(level)
 
@@ -237,7 +229,7 @@ def connection_hours(run: Run) -> float:
         if t_s > run.stop_s + 0.5:
             break
         # Beyond that nobody counted: the run was interrupted meanwhile.
-        seconds += tick.held * (min(t_s - before, _LONGEST_S) if before is not None else 1.0)
+        seconds += tick.held * (min(t_s - before, MINUTE_S) if before is not None else 1.0)
         before = t_s
     return seconds / 3600
 
@@ -258,12 +250,8 @@ def _bursts(name: str, ticks: Ticks) -> list[Finding]:
     """The rates take each loss as an event of its own; where one second holds most of them, they are not."""
     lost = [(tick.lost, t_s) for t_s, tick in ticks if tick.deaths]
     total = sum(count for count, _ in lost)
-    if total < _FEW_LOSSES:
-        return []
-    most, at_s = max(lost)
-    if most < _BURST * total:
-        return []
-    return [compare_burst(name, most, total, at_s)]
+    most, at_s = max(lost, default=(0, 0.0))
+    return [compare_burst(name, most, total, at_s)] if total >= FEWEST and 2 * most >= total else []
 
 
 def facts(plan: Plan, environment: Environment) -> dict[str, Any]:

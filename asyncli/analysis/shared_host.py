@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+from asyncli.analysis.levels import PART
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.totals import Totals
 from asyncli.findings.host import host_busy, host_shared
@@ -16,7 +17,7 @@ from asyncli.run import Run
 # Sockets of daemons come and go by the dozen; and a share of ours below this moves no number that we print by more.
 _FEW, _SHARE = 50, 0.05
 #: Of all CPUs, where none was idle: what others use beyond this is missing from what the server and asyncli could do.
-MOST_OF_OTHERS = 0.10
+MOST_OF_OTHERS = PART
 # The count of sockets at the hold's end may be this old (s).
 _STALE_S = 10.0
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
+from asyncli.analysis.levels import WORTH_TELLING
 from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
 from asyncli.run import Run
@@ -40,8 +41,6 @@ OTHERS_INTO_HOLD_S = 15.0
 WIDEST_GAP_S = 30.0
 # Nothing read for longer than this share of the ramp leaves a hole in the line.
 _GAP_SHARE = 0.2
-# What still moves by less than this share of the climb moves the slope by less than that.
-_MOVES_TOO_LITTLE = 0.01
 #: What a process holds in reserve and no reading shows: glibc keeps up to this much freed memory at its heap's top
 #: (M_TRIM_THRESHOLD, mallopt(3)). Two levels of a process's memory are not known better, however still each is.
 FREED_KEPT = 128 * 1024.0
@@ -165,7 +164,7 @@ def unsettled(rests: Sequence[Series], climbs: Sequence[float]) -> list[float]:
             continue
         by = statistics.median(v for _, v in late) - statistics.median(v for _, v in early)
         apart_s = statistics.median(t for t, _ in late) - statistics.median(t for t, _ in early)
-        enough = max(_MOVES_TOO_LITTLE * abs(climb), _MOVES_BEYOND * noise * math.sqrt(apart_s))
+        enough = max(WORTH_TELLING * abs(climb), _MOVES_BEYOND * noise * math.sqrt(apart_s))
         moved.append(by if abs(by) > enough else 0.0)
     return moved
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 
+from asyncli.analysis.levels import FEWEST
 from asyncli.core.histogram import Histogram, bounds
 
-# Five that agree do so by chance one time in 32: fewer are no evidence at the usual 5 % (sign test).
-FEWEST = 5
-#: Nearly all of some.
-NEARLY_ALL = 0.9
 # A worker's share by the kernel's hash is binomial: it lies this many deviations off the mean one time in 370.
 DEVIATIONS = 3.0
 # A timer is exact to itself and to whole seconds (s); a histogram, whose buckets are 1/64 of their value wide, and a busy server

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from asyncli.analysis.losses.likelihood import FEWEST
+from asyncli.analysis.levels import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.losses.unanswered import answered_within_us, unacknowledged
@@ -31,10 +31,10 @@ _STALL_S, _OURS_S, _MOST_STALLS = 2, 0.5, 3
 _TIMES_USUAL, _BEYOND_USUAL_US = 10.0, 100_000.0
 _SLOW_S, _AROUND_S = 3, 3.0
 # The best of times is the tenth part of the seconds with the quickest answers; of a long run so many of them tell.
-_BEST, _ENOUGH = 0.1, 2_000
-# Over so long (s) a share is told; and from this share and number on it is worth a word: a clean way of today loses fewer than
-# one in a thousand, and one or two are sent again for want of patience (RFC 6298, 2.4).
-_SPAN_S, _SHARE, _FEWEST = 10.0, 0.01, 10
+_ENOUGH = 2_000
+# Over so long (s) a share is told; and from this number on it is worth a word: a clean way of today loses fewer than one in a
+# thousand, and one or two are sent again for want of patience (RFC 6298, 2.4).
+_SPAN_S, _FEWEST = 10.0, 10
 
 
 def stalls(run: Run) -> list[Finding]:
@@ -87,7 +87,7 @@ def slow_answers(run: Run) -> list[Finding]:
     medians = sorted(answered_within_us(tick, 0.5) for tick in answered[:: max(1, len(answered) // _ENOUGH)])
     if not medians:
         return []
-    usual_us = medians[int(_BEST * len(medians))]
+    usual_us = medians[int(PART * len(medians))]
     late_us = max(_TIMES_USUAL * usual_us, usual_us + _BEYOND_USUAL_US)
 
     def is_slow(tick: Tick) -> bool:
@@ -130,7 +130,7 @@ def sent_again(run: Run) -> list[Finding]:
         for number in range(math.ceil((stop - start) / _SPAN_S)):
             low, high = start + number * _SPAN_S, min(stop, start + (number + 1) * _SPAN_S)
             more, sent = ((counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in (again, out))
-            if more >= _FEWEST and sent >= 0 and more >= _SHARE * (more + sent):
+            if more >= _FEWEST and sent >= 0 and more >= WORTH_TELLING * (more + sent):
                 worst, count = max(worst, more / (more + sent)), count + more
                 rises += _rises(again, low, high)
         if count:
