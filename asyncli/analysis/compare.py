@@ -26,11 +26,9 @@ from asyncli.analysis.measured import HOST, OURS, MeasuredRun
 from asyncli.findings.comparison import (
     compare_asyncli,
     compare_company,
-    compare_failed,
     compare_host,
     compare_incomplete,
     compare_invalid,
-    compare_lateness,
     compare_plan,
     compare_same,
     compare_sysctls,
@@ -164,7 +162,7 @@ def compare(runs: Sequence[MeasuredRun]) -> Comparison:
     first, *others = runs
     differences = list(chain.from_iterable(_pair(first, other) for other in others))
     differs = differing(runs)
-    return Comparison(list(runs), differences, differs, _findings(runs, differs, differences))
+    return Comparison(list(runs), differences, differs, _findings(runs, differs))
 
 
 # -- two runs
@@ -277,7 +275,7 @@ def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
     return found
 
 
-def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing], differences: Sequence[Difference]) -> list[Finding]:
+def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list[Finding]:
     by_key = {one.key: one.values for one in differs}
 
     def of(*keys: str) -> dict[str, list[Any]]:
@@ -296,8 +294,6 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing], differe
     known = runs[0].facts.get("server.config_hash") is not None
     if not set(by_key) - _NO_DIFFERENCE - (_ADDRESS if known else set()):
         found.append(compare_same(runs[0].facts.get("server.label") or "the server", known))
-    late = [one for one in differences if one.key == "lateness.p99" and one.verdict in ("higher", "lower")]
-    found += [compare_lateness(one.between[1], one.verdict == "higher") for one in late]
     return sorted(found, key=lambda one: {"error": 0, "warning": 1, "info": 2}[one.severity])
 
 
@@ -310,6 +306,4 @@ def _trust(run: MeasuredRun) -> list[Finding]:
         found.append(compare_invalid(run.name, run.spoiled))
     if not run.complete:
         found.append(compare_incomplete(run.name, not run.spoiled))
-    elif run.verdict == "failed":
-        found.append(compare_failed(run.name, run.why))
     return found

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 
 import msgspec
 
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.levels import FEWEST, NEARLY_ALL, WORTH_TELLING
-from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, WIDEST_GAP_S, Cost, Fit, Fitter
+from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.findings.cost import (
     CALLED,
     cost_few_points,
@@ -110,7 +109,7 @@ def costs(run: Run) -> Costs:
     listed = shared.fit("listing", listing)
     if isinstance(listed, Fit) and listed.cost.ci95[0] > _LISTING_THAT_TELLS:
         # Another program's doing, in bursts, and in proportion to the connections: left in, it would be taken for their cost.
-        host, in_use = _minus(host, [listing]), f"{in_use} less inodes of /proc"
+        host, in_use = minus(host, [listing]), f"{in_use} less inodes of /proc"
         result.findings.append(descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
     ends = where.ends
 
@@ -133,7 +132,7 @@ def costs(run: Run) -> Costs:
         result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
-    rest = _residual(result, shared.fit("residual", _minus(host, list(parts.values()))), where)
+    rest = _residual(result, shared.fit("residual", minus(host, list(parts.values()))), where)
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
     result.residue = residue(run, listed=any(one.code == "descriptors_listed" for one in result.findings))
@@ -214,19 +213,6 @@ def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
     method = f"host_total {less}- {ends} x kernel; interval: {own.method}"
     cost = Cost(value, (low, high), fixed, method, own.points, own.r2)
     return msgspec.structs.replace(found, cost=cost)
-
-
-def _minus(whole: Series, parts: Sequence[Series]) -> Series:
-    """``whole`` less the parts, at the instants of whichever was sampled least often."""
-    sparsest = min([whole, *parts], key=len)
-    rest = Series()
-    for t_s in sparsest.t_s:
-        values = [one.near(t_s, WIDEST_GAP_S) for one in (whole, *parts)]
-        if all(value is not None for value in values):
-            total, *others = (value for value in values if value is not None)
-            rest.t_s.append(t_s)
-            rest.values.append(total - sum(others))
-    return rest
 
 
 def _server_count(run: Run) -> Series | None:

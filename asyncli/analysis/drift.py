@@ -16,6 +16,7 @@ import msgspec
 from asyncli.analysis.gaps import for_drift
 from asyncli.analysis.levels import MINUTE_S, PART
 from asyncli.analysis.regression import CONFIDENCE
+from asyncli.analysis.slope import minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
 from asyncli.metrics import (
@@ -170,7 +171,7 @@ def drifting(run: Run, source: str) -> Series:
     """The memory ``source`` over time, of the host without inodes of /proc; empty where it was not sampled."""
     metric = run.series(source)
     listing = run.series(KERNEL_LISTING_BYTES) if source == HOST_USED_BYTES else Series()
-    return _less(metric, listing) if len(listing) else metric
+    return minus(metric, [listing]) if len(listing) else metric
 
 
 class _Look:
@@ -313,15 +314,6 @@ def _bin_s(t_s: Sequence[float], length_s: float) -> float:
         return BIN_S * math.ceil(length_s / BIN_S / MOST_POINTS)
     gaps = [b - a for a, b in pairwise(t_s)]
     return max(length_s / POINTS_WANTED, statistics.median(gaps) if gaps else BIN_S, 1e-3)
-
-
-def _less(whole: Series, part: Series) -> Series:
-    """``whole`` less ``part`` at the instants of ``whole``."""
-    if whole.t_s == part.t_s:
-        return Series(whole.t_s, [a - b for a, b in zip(whole.values, part.values, strict=True)])
-    import numpy as np
-
-    return Series(whole.t_s, list(map(float, np.asarray(whole.values) - np.interp(whole.t_s, part.t_s, part.values))))
 
 
 def _restarts(run: Run) -> list[float]:

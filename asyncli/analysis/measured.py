@@ -10,13 +10,13 @@ import msgspec
 
 from asyncli.analysis.cost import Costs, costs, server_memory
 from asyncli.analysis.drift import drifts, source_of
-from asyncli.analysis.estimates import ALPHA, Estimate, Rate, Stretches, by_stretch, count_stretches, mean, quantile
+from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, mean, quantile
 from asyncli.analysis.levels import FEWEST, MINUTE_S
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.shared_host import company
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
-from asyncli.core.histogram import Histogram, bounds
+from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.comparison import compare_burst
 from asyncli.metrics import SERVER_CPU_S
 from asyncli.plan import Plan
@@ -81,12 +81,14 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     said |= {f"latency.{name}": quantile(latency, q) for name, q in _QUANTILES.items()}
     lateness = by_stretch(hold, "lateness_us")
     said["lateness.p99"] = quantile(lateness, _QUANTILES["p99"])
+    late = summed([tick.lateness_us for _, tick in hold.ticks] if hold is not None else [])
+    late_ms = {name: value / 1e3 for name, q in _QUANTILES.items() if (value := late.quantile(q)) is not None}
     _losses(said, totals, measured)
     _drift(said, run)
     return MeasuredRun(
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
-        facts=facts(run.plan, run.environment), said=said, late_ms=_late_ms(lateness),
+        facts=facts(run.plan, run.environment), said=said, late_ms=late_ms,
         kinds=_kinds(run), levels=levels,
         findings=[*company(run, totals), *_bursts(name, measured.ticks)],
     )  # fmt: skip
@@ -201,15 +203,6 @@ def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Sai
     error = math.sqrt(rest / (k - 2) * k) / whole
     half = float(stdtrit(k - 2, 1 - ALPHA / 2)) * error
     return Estimate(ratio * 1e6, (ratio - half) * 1e6, (ratio + half) * 1e6, k - 2)
-
-
-def _late_ms(found: Stretches | str) -> dict[str, float]:
-    """The quantiles of all stretches together, without an interval."""
-    if isinstance(found, str):
-        return {}
-    whole = Histogram({key: int(count) for key, count in zip(found.keys, found.table.sum(axis=0), strict=True)})
-    whole.least, whole.greatest = bounds(found.keys[0])[0], bounds(found.keys[-1])[1]
-    return {name: value / 1e3 for name, q in _QUANTILES.items() if (value := whole.quantile(q)) is not None}
 
 
 def _losses(said: dict[str, Said], totals: Totals, run: Run) -> None:

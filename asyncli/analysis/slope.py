@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
-from asyncli.analysis.levels import WORTH_TELLING
+from asyncli.analysis.levels import PART, WORTH_TELLING
 from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
 from asyncli.run import Run
@@ -22,9 +22,8 @@ from asyncli.samples import Series
 from asyncli.units import format_bytes
 
 # Forty points tell noise that is fresh in each from noise that wanders better than twenty do. A ramp of two minutes fills each
-# with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than six.
+# with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than a line takes.
 MOST_BINS = 40
-FEWEST_BINS = 6
 _SAMPLES_PER_BIN = 3
 # A slope through fewer points than this says nothing to act on: six of a ramp with its baseline, or three plateaus and
 # the baseline (each plateau is a median over seconds at rest, and so worth more than a bin).
@@ -39,8 +38,6 @@ _INTO_HOLD_S = 5.0
 OTHERS_INTO_HOLD_S = 15.0
 #: Sampled less often than this, a metric cannot be laid on another's instants by a line between its neighbours.
 WIDEST_GAP_S = 30.0
-# Nothing read for longer than this share of the ramp leaves a hole in the line.
-_GAP_SHARE = 0.2
 #: What a process holds in reserve and no reading shows: glibc keeps up to this much freed memory at its heap's top
 #: (M_TRIM_THRESHOLD, mallopt(3)). Two levels of a process's memory are not known better, however still each is.
 FREED_KEPT = 128 * 1024.0
@@ -117,7 +114,7 @@ def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> l
     points = [_median(empty, baseline=True)] if empty else []
     if not triples:
         return points
-    bins = max(FEWEST_BINS, min(MOST_BINS, len(triples) // _SAMPLES_PER_BIN))
+    bins = max(FEWEST_RAMP_POINTS, min(MOST_BINS, len(triples) // _SAMPLES_PER_BIN))
     most = max(n for _, n, _ in triples)
     cells: list[list[tuple[float, float, float]]] = [[] for _ in range(bins)]
     for one in triples:
@@ -185,6 +182,19 @@ def _wander(rests: Sequence[Series]) -> float:
         squares += sum((step - pace * seconds) ** 2 / seconds for step, seconds in steps)
         freedom += len(steps) - 1
     return math.sqrt(squares / freedom) if freedom else 0.0
+
+
+def minus(whole: Series, parts: Sequence[Series]) -> Series:
+    """``whole`` less the parts, at the instants of whichever was sampled least often."""
+    sparsest = min([whole, *parts], key=len)
+    rest = Series()
+    for t_s in sparsest.t_s:
+        values = [one.near(t_s, WIDEST_GAP_S) for one in (whole, *parts)]
+        if all(value is not None for value in values):
+            total, *others = (value for value in values if value is not None)
+            rest.t_s.append(t_s)
+            rest.values.append(total - sum(others))
+    return rest
 
 
 class Fitter:
@@ -300,5 +310,5 @@ class Fitter:
         part = metric.between(self._start, self._end)
         gaps = [(b - a, a, b) for a, b in pairwise([self._start, *part.t_s, self._end])]
         length, begin, end = max(gaps)
-        if length > max(WIDEST_GAP_S, _GAP_SHARE * (self._end - self._start)):
+        if length > max(WIDEST_GAP_S, 2 * PART * (self._end - self._start)):
             self.gaps[name] = (begin, end)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from asyncli.analysis.levels import FEWEST, PART, WORTH_TELLING
-from asyncli.analysis.losses.server_evidence import ServerEvidence
+from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.losses.unanswered import answered_within_us, unacknowledged
 from asyncli.analysis.totals import Totals
@@ -25,7 +25,7 @@ from asyncli.run import Run, Ticks
 from asyncli.samples import Series
 
 # Two ticks may fall between the answers of a quiet fleet; and a generator that stands still itself is no witness.
-_STALL_S, _OURS_S, _MOST_STALLS = 2, 0.5, 3
+_STALL_S, _OURS_S = 2, 0.5
 # Answers came late in a second in which half of them took so many times as long as at the best of times, and so much longer (us);
 # for so many seconds; so near to a silence (s) they are a part of it.
 _TIMES_USUAL, _BEYOND_USUAL_US = 10.0, 100_000.0
@@ -38,7 +38,7 @@ _SPAN_S, _FEWEST = 10.0, 10
 
 
 def stalls(run: Run) -> list[Finding]:
-    """A finding for each stretch of two seconds or more in which nobody was answered, though some waited, and nobody died of it.
+    """A finding of the longest stretch of two seconds or more in which nobody was answered, though some waited and nobody died.
 
     Not where connections died meanwhile or soon after: their diagnosis says it. Not where the generator itself stood still.
     """
@@ -52,9 +52,12 @@ def stalls(run: Run) -> list[Finding]:
             around = [*around, *run.ticks_between(run.stop_s, math.inf)]
         if end - begun >= _STALL_S and waited >= FEWEST and not any(tick.lost for _, tick in around):
             found.append((rows[begun][0] - 1.0, rows[end - 1][0], waited))
-    server = ServerEvidence(run) if found else None
-    told = [_stall(server, *one) for one in found[:_MOST_STALLS] if server is not None]
-    return told if len(found) <= _MOST_STALLS else [*told, latency.no_answers_more(len(found) - _MOST_STALLS)]
+    if not found:
+        return []
+    from_s, to_s, waited = max(found, key=lambda one: one[1] - one[0])
+    server = ServerEvidence(run)
+    why, requests = _why_silent(server, server.about(from_s, to_s, waited), waited)
+    return [latency.no_answers(from_s, to_s, waited, server.called, why, requests, len(found))]
 
 
 def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, int]]:
@@ -64,16 +67,14 @@ def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, i
     return [(group[0], group[-1] + 1) for group in places]
 
 
-def _stall(server: ServerEvidence, from_s: float, to_s: float, waited: int) -> Finding:
-    found = server.about(from_s, to_s, waited)
-    why: NoAnswers = "unknown"
+def _why_silent(server: ServerEvidence, found: Evidence, waited: int) -> tuple[NoAnswers, int | None]:
     if unacknowledged(server, found, waited):
-        why = "unacknowledged"
-    elif found.stopped:
-        why = "stopped"
-    elif found.silent is False:
-        why = "slow" if found.requests is not None and 2 * found.requests >= waited else "page_answered"
-    return latency.no_answers(from_s, to_s, waited, server.called, why, found.requests)
+        return "unacknowledged", found.requests
+    if found.stopped:
+        return "stopped", found.requests
+    if found.silent is not False:
+        return "unknown", found.requests
+    return "slow" if 2 * (found.requests or 0) >= waited else "page_answered", found.requests
 
 
 def slow_answers(run: Run) -> list[Finding]:
