@@ -21,12 +21,6 @@ BUSY_SERVER_CORES = 0.85
 MOST_LATENESS_MS = 10.0
 # What starts and ends a bench is in its CPU time: over less time than this, shares are too rough.
 _SHORTEST_SPAN_S = 0.5
-# In flight at the end for as much longer than the slowest answer took, and for as long, a request is unanswered.
-_FAR_SLOWER, _LONG_S = 2.0, 1.0
-# From this part of the latencies' p99 on, our own lateness is worth a word.
-_MOST_OF_TAIL = 0.3
-# Below this much time a rate is of few answers, and of a start.
-_SHORT_S = 0.1
 
 
 class Spent(msgspec.Struct):
@@ -45,7 +39,8 @@ def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iter
     total, plan = run.total, run.plan
     if run.ended == "stopped":
         yield bench.stopped(run.elapsed_s)
-    if total.answered and run.ended == "asked" and run.elapsed_s < _SHORT_S:
+    # A rate of few answers, and of a start.
+    if total.answered and run.ended == "asked" and run.elapsed_s < 0.1:
         yield bench.short_run(run.elapsed_s)
     if (busy := _busy(run, generator, server)) is not None:
         yield busy
@@ -88,10 +83,11 @@ def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     elif asked.left and run.ended != "gave up":
         yield bench.requests_left(asked.left, plan.requests or 0, run.ended == "stopped")
     waited, slowest_us = asked.outstanding_us, total.latency_us.greatest
-    late = sum(count for key, count in waited.items() if bounds(key)[0] > _FAR_SLOWER * slowest_us)
+    # In flight for far longer than the slowest answer took; and where that is long, unanswered.
+    late = sum(count for key, count in waited.items() if bounds(key)[0] > 2 * slowest_us)
     if late and run.ended != "gave up":
         longest_s, slowest_s = waited.greatest / 1e6, slowest_us / 1e6 if total.answered else None
-        yield bench.unanswered_at_end(late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= _LONG_S)
+        yield bench.unanswered_at_end(late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= 1.0)
 
 
 def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
@@ -134,7 +130,7 @@ def _of_open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]
     late_us, tail_us = run.total.lateness_us.quantile(0.99), run.total.latency_us.quantile(0.99)
     if late_us is not None and late_us > 1e3 * MOST_LATENESS_MS:
         yield bench.saturated_late(late_us / 1e6, MOST_LATENESS_MS / 1e3)
-    elif late_us is not None and tail_us is not None and late_us > max(_MOST_OF_TAIL * tail_us, 1000.0):
+    elif late_us is not None and tail_us is not None and late_us > max(0.3 * tail_us, 1000.0):
         yield bench.late_tail(tail_us / 1e6, late_us / 1e6)
     sent = run.total.sent - asked.resent
     if _misses_rate(run, asked):

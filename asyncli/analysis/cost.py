@@ -20,10 +20,8 @@ from asyncli.findings.cost import (
     cost_not_sampled,
     cost_of_a_part,
     cost_residual_unknown,
-    cost_samples_gap,
     descriptors_listed,
     plateau_unsettled,
-    plateaus_too_few,
 )
 from asyncli.metrics import (
     GENERATOR_USS_BYTES,
@@ -45,10 +43,6 @@ __all__ = ["FREED_KEPT", "SURE", "Cost", "Costs", "Fit", "Residue", "costs", "re
 
 #: A slope whose interval is wider than this share of it, on either side, is no number to go by.
 SURE = 0.5
-# The ramp that the remedy for too few points suggests: a sample a second fills seven bins.
-_RAMP_THAT_FITS_S = 20.0
-# Bytes of /proc inodes per connection that are worth a finding: one listing leaves some 900 for each end.
-_LISTING_THAT_TELLS = 50.0
 # What is sized by. What is queued comes and goes with each beat, and asyncli's own is a few bytes a row: either moves for no
 # reason that a longer rest would end, and their intervals are widened all the same.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
@@ -107,7 +101,8 @@ def costs(run: Run) -> Costs:
     host, in_use = ramp.series(HOST_USED_BYTES), " of memory in use"
     listing = ramp.series(KERNEL_LISTING_BYTES)
     listed = shared.fit("listing", listing)
-    if isinstance(listed, Fit) and listed.cost.ci95[0] > _LISTING_THAT_TELLS:
+    # One listing leaves some 900 B for each end.
+    if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
         # Another program's doing, in bursts, and in proportion to the connections: left in, it would be taken for their cost.
         host, in_use = minus(host, [listing]), f"{in_use} less inodes of /proc"
         result.findings.append(descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
@@ -246,7 +241,8 @@ def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: 
 
 def _ramp_that_fits(plan: Plan) -> str:
     """What to write for a ramp that has points enough for a slope."""
-    per_s = min(plan.connections / _RAMP_THAT_FITS_S, plan.asked_per_s / 2)
+    # Of 20 s: a sample a second fills seven bins.
+    per_s = min(plan.connections / 20.0, plan.asked_per_s / 2)
     if per_s < 1:
         return "--plateaus 5" if plan.connections >= 5 else "more connections"
     digit = 10 ** math.floor(math.log10(per_s))
@@ -258,15 +254,10 @@ def _doubts(known: Costs, plan: Plan, held: Series, *fitters: Fitter) -> list[Fi
     if not known.fits:
         return []
     found = []
-    most, reached = max(held.values), fitters[0].reached
+    most = max(held.values)
     if most < NEARLY_ALL * plan.connections:
         found.append(cost_of_a_part(most, plan.connections))
-    if plan.plateaus and reached < FEWEST_PLATEAUS and not any(one.levels for one in fitters):
-        found.append(plateaus_too_few(reached, plan.plateaus, FEWEST_PLATEAUS))
     moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in _SIZED and name in known.fits}
     if moving:
         found.append(plateau_unsettled(moving, plan.plateau_s))
-    gaps = {name: gap for one in fitters for name, gap in one.gaps.items() if name in known.fits}
-    if gaps:
-        found.append(cost_samples_gap(gaps))
     return found

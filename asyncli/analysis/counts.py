@@ -16,16 +16,12 @@ from asyncli.samples import Series, began_anew
 
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
-# nginx ends a kept connection after keepalive_requests (100 before 1.19.10) polls, and our poller then opens another.
-_POLLS_PER_CONNECTION = 100
 # Failures after which the server may have accepted a connection that the client never counted as opened.
 _PERHAPS_ACCEPTED = ("connect_timeout", "refused", "other")
 # A tick is a second long, so a page and a tick are up to a second apart.
 _APART_S = 1.0
 # One page, or two, may have been caught between two halves of what they count.
 _PAGES_THAT_TELL = 3
-# Of a pair that parts and meets all night, these are kept: the widest.
-_MOST_DIVERGENCES = 20
 
 
 class Divergence(msgspec.Struct):
@@ -225,8 +221,9 @@ class Pages:
         self.polls = _since_first(page["polls"])
         #: Polls without a page: the server may not have counted them, nor accepted their connections, and may still hold those.
         self.unanswered = _since_first(np.array(unanswered)) if unanswered else np.zeros(len(instants))
-        #: Where the collector did not count its own connections: how many it may have needed.
-        self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / _POLLS_PER_CONNECTION)
+        #: Where the collector did not count its own connections: how many it may have needed. nginx ends a kept one after
+        #: keepalive_requests (100 before 1.19.10) polls.
+        self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / 100)
         self.active = page["active"] - 1
         # A server that ends connections after some requests ends our poller's too: its new ones are accepts, not the soak's.
         self.accepts = _since_first(page["accepts"]) - reconnects
@@ -261,7 +258,7 @@ def _since_first(counts: Any) -> Any:
     return counts - counts[0] if len(counts) else counts
 
 
-class Compared(msgspec.Struct, frozen=True):
+class CountPair(msgspec.Struct, frozen=True):
     """Two counts at the same instants (arrays), and how far the second may be below and above the first by what was in flight."""
 
     pair: Pair
@@ -276,7 +273,7 @@ class Compared(msgspec.Struct, frozen=True):
         return _divergences(self.pair, self.t_s, self.second - self.first, self.least, self.most)
 
 
-def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Compared]:
+def compared(client: Client, pages: Pages, start: float, stop: float) -> list[CountPair]:
     """The server's counts beside ours at each page. ``held`` up to the drain, in which both sides close."""
     t_s, since, until = pages.t_s, pages.asked_s, pages.t_s + _APART_S
     opened, sent, lost, answered = (client.within(name, since, until) for name in ("opened", "sent", "lost", "answered"))
@@ -284,13 +281,13 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
     perhaps, unread, before = pages.perhaps_reconnected, pages.unanswered, (t_s >= start) & (pages.told_s <= stop)
     churn = (opened + lost)[before]
     return [
-        Compared("held", t_s[before], client.held(t_s, stop)[before], pages.active[before], -churn, churn + unread[before]),
-        Compared(
+        CountPair("held", t_s[before], client.held(t_s, stop)[before], pages.active[before], -churn, churn + unread[before]),
+        CountPair(
             "accepts", t_s, client.at("opened", t_s), pages.accepts, -opened - unseen_opened - unread,
             opened + client.connecting(t_s) + client.at("unsure", until) + client.at("untold_opened", until) + perhaps,
         ),
-        Compared("handled", t_s, pages.accepts, pages.handled, 0.0 * t_s, 0.0 * t_s),
-        Compared(
+        CountPair("handled", t_s, pages.accepts, pages.handled, 0.0 * t_s, 0.0 * t_s),
+        CountPair(
             "requests", t_s, client.at("answered", t_s) + pages.polls, pages.requests, -answered - perhaps - unseen_sent - unread,
             client.at("sent", t_s) - client.at("answered", t_s) + sent + client.at("untold_sent", until),
         ),
@@ -325,5 +322,6 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
                 last=round(float(difference[after - 1])), closed=closed,
             )
         )  # fmt: skip
-    result = sorted(result, key=lambda one: abs(one.most), reverse=True)[:_MOST_DIVERGENCES]
+    # Of a pair that parts and meets all night the widest are kept.
+    result = sorted(result, key=lambda one: abs(one.most), reverse=True)[:20]
     return sorted(result, key=lambda one: one.from_s)

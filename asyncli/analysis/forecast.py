@@ -238,8 +238,8 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
     if check is None or check.have is None:
         return None
     how = (
-        f"{check.detail.partition(';')[0]} slots of nginx (worker_connections), of which it keeps a sixteenth free by closing "
-        "idle clients; if its workers get equal shares"
+        f"{format_count(check.have)} slots of nginx (worker_connections), of which it keeps a sixteenth free by closing idle "
+        "clients; if its workers get equal shares"
     )
     return Ceiling("worker_connections", math.floor(check.have * (1 - _REUSE_BELOW)), None, how)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -168,39 +167,32 @@ def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Sai
     The ratio of the sums. Its error is the spread of the stretches' remainders around their own trend: in the ramp the
     heartbeats of what is already held make each stretch dearer than the one before, which is no noise.
     """
+    import numpy as np
     from scipy.special import stdtrit
 
     cpu = run.series(SERVER_CPU_S).between(start_s, end_s)
     if not len(cpu):
         return "the CPU time of the server's processes was not read"
-    # Both ends must be readings: beyond them nothing is known.
+    # Both ends must be readings: beyond them nothing is known. CPU time comes in hundredths of a second, and samples and ticks
+    # once a second.
     start_s, end_s = cpu.t_s[0], cpu.t_s[-1]
-    ticks = [(t_s, getattr(tick, counted)) for t_s, tick in run.ticks if start_s < t_s <= end_s]
-    # CPU time comes in hundredths of a second, and samples and ticks once a second.
+    ticks = [(t_s, getattr(tick, counted)) for t_s, tick in run.ticks_between(start_s, end_s)]
     k = count_stretches(end_s - start_s, least_s=2.0)
     if k is None or not ticks:
         return f"the {name} is too short for the spread of its stretches"
-    length = (end_s - start_s) / k
-    edges = [start_s + place * length for place in range(k + 1)]
-    spent = [(cpu.at(b) or 0.0) - (cpu.at(a) or 0.0) for a, b in pairwise(edges)]
-    counts = [0.0] * k
+    edges = np.linspace(start_s, end_s, k + 1)
+    instants, counts = np.array([(ticks[0][0] - 1.0, 0.0), *ticks]).T
+    spent = np.diff(np.interp(edges, cpu.t_s, cpu.values))
     # A tick counts its whole second: what of it lies in the next stretch belongs there.
-    for t_s, count in ticks:
-        low, high = max(start_s, t_s - 1.0), t_s
-        for place in {min(k - 1, int((edge - start_s) / length)) for edge in (low, math.nextafter(high, 0.0))}:
-            inside = min(high, edges[place + 1]) - max(low, edges[place])
-            counts[place] += count * max(0.0, inside) / (high - low)
-    whole = sum(counts)
-    if whole <= 0:
+    done = np.diff(np.interp(edges, instants, np.cumsum(counts)))
+    if done.sum() <= 0:
         return f"nothing was {counted} in the {name}"
-    if min(spent) < 0:
+    if spent.min() < 0:
         return "the server's processes changed: its CPU time fell"
-    ratio = sum(spent) / whole
-    off = [a - ratio * b for a, b in zip(spent, counts, strict=True)]
-    middle = (k - 1) / 2
-    tilt = sum((place - middle) * one for place, one in enumerate(off)) / sum((place - middle) ** 2 for place in range(k))
-    rest = sum((one - tilt * (place - middle)) ** 2 for place, one in enumerate(off))
-    error = math.sqrt(rest / (k - 2) * k) / whole
+    ratio = float(spent.sum() / done.sum())
+    off, middle = spent - ratio * done, np.arange(k) - (k - 1) / 2
+    rest = off - (off @ middle) / (middle @ middle) * middle
+    error = math.sqrt(float(rest @ rest) / (k - 2) * k) / float(done.sum())
     half = float(stdtrit(k - 2, 1 - ALPHA / 2)) * error
     return Estimate(ratio * 1e6, (ratio - half) * 1e6, (ratio + half) * 1e6, k - 2)
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from asyncli.analysis.counts import Client, Compared, Divergence, Pages, Pair, compared
+from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, compared
 from asyncli.analysis.gaps import without_counters
 from asyncli.analysis.levels import FEWEST, WORTH_TELLING
 from asyncli.analysis.losses.attribution import Diagnosis
@@ -133,7 +133,7 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
     ]
 
 
-def _at_end(pair: Compared, client: Client, totals: Totals, active: float, stop: float) -> _AtEnd | None:
+def _at_end(pair: CountPair, client: Client, totals: Totals, active: float, stop: float) -> _AtEnd | None:
     """The pair at the last page; None where one of its counts is not told."""
     first, second, least, most = (float(one[-1]) for one in (pair.first, pair.second, pair.least, pair.most))
     if pair.pair == "held":

@@ -38,8 +38,6 @@ _PRIOR_WHITE, _PRIOR_WALK = 12.0, 6.0
 # Variance of the step from the baseline to the first connections, in the same unit: none; several of the usual steps;
 # hundreds of them, as measured of nginx (0.1 MB beside a noise of some kB) and of asyncli (5 MB beside 30 kB).
 _FIRST_USE = (0.0, 1e2, 1e5)
-# An interval is found to this share of itself: far below what it says of itself.
-_FINE = 1e-6
 #: Residuals below this share of the points' range are rounding: the points lie on the line.
 ROUNDING = 1e-12
 
@@ -239,7 +237,7 @@ def _half_width(middle: float, parts: Sequence[tuple[float, float, float]], free
     while inside(high) < CONFIDENCE:
         low, high = high, 2 * high
     for _ in range(60):
-        if high - low <= _FINE * high:
+        if high - low <= 1e-6 * high:
             break
         half = (low + high) / 2
         low, high = (half, high) if inside(half) < CONFIDENCE else (low, half)

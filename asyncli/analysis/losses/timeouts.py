@@ -17,8 +17,6 @@ from asyncli.core.histogram import Histogram, bounds, bucket
 from asyncli.findings import causes
 from asyncli.units import format_count
 
-# Opened over less than this (s), a fleet has one age at any moment.
-_SPREAD_S = 4.0
 # A limit of age leaves the middle of the ages as narrow as its window.
 _MIDDLE = 0.8
 
@@ -163,7 +161,8 @@ def _is_no_moment(cells: list[LossCell], age_s: Histogram, ages: tuple[float, fl
     # At 8 h a bucket is minutes wide.
     low = max(bounds(bucket(int(ages[0])))[0], age_s.least)
     high = min(bounds(bucket(int(ages[1])))[1], age_s.greatest)
-    return last - first >= max(_SPREAD_S, 2 * (high - low))
+    # Opened over less than 4 s, a fleet has one age at any moment.
+    return last - first >= max(4.0, 2 * (high - low))
 
 
 # -- what a box forgot, and what was never served

@@ -18,11 +18,6 @@ from asyncli.findings import causes
 from asyncli.records import Tick
 from asyncli.units import format_count, format_many
 
-# Where so many are expected at random moments, none comes by accident one time in twenty (e^-3).
-_EXPECTED = 3.0
-# Linux's TCP_RTO_MIN.
-_FIRST_RESEND_S = 0.2
-
 
 def unanswered(table: LossTable) -> None:
     """Heartbeats without an answer: the server stands still, or is slow, or the way to it drops them."""
@@ -50,8 +45,9 @@ def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
     # When the first of those heartbeats went out, and the last: what is answered later says nothing of them.
     asked_s = from_s - table.timeout_s + 1.0
     until_s = max(cells[-1].from_s - table.timeout_s, asked_s + 2.0)
-    if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < _EXPECTED:
-        # So few beat that a second or two without an answer is nothing; then all up to the last death must tell.
+    if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < 3.0:
+        # Where three are expected, none comes by accident one time in twenty (e^-3). So few beat that a second or two without an
+        # answer is nothing; then all up to the last death must tell.
         until_s = max(until_s, to_s - 1.0)
     meanwhile, asked = ([tick for _, tick in table.run.ticks_between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
     never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
@@ -69,7 +65,8 @@ def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
     if count < FEWEST:
         return None
     # What falls silent is sent again by itself; so much more of it is of those that went on.
-    of_the_dead = count * (1.0 + math.log2(max(1.0, table.timeout_s / _FIRST_RESEND_S)))
+    # First after Linux's TCP_RTO_MIN, 0.2 s.
+    of_the_dead = count * (1.0 + math.log2(max(1.0, table.timeout_s / 0.2)))
     resent = 0 if server.local else found.resent or 0
     if found.segments and resent >= 2 * of_the_dead:
         return reason("packets_lost", share=resent / (resent + found.segments))
