@@ -310,8 +310,8 @@ def test_a_plan_takes_units() -> None:
         ("http://a/", {"conections": 3}, "plan: conections: unknown key"),
         ("http://a/", {"hold": -1}, "plan: hold: -1 is not a duration"),
         ("http://a/", {"ramp": "fast"}, "plan: ramp: 'fast' is not a pace"),
-        (7, {}, "plan: urls: no URL"),
-        ([], {}, "plan: urls: no URL"),
+        (7, {}, "plan: urls: this int"),
+        ([], {}, "no URL given"),
     ],
 )
 def test_a_plan_that_cannot_be_is_located(urls: Any, settings: dict[str, Any], says: str) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asyncli.analysis.capacity import Search, exit_status
+from asyncli.analysis.capacity import Search
 from asyncli.app import headroom
 from asyncli.app.capacity import CapacitySearch, _Guard
 from asyncli.app.headroom import _two_digits, most_here
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
+from asyncli.exit_status import exit_status
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import NOTHING_LISTENS, Phase, Sample
@@ -54,7 +55,7 @@ async def test_the_most_that_this_host_can_carry(
 
 async def test_a_host_that_can_carry_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_host(monkeypatch, nofile_hard=20)
-    with pytest.raises(PreflightError, match="descriptors of one process: 20 there"):
+    with pytest.raises(PreflightError, match="descriptors of one process: 20 "):
         await most_here(PLAN)
 
 

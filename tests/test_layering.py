@@ -15,7 +15,7 @@ import asyncli
 PACKAGE = Path(asyncli.__file__).parent
 #: What all may know: plans, records and their names, and small things that know nothing else.
 MODEL = {
-    "asyncli", "benchplan", "certificates", "errors", "findings", "metrics", "plan", "records", "run", "samples", "secret_variables", "text",
+    "asyncli", "benchplan", "certificates", "errors", "exit_status", "findings", "metrics", "plan", "records", "run", "samples", "secret_variables", "text",
     "topology", "trust", "units", "values", "core.histogram",
 }  # fmt: skip
 #: Each part, and the others that it may import beside MODEL; its own modules it always may.
@@ -54,6 +54,7 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "run": {"plan", "records", "samples", "topology"},
     "benchplan": {"errors", "plan", "records", "units", "values"},
     "certificates": {"errors"},
+    "errors": {"exit_status"},
 }
 # What a pure module has no business with: the world and its clock.
 WORLD = {

@@ -24,6 +24,7 @@ from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat
 from asyncli.analysis.levels import WORTH_TELLING
 from asyncli.analysis.measured import HOST, OURS, MeasuredRun
 from asyncli.findings.comparison import (
+    DIRECTIVE,
     compare_asyncli,
     compare_company,
     compare_host,
@@ -272,6 +273,9 @@ def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
         values = [one.facts.get(key) for one in runs]
         if any(value != values[0] for value in values[1:]):
             found.append(Differing(key, [masked(value or ()) for value in values] if key == "plan.headers" else values))
+    if any(one.key.startswith(DIRECTIVE) for one in found):
+        # They say what the fingerprint of the file only hints at.
+        found = [one for one in found if one.key != "server.config_hash"]
     return found
 
 

@@ -16,7 +16,7 @@ from asyncli.analysis.shared_host import company
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, summed
-from asyncli.findings.comparison import compare_burst
+from asyncli.findings.comparison import DIRECTIVE, compare_burst
 from asyncli.metrics import SERVER_CPU_S
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding
@@ -245,6 +245,7 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if isinstance(server, dict):
         found |= {f"server.{key}": server.get(key) for key in ("label", "version", "exe", "config_hash")}
+        found |= {f"{DIRECTIVE}{name}": value for name, value in (server.get("directives") or {}).items()}
     found |= {f"plan.{key}": value for key, value in msgspec.to_builtins(plan).items() if key not in ("batch", "interval_s")}
     if plan.hold_until is not None:
         # By the wall clock it is a few seconds longer or shorter each time.

@@ -132,8 +132,3 @@ def ended_by_user(findings: Sequence[Finding]) -> dict[str, str]:
     """How the user ended it, by the code of the finding; what a run that was gone on with said before that is over."""
     last = max((place for place, one in enumerate(findings) if one.code == RESUMED), default=0)
     return {one.code: one.evidence for one in findings[last:] if one.code in (STOPPED, CUT)}
-
-
-def exit_status(verdict: Verdict) -> int:
-    """The exit status that stands for a verdict."""
-    return {"passed": 0, "untested": 3, "invalid": 4, "failed": 99}[verdict]

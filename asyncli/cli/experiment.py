@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asyncli.errors import PlanError, StoreError
+from asyncli.exit_status import INTERRUPTED, INVALID, PASSED, UNTESTED
 from asyncli.experiments import ABOUT
 from asyncli.units import parse_count
 
@@ -81,7 +82,7 @@ def command(
     async def work() -> None:
         nonlocal done
         record = await run(experiment, plan, quick=quick, say=speaker(console, quiet, "dim"), folder=folder)
-        # Here, where a second Ctrl-C waits its turn, and before a word is printed: whoever reads it may have left.
+        # Here, while a second Ctrl-C waits, and before anything is printed: the reader of the output may have left.
         done = (record, *_keep(record, folder))
 
     with made_folder("--out", folder):
@@ -155,15 +156,14 @@ def _text(record: Record) -> str:
 
 
 def _exit_status(record: Record) -> int:
-    from asyncli.cli.main import INTERRUPTED
     from asyncli.experiments.run import counted
     from asyncli.findings.experiment import stopped
 
     if any(one.code == stopped.code for one in record.findings):
         return INTERRUPTED
     if not record.complete:
-        return 4
-    return 0 if counted(record.rounds) else 3
+        return INVALID
+    return PASSED if counted(record.rounds) else UNTESTED
 
 
 def _recorded(file: str, name: str) -> Record:

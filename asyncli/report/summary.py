@@ -24,7 +24,7 @@ from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import company, cpus_taken
 from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import Totals
-from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
+from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.core.histogram import Histogram
 from asyncli.findings.cost import CALLED
 from asyncli.findings.forecast import gave_way
@@ -49,7 +49,7 @@ from asyncli.report.thresholds import parse as parse_limit
 from asyncli.run import Run
 from asyncli.samples import Series
 
-__all__ = ["Summary", "exit_status", "summarise"]
+__all__ = ["Summary", "summarise"]
 
 # Sampled at the borders of phases: a value for the hold's end that is older than this is not one.
 _STALE_S = 60.0

@@ -352,6 +352,11 @@ def test_another_server_is_in_the_table_of_what_differs_and_no_doubt() -> None:
     other = compared(*runs)
     assert codes(other) == set()
     assert {one.key: one.values for one in other.differs}["server.config_hash"] == ["ab12", "cd34"]
+    for run, seconds in zip(runs, ("75s", "1h"), strict=True):
+        run.environment["server"] |= {"directives": {"http keepalive_timeout": seconds, "http sendfile": "on"}}
+    named = {one.key: one.values for one in compared(*runs).differs}
+    assert named["server.directives.http keepalive_timeout"] == ["75s", "1h"]
+    assert not {"server.config_hash", "server.directives.http sendfile"} & set(named)
     for run in runs:
         run.environment["server"] = {"label": "the server"}
     assert not fields(compared(*runs), "compare_same")["configured"]

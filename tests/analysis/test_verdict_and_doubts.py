@@ -15,9 +15,10 @@ from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import company, cpus_taken
 from asyncli.analysis.totals import Totals, fold
-from asyncli.analysis.verdict import exit_status, judge
+from asyncli.analysis.verdict import judge
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
+from asyncli.exit_status import exit_status
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
 from asyncli.run import Run, Ticks

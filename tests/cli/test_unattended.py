@@ -122,12 +122,13 @@ def test_watch_says_that_a_run_stands_still_and_that_it_was_killed(tmp_path: Pat
     for name in ("run.db", "run.db-wal"):
         os.utime(tmp_path / name, (now, now))
     done = run(tmp_path, "watch", "run.db", "--once", "--log-json")
-    assert (done.status, json.loads(done.out)["trouble"]) == (1, f"nothing new for 3 s, and {why}")
+    assert done.status == 1
+    assert re.fullmatch(rf"nothing new for \d+ s, and {why}", json.loads(done.out)["trouble"])
 
 
 def test_watch_waits_for_a_run_that_is_about_to_begin(tmp_path: Path) -> None:
     with Program(tmp_path, "watch", "run.db", name="watch") as watch:
-        watch.until(lambda: "waiting for run.db, for up to 10 s" in watch.err, "it waits")
+        watch.until(lambda: "waiting for run.db" in watch.err, "it waits")
         with Program(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
             watch.until(lambda: "held 10 of 10" in watch.out, "it shows it")
             program.signal()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from fault_table import require_as_written
 from hosts import HUB, Bridge, Dask, Hosts, another_machine, bridged, clustered
 from lanes import Lanes, Running
 from namespaces import inside
-from programs import Program, codes, held, recorded, report, require_whole, until
+from programs import Program, codes, held, recorded, report, require_whole, told, until
 from skew import Skew
 
 from asyncli.lab.nginx import LabNginx
@@ -163,9 +162,9 @@ def test_an_agent_on_the_servers_host_and_a_session_on_a_third(folder: Path, sta
 def test_a_short_cut_loses_no_second(folder: Path, stage: Stage) -> None:
     with two_held(stage, folder, "--timeout", "1m") as program:
         stage.bridge.link(1, "down")
-        program.until(lambda: "said nothing for 5 s" in program.out, "its silence is told")
+        program.until(lambda: "host_silent" in told(folder), "its silence is told")
         stage.bridge.link(1, "up")
-        program.until(lambda: "speaks again" in program.out, "its return is told")
+        program.until(lambda: "host_back" in told(folder), "its return is told")
         program.until(lambda: held(folder) == N, "all are counted again")
         # And one of the session itself: what the hosts say meanwhile is kept there.
         before = recorded(folder / "run.db")
@@ -190,16 +189,14 @@ def test_a_short_cut_loses_no_second(folder: Path, stage: Stage) -> None:
 def test_what_a_cut_longer_than_the_timeout_loses_is_laid_to_the_host(folder: Path, stage: Stage) -> None:
     with two_held(stage, folder) as program:
         stage.bridge.link(1, "down")
-        program.until(lambda: "said nothing for 5 s" in program.out, "its silence is told")
+        program.until(lambda: "host_silent" in told(folder), "its silence is told")
         stage.bridge.link(1, "up")
-        program.until(lambda: "speaks again" in program.out, "its return is told")
+        program.until(lambda: "host_back" in told(folder), "its return is told")
         program.until(lambda: held(folder) == N, "all are held again")
         end(program)
     summary = report(folder, "run.db")
     assert summary["connections"]["deaths"]["heartbeat_timeout"] > N / 4
     assert {(one["cause"], one["code"]) for one in summary["diagnoses"]} == {("heartbeat_timeout", "client_cut")}
-    told = next(one["evidence"] for one in summary["findings"] if one["code"] == "lost_heartbeat_timeout")
-    assert f" at {stage.bridge.address(1)} had itself been silent for " in told
     require_as_written("test_what_a_cut_longer_than_the_timeout_loses_is_laid_to_the_host", summary)
 
 
@@ -207,9 +204,9 @@ def test_what_a_cut_longer_than_the_timeout_loses_is_laid_to_the_host(folder: Pa
 def test_a_link_that_is_down_for_long_loses_the_host(folder: Path, stage: Stage) -> None:
     with two_held(stage, folder) as program:
         stage.bridge.link(1, "down")
-        program.until(lambda: "said nothing for 5 s" in program.out, "its silence is told")
+        program.until(lambda: "host_silent" in told(folder), "its silence is told")
         program.until(lambda: held(folder) == N / 2, "what it held is left out")
-        program.until(lambda: "said nothing for 20 s" in program.out, "its loss is told")
+        program.until(lambda: "host_lost" in told(folder), "its loss is told")
         stage.second.until_free()
         program.until(lambda: reopened(folder), "the other holds them all")
         stage.bridge.link(1, "up")
@@ -229,11 +226,11 @@ def test_a_clock_of_its_own_and_a_host_that_sleeps(folder: Path, there: tuple[St
             lambda: [stage.second.popen.pid, *stage.second.hosts()],
             lambda: until(lambda: time.monotonic() > since + 3.0, "three seconds pass"),
         )
-        program.until(lambda: "has drifted by" in program.out, "its clock is measured again")
+        program.until(lambda: "cluster_clock" in told(folder), "its clock is measured again")
         end(program)
-    (drifted_ms,) = set(re.findall(r"has drifted by (-\d+) ms", program.out))
-    assert abs(float(drifted_ms) + 1000 * slept_s) < 100
     summary = report(folder, "run.db")
+    (drift_s,) = {one["fields"]["drift_s"] for one in summary["findings"] if one["code"] == "cluster_clock"}
+    assert abs(drift_s + slept_s) < 0.4
     require_as_written("test_a_clock_of_its_own_and_a_host_that_sleeps", summary)
     first, second = (one["clock_offset_s"] for one in summary["environment"]["cluster"]["hosts"])
     assert abs(second - first - EARLIER_S) < 0.1
@@ -249,7 +246,7 @@ def test_a_clock_of_its_own_and_a_host_that_sleeps(folder: Path, there: tuple[St
 def test_a_host_that_is_cut_off_in_the_drain_keeps_nobody_waiting(folder: Path, stage: Stage) -> None:
     with two_held(stage, folder) as program:
         stage.bridge.link(1, "down")
-        program.until(lambda: "said nothing for 5 s" in program.out, "its silence is told")
+        program.until(lambda: "host_silent" in told(folder), "its silence is told")
         end(program)
         stage.second.until_free()
         stage.bridge.link(1, "up")
@@ -282,13 +279,13 @@ def test_a_host_process_that_is_stopped_does_not_hide_behind_its_actor(folder: P
     with two_held(stage, folder) as program:
         stopped = min(stage.first.hosts())
         os.kill(stopped, signal.SIGSTOP)
-        program.until(lambda: "said nothing for 5 s" in program.out, "its silence is told")
+        program.until(lambda: "host_silent" in told(folder), "its silence is told")
         program.until(lambda: held(folder) == N / 2, "what it held is left out")
         # What is lost meanwhile it is not asked to open, until it speaks.
         second.kill()
-        program.until(lambda: "500 once a host has room for them" in program.out, "the other's loss is told")
+        program.until(lambda: "host_lost" in told(folder), "the other's loss is told")
         os.kill(stopped, signal.SIGCONT)
-        program.until(lambda: "500 connections of lost hosts are opened again: 500 on" in program.out, "it takes them over")
+        program.until(lambda: "share_taken" in told(folder), "it takes them over")
         program.until(lambda: reopened(folder), "all are held again")
         end(program)
     opened_again(folder, "test_a_host_process_that_is_stopped_does_not_hide_behind_its_actor")
@@ -302,10 +299,10 @@ def test_what_nobody_has_room_for_waits_for_another_host(folder: Path, stage: St
     second = stage.hosts.worker(stage.bridge.clients[1])
     with two_held(stage, folder) as program:
         second.kill()
-        program.until(lambda: "500 once a host has room for them" in program.out, "its loss is told")
+        program.until(lambda: "host_lost" in told(folder), "its loss is told")
         program.until(lambda: held(folder) == N / 2, "a half is held")
         third = stage.hosts.worker(stage.bridge.clients[1])
-        program.until(lambda: "is there, and opens 500 connections" in program.out, "another host has come")
+        program.until(lambda: "host_joined" in told(folder), "another host has come")
         program.until(lambda: reopened(folder), "all are held again")
         end(program)
         third.until_free()
@@ -316,7 +313,7 @@ def test_what_nobody_has_room_for_waits_for_another_host(folder: Path, stage: St
 
 
 def lost_to_the_other(stage: Stage, folder: Path, program: Program) -> None:
-    program.until(lambda: "its share of 500 is opened again: 500 on" in program.out, "its loss is told")
+    program.until(lambda: "host_lost" in told(folder), "its loss is told")
     stage.second.until_free()
     program.until(lambda: reopened(folder), "the other holds them all")
     end(program)

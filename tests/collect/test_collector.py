@@ -134,11 +134,10 @@ async def test_one_sample_a_second_merges_the_page_and_proc(
     for sample in one.samples:
         assert [name for name in sample.values if name not in METRICS and not name.startswith(families)] == []
     first, last = one.samples[0].values, one.samples[-1].values
-    assert first["server.processes"] == 1
-    assert first["server.pss_bytes"] > 0
-    assert first["generator.uss_bytes"] > 0
-    assert first["session.uss_bytes"] > 0
-    assert first["host.used_bytes"] > 0
+    # Where a sample is late, what comes last of its probes is left out of it.
+    known = {name: value for sample in one.samples for name, value in sample.values.items()}
+    assert known["server.processes"] == 1
+    assert all(known[name] > 0 for name in ("server.pss_bytes", "generator.uss_bytes", "session.uss_bytes", "host.used_bytes"))
     assert first["status.active"] == 1
     assert (first["status.polls"], last["status.polls"]) == (2, 4)
     assert last["status.requests"] == last["status.polls"] == status.requests

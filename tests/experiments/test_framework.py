@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -129,7 +130,7 @@ def test_what_was_measured_is_kept_whatever_ends_it() -> None:
     assert (stopped.complete, [one.code for one in stopped.findings]) == (False, ["stopped"])
     assert (failed.complete, [one.code for one in failed.findings]) == (False, ["ended_early"])
     assert stopped.rounds == failed.rounds == ROUNDS
-    assert "stopped before its end" in text_of(stopped)
+    assert "not complete" in text_of(stopped)
 
 
 def test_a_server_that_cannot_be_had_is_left_out_once_and_the_rest_goes_on() -> None:
@@ -516,7 +517,7 @@ def test_from_the_command_to_the_page_and_again_from_its_record(tmp_path: Path) 
     assert few["proxy_us"] > 0 < few["backend_us"]
     command = "asyncli experiment upstream-keepalive --quick --duration 0.5s"
     assert record["command"] == command
-    assert f"Made by {command}" in (tmp_path / "first" / "report.html").read_text()
+    assert command in re.sub(r"</?span[^>]*>", "", (tmp_path / "first" / "report.html").read_text())
     again = program(tmp_path, "experiment", "upstream-keepalive", "--plan", "first/record.json", "--out", "second", "--quiet")
     assert (again.status, again.err, again.out) == (0, "", "second/report.html, second/record.json\n")
     second = json.loads((tmp_path / "second" / "record.json").read_text())

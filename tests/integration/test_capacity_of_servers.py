@@ -158,6 +158,7 @@ class Slow:
         self._loop.close()
 
 
+@pytest.mark.measures
 async def test_a_server_that_becomes_slow_is_found_by_its_latency(tmp_path: Path) -> None:
     # What a busy host adds to an answer stays well below the limit, and what is late is answered before the timeout.
     limits = [*(one for one in LIMITS if "p99" not in one), f"heartbeats.latency_ms.p99 > {LATE_S * 0.8:g}s"]

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import SHORT, Program, codes, recorded, report, run, serving, until
+from programs import SHORT, Program, codes, recorded, report, run, serving, told, until
 
 from asyncli.lab.nginx import LabNginx
 
@@ -266,19 +266,20 @@ def test_a_stopped_worker_is_named_and_what_it_held_no_longer_counts_as_held(tmp
         program.until(lambda: _held(tmp_path) == 400, "all are on record")
         pid = program.workers()[0]
         os.kill(pid, signal.SIGSTOP)
-        program.until(lambda: f"(pid {pid}) of the generator has said nothing" in program.out, "its silence is told")
+        program.until(lambda: "worker_silent" in told(tmp_path), "its silence is told")
         program.until(lambda: _held(tmp_path) == 400 - 400 // workers, "what nobody vouches for is left out")
         # Longer than a generator as a whole may say nothing: its host process does speak.
         silent = time.monotonic()
         until(lambda: time.monotonic() > silent + 6, "eleven seconds are over")
         os.kill(pid, signal.SIGCONT)
-        program.until(lambda: f"(pid {pid}) of the generator speaks again" in program.out, "its return is told")
+        program.until(lambda: "worker_back" in told(tmp_path), "its return is told")
         program.until(lambda: _held(tmp_path) == 400, "all are counted again")
         program.signal()
         done = program.wait()
     summary = report(tmp_path, "run.db")
     assert (done.status, done.err, summary["run"]["verdict"]) == (4, "", "invalid")
     assert {"worker_silent", "worker_back", "generator_saturated_turn"} <= codes(summary)
+    assert {one["fields"]["pid"] for one in summary["findings"] if one["code"] == "worker_silent"} == {pid}
     assert (summary["connections"]["held"], summary["connections"]["lost"]) == (400, 0)
 
 

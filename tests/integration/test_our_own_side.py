@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import SHORT, Program, codes, recorded, report, require_whole, serving, until
+from programs import SHORT, Program, codes, recorded, report, require_whole, serving, told, until
 from skew import Skew
 
 from asyncli.lab.nginx import LabNginx
@@ -59,7 +59,7 @@ def test_a_stopped_session_counts_all_that_its_workers_did_meanwhile(tmp_path: P
         # Each beats once a second.
         until(lambda: server.requests > before + 6 * HELD, "the workers beat on")
         program.signal(signal.SIGCONT)
-        program.until(lambda: "own process was stopped" in program.out, "it says that it stood still")
+        program.until(lambda: "session_stalled" in told(tmp_path), "it says that it stood still")
         program.signal()
         done = program.wait()
         summary = report(tmp_path, "run.db")
@@ -182,22 +182,26 @@ def skew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Skew:
     return skew
 
 
+def steps_told(folder: Path) -> list[float]:
+    """By how much (s) the wall clock was stepped, each time, on record by now."""
+    run = recorded(folder / "run.db")
+    return [] if run is None else [one.fields["by_s"] for one in run.findings if one.code == "clock_stepped"]
+
+
 @pytest.mark.compiler
 def test_a_stepped_wall_clock_moves_nothing_but_what_people_read(tmp_path: Path, skew: Skew) -> None:
     with serving() as server, soaking(tmp_path, server.url) as program:
         program.until(lambda: all_held(tmp_path / "run.db"), "all are held")
-        for way, seconds in (("forward", 3600), ("back", -7200)):
+        for steps, seconds in enumerate((3600, -7200), 1):
             skew.step_wall(seconds)
-            program.until(lambda way=way: f"wall clock was stepped {way}" in program.out, "it is told")
+            program.until(lambda steps=steps: len(steps_told(tmp_path)) == steps, "it is told")
         program.signal()
         done = program.wait()
         summary = report(tmp_path, "run.db")
         assert done.err == ""
         require_whole(done.status, summary)
         assert exact(summary, server.accepts, server.requests)
-    forward, back = evidence(summary, "clock_stepped")
-    assert forward.startswith("the wall clock of this machine was set forward by 1 h to ")
-    assert back.startswith("the wall clock of this machine was set back by 2 h to ")
+    assert [round(seconds, -1) for seconds in steps_told(tmp_path)] == [3600, -7200]
     assert summary["run"]["duration_s"] < 60
     assert summary["heartbeats"]["latency_ms"]["max"] < 60_000
     run = recorded(tmp_path / "run.db")
@@ -215,7 +219,7 @@ def test_a_hold_by_the_wall_clock_ends_at_the_instant_that_was_reckoned_when_it_
         program.until(lambda: last_tick(tmp_path / "run.db") is not None, "its ramp began")
         # By the wall clock it is over.
         skew.step_wall(7200)
-        program.until(lambda: "wall clock was stepped forward" in program.out, "it is told")
+        program.until(lambda: steps_told(tmp_path), "it is told")
         seen = last_tick(tmp_path / "run.db").second
         program.until(lambda: last_tick(tmp_path / "run.db").second > seen + 2, "it goes on")
         program.signal()
@@ -262,14 +266,16 @@ def test_what_is_lost_in_a_suspension_is_no_failure_of_the_server(
     with program:
         program.until(lambda: all_held(tmp_path / "run.db"), "all are held")
         slept_s = skew.suspend(program.processes, lambda: until(lambda: active() == 1, "nginx has given all of them up"))
-        program.until(lambda: "this machine was suspended" in program.out, "it is told")
+        program.until(lambda: "suspended" in told(tmp_path), "it is told")
         program.until(lambda: all_held(tmp_path / "run.db") and len(recorded(tmp_path / "run.db").ticks) > 3, "all are held again")
         program.signal()
         done = program.wait()
     summary = report(tmp_path, "run.db")
     assert (done.status, done.err, summary["run"]["verdict"]) == (4, "", "invalid")
     assert summary["generator"]["saturated"] is False
-    assert {(one["code"], one["count"]) for one in summary["diagnoses"]} == {("suspended", HELD)}
+    # On a busy host some were found closed, and others timed out first.
+    assert {one["code"] for one in summary["diagnoses"]} == {"suspended"}
+    assert sum(one["count"] for one in summary["diagnoses"]) == HELD
     counts = summary["connections"]
     assert (counts["held"], counts["lost"], counts["reopened"], counts["opened"]) == (HELD, HELD, HELD, 2 * HELD)
     words = next(one for one in evidence(summary, "suspended") if one.startswith("this machine"))

@@ -49,7 +49,7 @@ def test_five_hundred_held_to_the_end(tmp_path: Path, nginx: LabNginx) -> None:
     printed = run(tmp_path, "report", "run.db", "--json", "-", name="printed")
     assert (printed.status, printed.err) == (0, "")
     assert printed.out == (tmp_path / "run.json").read_text()
-    assert run(tmp_path, "report", "run.db", "--json", "again.json") == (0, "", "")
+    assert run(tmp_path, "report", "run.db", "--json", "again.json") == (0, "again.json\n", "")
     assert (tmp_path / "again.json").read_text() == printed.out
 
 

@@ -334,6 +334,4 @@ def test_a_server_that_held_has_its_descriptors_among_the_limits_and_one_that_di
     served = re.search(r"served at most about (\d+) of 250 at once; .* had 1\d\d descriptors open, and may have 150$", finding["evidence"])
     assert served is not None, finding
     assert 110 <= int(served[1]) <= 150
-    # On a host that is busy with something else asyncli may have been the limit: then it says that in this place.
-    assert "No forecast, as " in done.out or done.status == 4
     assert "would give out" not in done.out

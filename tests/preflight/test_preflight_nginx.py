@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
 from asyncli.preflight import examine, nginx_config, nginx_files
+from asyncli.preflight.configured import read_configured
+from asyncli.preflight.limits import read_limits
 from asyncli.preflight.nginx import Host, nginx_checks
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx, timers_for
 from asyncli.records import Check
-from asyncli.trust import Answer
+from asyncli.trust import ProgramSaid
 
 _DAY_S = 86400.0
 _CONF = """
@@ -133,7 +136,7 @@ def test_defaults_depend_on_the_version(
     path.write_text("events {} http { server { listen 8080; } }", encoding="utf-8")
     # The path is the one it was built with.
     said = f"nginx version: nginx/{version}\nconfigure arguments: --prefix={tmp_path} --conf-path={path}\n"
-    monkeypatch.setattr(nginx_config, "ask_server", lambda exe, flag, pid: Answer(said if (exe, flag) == ("/usr/sbin/nginx", "-V") else ""))
+    monkeypatch.setattr(nginx_config, "ask_server", lambda exe, flag, pid: ProgramSaid(said if (exe, flag) == ("/usr/sbin/nginx", "-V") else ""))
     config = read_nginx("/usr/sbin/nginx", pid=os.getpid())
     assert isinstance(config, NginxConfig)
     server = config.server_for("127.0.0.1", 8080)
@@ -412,7 +415,32 @@ def test_a_missing_status_page_comes_with_the_block_to_add(tmp_path: Path) -> No
     assert given.verdict == "ok"
 
 
+def test_what_it_says_of_a_target_is_recorded_and_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "nginx.conf"
+    path.write_text(
+        """worker_processes 2; pid /run/a.pid;
+        events { worker_connections 1024; }
+        http { keepalive_timeout 75s; access_log /var/log/a.log main;
+          server { listen 8080 backlog=4096; server_name a; keepalive_timeout 1h 30m;
+            location / { sendfile on; proxy_set_header Authorization "Bearer s3cret"; } }
+          server { listen 8081; tcp_nodelay off; } }""",
+        encoding="utf-8",
+    )
+    said = read(path).directives_for(Plan(urls=("http://127.0.0.1:8080/x",)).targets[0])
+    secret = said.pop("location proxy_set_header")
+    assert re.fullmatch("#[0-9a-f]{8}", secret)
+    assert said == {
+        "worker_processes": "2", "pid": "FILE", "events worker_connections": "1024", "http keepalive_timeout": "75s",
+        "http access_log": "FILE main", "server listen": "8080 backlog=4096", "server server_name": said["server server_name"],
+        "server keepalive_timeout": "1h 30m", "location sendfile": "on",
+    }  # fmt: skip
+
+
 # --- examine: what is read for a server of this host ---
+
+
+def examined(plan: Plan, spread: Spread, pid: int | None = None, root: Path = Path("/")) -> list[Check]:
+    return examine(plan, spread, read_limits(root), read_configured(pid, None, None, root))
 
 
 def lay(local: bool = True) -> Spread:
@@ -434,10 +462,10 @@ def test_a_worker_leads_to_its_master(tmp_path: Path, pid: int) -> None:
     path.write_text("events { worker_connections 9999; } http { server { listen 8080; } }", encoding="utf-8")
     master(tmp_path, path)
     plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1000)
-    checks = {one.code: one for one in examine(plan, lay(), server_pid=pid, root=tmp_path)}
+    checks = {one.code: one for one in examined(plan, lay(), pid, tmp_path)}
     assert (checks["nginx_nofile"].have, checks["nginx_nofile"].verdict) == (600, "short")
     # A server elsewhere is not looked at, whatever is given.
-    assert not any(one.code.startswith("nginx") for one in examine(plan, lay(local=False), server_pid=pid, root=tmp_path))
+    assert not any(one.code.startswith("nginx") for one in examined(plan, lay(local=False), pid, tmp_path))
 
 
 def test_another_server_has_no_nginx_checks_and_an_unknown_one_says_so(tmp_path: Path) -> None:
@@ -445,9 +473,9 @@ def test_another_server_has_no_nginx_checks_and_an_unknown_one_says_so(tmp_path:
     folder.mkdir(parents=True)
     (folder / "cmdline").write_bytes(b"python\0-m\0http.server\0")
     plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1000)
-    codes = {one.code for one in examine(plan, lay(), server_pid=60, root=tmp_path)}
+    codes = {one.code for one in examined(plan, lay(), 60, tmp_path)}
     assert not any(code.startswith("nginx") or code == "server" for code in codes)
-    unknown = next(one for one in examine(plan, lay(), root=tmp_path) if one.code == "server")
+    unknown = next(one for one in examined(plan, lay(), None, tmp_path) if one.code == "server")
     assert (unknown.verdict, unknown.remedy) == ("unknown", "")
 
 
@@ -458,7 +486,7 @@ def test_an_nginx_in_a_container_is_unknown(tmp_path: Path) -> None:
         (tmp_path / f"proc/{pid}/ns").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"proc/{pid}/ns/mnt").symlink_to(namespace)
     plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1000)
-    found = next(one for one in examine(plan, lay(), server_pid=50, root=tmp_path) if one.code == "nginx_config")
+    found = next(one for one in examined(plan, lay(), 50, tmp_path) if one.code == "nginx_config")
     assert "container" in found.detail
 
 
@@ -472,7 +500,7 @@ async def test_the_labs_own_nginx_passes() -> None:
         pytest.skip("no nginx with stub_status on this host; apt-get install nginx")
     async with LabNginx(connections=10_000, binary=binary) as server:
         plan = Plan(urls=(server.url,), connections=10_000, hold_s=30 * _DAY_S)
-        checks = {one.code: one for one in examine(plan, lay(), server_pid=server.pid)}
+        checks = {one.code: one for one in examined(plan, lay(), server.pid)}
         found = {code: one for code, one in checks.items() if code.startswith("nginx_")}
         assert len(found) >= 8
         assert {code: one.verdict for code, one in found.items() if one.verdict != "ok"} == {}
