@@ -27,7 +27,7 @@ from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import listed
 from asyncli.records import Finding
 from asyncli.run import Run, Ticks
-from asyncli.units import format_bytes, format_count, format_many
+from asyncli.units import format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
 
@@ -55,8 +55,6 @@ _SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
 # Limits of the server that were read, and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
-# Findings that the server counts fewer than are open at our end (analysis/reconcile.py).
-_COUNTS_APART = frozenset({"parted_held", "parted_accepts", "reconcile_held", "reconcile_accepts"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 # How asyncli itself failed, by the findings of the run.
 _FAILED = frozenset({"worker_lost", "generator_failed", "generator_silent", "asyncli_failed", "drain_unfinished"})
@@ -145,7 +143,7 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     """What gave way, and where, in a run that lost connections or could not hold all; None for one that gives a forecast.
 
     What asyncli lost with processes of its own says nothing of the server. An error where a limit of the server was read and
-    reached: :func:`laid_to_limit`.
+    reached.
     """
     whole, asked = seen.totals.whole, seen.run.plan.connections
     lost, failed = whole.lost - seen.deaths("generator_lost"), sum(whole.failures.values())
@@ -159,16 +157,6 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
         lost, failed, seen.server, served if 0 < served < asked else None, asked,
         first.side, first.code, first.certain, limit, first.evidence, remedy,
     )  # fmt: skip
-
-
-def laid_to_limit(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -> list[Finding]:
-    """The ``findings``: where a limit was reached, those that only guess at a cause have its remedy."""
-    reached = next((one for one in findings if one.code == gave_way.code and one.severity == "error"), None)
-    if reached is None:
-        return list(findings)
-    known = {f"lost_{one.cause}" for one in diagnoses if one.certain}
-    guess = {f"lost_{one.cause}" for one in diagnoses} - known | _COUNTS_APART
-    return [msgspec.structs.replace(one, remedy=reached.remedy) if one.code in guess else one for one in findings]
 
 
 def _way(side: Side, code: str, form: str = "", *, certain: bool = True, **fields: Any) -> GaveWay:
@@ -227,24 +215,17 @@ def _starved(seen: Seen) -> Iterator[GaveWay]:
 
 def _host_memory(seen: Seen) -> Iterator[GaveWay]:
     """A host that had less memory left than must stay: the server's elsewhere, or asyncli's own."""
-    # Of what took how much, what was sampled is of the server's host, where that is another one.
     run, far = seen.run, seen.run.sides.far
-    took = {seen.server: seen.rise(metrics.SERVER_PSS_BYTES), "the kernel's sockets": seen.rise(metrics.KERNEL_SOCKET_BYTES)}
+    hosts: list[tuple[Side, str, float | None, str]] = [
+        ("host", "this host", run.place.memory_bytes, run.of_ours(metrics.HOST_AVAILABLE_BYTES))
+    ]
     if far is not None:
-        yield from _short_of_memory(seen, "the server's host", far.memory_bytes, metrics.HOST_AVAILABLE_BYTES, took)
-    took = {**took, "asyncli": seen.rise(metrics.GENERATOR_USS_BYTES)} if far is None else {}
-    yield from _short_of_memory(seen, "this host", run.place.memory_bytes, run.of_ours(metrics.HOST_AVAILABLE_BYTES), took)
-
-
-def _short_of_memory(seen: Seen, who: str, total: float | None, available: str, took: dict[str, float]) -> Iterator[GaveWay]:
-    free, start_s = seen.run.series(available), seen.run.first_connect_s
-    before, least = free.last(until_s=start_s), min(free.between(start_s, math.inf).values, default=None)
-    if total is None or before is None or least is None or least >= memory_floor(total, before):
-        return
-    shares = ", ".join(f"{taker} took {format_bytes(rise)}" for taker, rise in took.items() if rise > 0)
-    side: Side = "host" if who == "this host" else "server"
-    code, took_all = "memory" if side == "host" else "host_memory", shares and f": {shares}"
-    yield _way(side, code, who=who, least=least, before=before, took=took_all)
+        hosts.insert(0, ("server", "the server's host", far.memory_bytes, metrics.HOST_AVAILABLE_BYTES))
+    for side, who, total, available in hosts:
+        free, start_s = run.series(available), run.first_connect_s
+        before, least = free.last(until_s=start_s), min(free.between(start_s, math.inf).values, default=None)
+        if total is not None and before is not None and least is not None and least < memory_floor(total, before):
+            yield _way(side, "memory" if side == "host" else "host_memory", who=who, least=least, before=before)
 
 
 # The server, by its own limits, counts and processes.

@@ -29,11 +29,11 @@ _WAYS: dict[str, tuple[str, str]] = {
         "give more addresses of this host with --source, or more URLs",
     ),
     "memory": (
-        "{who} had {least!b} of memory left, of {before!b} before the first connect{took}",
+        "{who} had {least!b} of memory left, of {before!b} before the first connect",
         "run asyncli on another host, or where there is more memory",
     ),
     "host_memory": (
-        "{who} had {least!b} of memory left, of {before!b} before the first connect{took}",
+        "{who} had {least!b} of memory left, of {before!b} before the first connect",
         "give it more memory, or make a connection cheaper",
     ),
     "memory_limit": (

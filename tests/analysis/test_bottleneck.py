@@ -12,7 +12,6 @@ from asyncli.analysis.bottleneck import (
     GaveWay,
     Seen,
     instead_of_forecast,
-    laid_to_limit,
     least_available,
     memory_floor,
     served_most,
@@ -292,16 +291,8 @@ def test_what_the_server_held_is_a_ground_for_a_forecast(changes: tuple[Change, 
     assert instead_of_forecast(seen(*changes)) is None
 
 
-def test_a_limit_that_was_reached_is_the_cause_of_what_others_guess_at() -> None:
+def test_a_limit_that_was_reached_is_an_error_of_its_own() -> None:
     full = seen(lost("heartbeat_timeout", requests=0), level(status__limit=1000.0, status__active=1001.0), codes=("never_accepted",), certain=False)
     reached = instead_of_forecast(full)
     assert reached is not None
     assert (reached.severity, "maxconn" in reached.remedy) == ("error", True)
-    guesses = [Finding(code, "warning", "they differ", "boxes") for code in ("parted_held", "parted_accepts", "lost_closed_idle")]
-    others = [Finding("status_errors", "warning", "500", "log"), reached]
-    laid = laid_to_limit([*guesses, *others], full.diagnoses)
-    assert [one.remedy for one in laid] == [reached.remedy] * 3 + ["log", reached.remedy]
-    # What is known to have another cause keeps its remedy, and so does all where no limit was reached.
-    known = seen(codes=("keepalive_timeout",)).diagnoses
-    assert laid_to_limit([*guesses[2:], reached], known)[0].remedy == "boxes"
-    assert laid_to_limit(guesses, full.diagnoses) == guesses
