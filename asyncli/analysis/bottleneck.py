@@ -85,7 +85,7 @@ class Seen(msgspec.Struct, frozen=True):
     @property
     def server(self) -> str:
         """The server's name in sentences."""
-        name = self.run.place.server_name
+        name = self.run.place.server_label.partition("/")[0]
         # asyncli's own server, of the lab.
         return "the built-in server" if name == "asyncli" else name or "the server"
 

@@ -206,7 +206,7 @@ def of_idle(count: int = 400, **said: float) -> Scene:
 
 def of_hours(**said: float) -> Scene:
     dead = {"age": between(3600, 3629.9), "idle": at(0), "requests": between(200, 260)}
-    return Scene().says(**said).die(49_812, "closed_announced", range(5, 35), **dead)
+    return Scene().says(**said).die(5_000, "closed_announced", range(5, 35), **dead)
 
 
 def regular(**said: float) -> Scene:

@@ -11,13 +11,12 @@ from collections.abc import Callable
 import msgspec
 
 from asyncli.analysis.levels import FEWEST, PART, WORTH_TELLING
-from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
+from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
-from asyncli.analysis.losses.unanswered import answered_within_us, unacknowledged
+from asyncli.analysis.losses.unanswered import answered_within_us, why_silent
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import bounds, summed
 from asyncli.findings import latency
-from asyncli.findings.latency import NoAnswers
 from asyncli.metrics import TCP
 from asyncli.plan import Plan
 from asyncli.records import Finding, Tick
@@ -49,8 +48,9 @@ def stalls(run: Run) -> list[Finding]:
         return []
     from_s, to_s, waited = max(found, key=lambda one: one[1] - one[0])
     server = ServerEvidence(run)
-    why, requests = _why_silent(server, server.about(from_s, to_s, waited), waited)
-    return [latency.no_answers(from_s, to_s, waited, server.called, why, requests, len(found))]
+    evidence = server.about(from_s, to_s, waited)
+    why = why_silent(server, evidence, waited)
+    return [latency.no_answers(from_s, to_s, waited, server.called, why, evidence.requests, len(found))]
 
 
 def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, int]]:
@@ -58,16 +58,6 @@ def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, i
     groups = itertools.groupby(range(len(rows)), key=lambda place: wanted(rows[place][1]))
     places = [list(group) for is_wanted, group in groups if is_wanted]
     return [(group[0], group[-1] + 1) for group in places]
-
-
-def _why_silent(server: ServerEvidence, found: Evidence, waited: int) -> tuple[NoAnswers, int | None]:
-    if unacknowledged(server, found, waited):
-        return "unacknowledged", found.requests
-    if found.stopped:
-        return "stopped", found.requests
-    if found.silent is not False:
-        return "unknown", found.requests
-    return "slow" if 2 * (found.requests or 0) >= waited else "page_answered", found.requests
 
 
 def slow_answers(run: Run) -> list[Finding]:

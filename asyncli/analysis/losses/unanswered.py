@@ -15,6 +15,7 @@ from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, left, pooled, reason
 from asyncli.findings import causes
+from asyncli.findings.latency import NoAnswers
 from asyncli.records import Tick
 from asyncli.units import format_count, format_many
 
@@ -85,30 +86,36 @@ def _nobody_answered(
     name, count, sent = table.server.called, left(cells), sum(tick.sent for tick in asked)
     if no_route := sum(tick.failures.get("unreachable", 0) for tick in meanwhile):
         return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
-    if unacknowledged(table.server, found, sent):
-        return reason("path_cut", "unacknowledged", segments=format_many(found.resent or 0, "TCP segment"))
-    if found.stopped:
+    why = why_silent(table.server, found, sent)
+    if why == "unacknowledged":
+        return reason("path_cut", why, segments=format_many(found.resent or 0, "TCP segment"))
+    if why == "stopped":
         return reason("server_stalled", certain=count >= FEWEST, server=name)
     if part := _part_of_an_answer(table, cells):
         return reason("answers_in_part", part=part)
-    if found.silent is False:
-        if found.requests is not None and found.requests >= max(FEWEST, sent / 2):
-            return reason("answers_late", server=name, requests=format_many(found.requests, "request"))
+    if why == "slow":
+        return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
+    if why == "page_answered":
         none = found.requests is not None and found.requests <= PART * sent and sent >= FEWEST
-        return reason("path_cut", "page_answered", counted=" and counted no request" if none else "")
+        return reason("path_cut", why, counted=" and counted no request" if none else "")
     if table.server.local and never:
         return reason("never_accepted", server=name)
     return reason("server_stalled", "nobody_answered", server=name) if count >= FEWEST else None
 
 
-def unacknowledged(server: ServerEvidence, found: Evidence, sent: int) -> bool:
-    """Whether what was sent had to be sent again, and nearly all of it: nobody's kernel acknowledged it.
+def why_silent(server: ServerEvidence, found: Evidence, sent: int) -> NoAnswers:
+    """Why nobody was answered while ``sent`` heartbeats waited.
 
-    The kernel counts for the whole host; on this host alone a server that is seen to stand still says more.
+    What nobody's kernel acknowledged was sent again, nearly all of it. The kernel counts for the whole host; on this host alone a
+    server that is seen to stand still says more.
     """
-    if server.local and found.stopped:
-        return False
-    return found.resent is not None and found.resent >= max(FEWEST, sent / 2)
+    if (found.resent or 0) >= max(FEWEST, sent / 2) and not (server.local and found.stopped):
+        return "unacknowledged"
+    if found.stopped:
+        return "stopped"
+    if found.silent is not False:
+        return "unknown"
+    return "slow" if (found.requests or 0) >= max(FEWEST, sent / 2) else "page_answered"
 
 
 def cut_short(table: LossTable) -> None:
