@@ -181,10 +181,12 @@ def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Sai
     if k is None or not ticks:
         return f"the {name} is too short for the spread of its stretches"
     edges = np.linspace(start_s, end_s, k + 1)
-    instants, counts = np.array([(ticks[0][0] - 1.0, 0.0), *ticks]).T
+    high, counts = np.array(ticks).T
     spent = np.diff(np.interp(edges, cpu.t_s, cpu.values))
     # A tick counts its whole second: what of it lies in the next stretch belongs there.
-    done = np.diff(np.interp(edges, instants, np.cumsum(counts)))
+    low = np.maximum(start_s, high - 1.0)
+    inside = np.minimum(high, edges[1:, None]) - np.maximum(low, edges[:-1, None])
+    done = (np.clip(inside, 0.0, None) / (high - low)) @ counts
     if done.sum() <= 0:
         return f"nothing was {counted} in the {name}"
     if spent.min() < 0:

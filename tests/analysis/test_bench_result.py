@@ -223,7 +223,7 @@ def test_who_had_a_stolen_machine_is_said_with_how_much() -> None:
     found = benched(a_run(cpu_s=0.4, server_s=0.38, cpus_before=used(cc1=1.0), cpus=during))
     (busy,) = [one for one in found.findings if one.code == "host_busy"]
     takers = [(one["name"], one["pids"], one["cores"]) for one in busy.fields["takers"]]
-    assert (found.verdict, found.why, takers) == ("invalid", busy.evidence, [("cc1", (4, 5, 6, 7, 8), 0.9), (STOLEN, (), 0.5)])
+    assert (found.verdict, found.why, takers) == ("invalid", busy.evidence, [("cc1", [4, 5, 6, 7, 8], 0.9), (STOLEN, [], 0.5)])
     assert json.loads(to_json(found))["host"]["others_cores"] == pytest.approx(1.41)
 
 

@@ -283,7 +283,7 @@ def test_a_server_is_bound_by_the_descriptors_of_its_processes(run: Run, connect
     found, findings = forecast_of(run)
     row = by_name(found)["descriptors"]
     assert (row.connections, "20,000" in row.how) == (connections, True)
-    assert [one.fields["of"] for one in findings if one.code == "forecast_unknown"] == [["worker_connections"]]
+    assert ["worker_connections"] in [one.fields["of"] for one in findings if one.code == "forecast_unknown"]
     counted = [(one.connections, one.name) for one in found.ceilings if one.connections is not None]
     assert found.first == (min(counted)[1] if counted else None)
 

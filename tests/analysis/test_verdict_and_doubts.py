@@ -212,7 +212,7 @@ def test_what_one_incident_did_by_several_causes_is_told_once() -> None:
     idle, reset = reload("closed_idle", count=90), reload("reset", count=2)
     (only,) = loss_findings.lost([idle, reset])
     (incident,) = only.fields["incidents"]
-    assert (only.code, only.remedy, incident["others"]) == ("lost_closed_idle", "do not", [("reset", 2)])
+    assert (only.code, only.remedy, incident["others"]) == ("lost_closed_idle", "do not", [["reset", 2]])
     # What another incident did by that cause has a finding of its own, and so has all that is no incident.
     both = loss_findings.lost([idle, other, reset])
     assert [(one.code, one.fields["count"]) for one in both] == [("lost_closed_idle", 90), ("lost_reset", 3)]
@@ -264,7 +264,7 @@ def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_th
     (finding,) = failures(ticks, PHASES, back)
     # They were begun three seconds before they were given up.
     assert (finding.fields["from_s"], finding.fields["until_s"]) == (17.0, 23.0)
-    told = [{"count": 9, "hosts": [("vm at 10.0.0.9", 12.0)], "until_s": 20.4}]
+    told = [{"count": 9, "hosts": [["vm at 10.0.0.9", 12.0]], "until_s": 20.4}]
     assert finding.fields["told"] == told
     ticks[39][1].failures["connect_timeout"] = 5
     (finding,) = failures(ticks, PHASES, back)
