@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "collect": set(),
     "preflight": {"engine.spread"},
     "environment": {"collect.listening", "engine.resolve", "engine.spread", "preflight.limits"},
-    "agent": {"collect", "engine.spread", "environment", "preflight"},
+    "agent": {"collect", "environment", "preflight"},
     "cluster": {"collect", "engine", "environment", "preflight"},
     "store": set(),
     "analysis": set(),
@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "app": {"agent", "analysis", "cluster", "collect", "engine", "environment", "preflight", "report", "store"},
     "experiments": {"analysis", "app", "collect", "engine.spread", "environment", "lab", "preflight.limits", "store.reader"},
     "experiments.record": set(),
-    "cli": {"agent", "analysis", "app", "cluster", "experiments", "lab", "preflight", "report", "store"},
+    "cli": {"agent", "app", "cluster", "experiments", "lab", "preflight", "report", "store"},
     "notebook": {"report"},
     "views": {"analysis", "app", "notebook", "report"},
     "api": {"app", "cluster", "lab", "notebook", "report", "store", "views"},
@@ -57,20 +57,7 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"exit_status"},
 }
 # What a pure module has no business with: the world and its clock.
-WORLD = {
-    "asyncio",
-    "socket",
-    "os",
-    "time",
-    "select",
-    "signal",
-    "subprocess",
-    "threading",
-    "random",
-    "secrets",
-    "uvloop",
-    "psutil",
-}
+WORLD = {"asyncio", "socket", "os", "time", "select", "signal", "subprocess", "threading", "random", "secrets", "uvloop", "psutil"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

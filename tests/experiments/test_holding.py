@@ -321,7 +321,8 @@ def test_all_others_wait_for_the_iterative_server(figures: dict[str, Any], verdi
 
 
 def test_cpu_of_a_few_ticks_is_no_figure() -> None:
-    run: Any = SimpleNamespace(phases=[Phase("hold", 0.0, 10.0)], ticks=[(5.0, Tick(answered=1_000))])
+    hold = Phase("hold", 0.0, 10.0)
+    run: Any = SimpleNamespace(phase={"hold": hold}.get, ticks=[(5.0, Tick(answered=1_000))])
 
     def of(spent_s: float) -> float | None:
         return _beat_us(run, [Sample(0.0, {"server.cpu_s": 1.0}), Sample(9.0, {"server.cpu_s": 1.0 + spent_s})])

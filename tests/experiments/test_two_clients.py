@@ -76,7 +76,8 @@ def test_a_taste_of_it_holds_all_and_its_counts_agree(in_namespaces: None, tmp_p
     assert {one.name for one in (tmp_path / "it").iterdir()} == {"client-9.db", "client-10.db", "record.json", "report.html"}
     assert [one["held"] for one in record["rounds"] if one["step"].startswith("client-")] == [1000, 1000]
     (cost,) = (one for one in record["rounds"] if one["step"] == "cost")
-    assert 400 < cost["user"] < 700
+    # nginx takes 528 B; of 2,000 connections it is known to some 100 kB.
+    assert 400 < cost["user"] < 1000
     # The agent is one session's; the other is a stranger to the server's host.
     one, other = (report(tmp_path, f"it/client-{number}.db") for number in (9, 10))
     assert one["run"]["verdict"] == other["run"]["verdict"] == "passed"
