@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.losses.recorded import lost_with
 from asyncli.analysis.losses.slowness import Unheard
 from asyncli.analysis.totals import Totals, errors
+from asyncli.findings.losses import lost_with
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
 from asyncli.units import format_duration, format_many

@@ -82,12 +82,6 @@ def compare_incomplete(run: str, right: bool) -> str:
     return f"{run} has no end: it goes on, or was killed{'; its numbers are right as far as they go' if right else ''}"
 
 
-@finding("compare_failed", "info", "see its own report")
-def compare_failed(run: str, why: str) -> str:
-    """A run failed by its own verdict."""
-    return f"{run} failed: {why}"
-
-
 @finding("compare_plan", "warning", "repeat one of them with the plan of the other")
 def compare_plan(differs: Differs) -> str:
     """The runs have different plans, which may explain their differences."""
@@ -120,9 +114,3 @@ def compare_same(server: str, configured: bool) -> str:
     if configured:
         return f"same server ({server}), configuration and plan: differences are those of repeats"
     return f"no recorded fact distinguishes these runs ({server}; its configuration is unknown)"
-
-
-@finding("compare_lateness", "warning", "compare runs with the same load on the host")
-def compare_lateness(run: str, later: bool) -> str:
-    """asyncli itself was later in one run than in the other, which makes its latencies longer."""
-    return f"asyncli itself sent its heartbeats {'later' if later else 'less late'} in {run}"

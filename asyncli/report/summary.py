@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.bottleneck import laid_to_limit
 from asyncli.analysis.cost import Residue
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
@@ -320,7 +319,6 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *generator_findings,
         ]
     )
-    summary.findings = laid_to_limit(summary.findings, known.diagnoses)
     return summary
 
 
