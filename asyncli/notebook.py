@@ -10,11 +10,8 @@ from typing import Any
 
 from asyncli.plan import Plan
 from asyncli.report.live import PlainView
-from asyncli.report.livehtml import Look
+from asyncli.report.livescreen import SHORTEST_FRAME_S, Look
 from asyncli.report.livestate import LiveObserver, LiveState
-
-# As on a terminal: more often tires the eye, and sends to the browser what nobody sees.
-_SHORTEST_FRAME_S = 0.25
 
 
 def kernel_shell() -> Any | None:
@@ -38,7 +35,7 @@ class _Shown(LiveObserver):
 
     def look(self, at_once: bool) -> None:
         now = time.monotonic()
-        if not at_once and now - self._shown_s < _SHORTEST_FRAME_S:
+        if not at_once and now - self._shown_s < SHORTEST_FRAME_S:
             return
         self._shown_s = now
         self.show(self.fold.state())

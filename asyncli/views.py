@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import html
-import io
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,19 +17,23 @@ from asyncli.notebook import show_figures
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding
 from asyncli.report import comparison_report
-from asyncli.report.answer import answer, one_line, server_name, why
+from asyncli.report.answer import answer, one_line, server_name
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.panels import timeline
 from asyncli.report.figures.timeline import timeline_panels
-from asyncli.report.frames import Frames, pandas
+from asyncli.report.frames import Frames, frame_of
 from asyncli.report.run_report import print_report
 from asyncli.report.tables import CostView, DeathView, DriftView
+from asyncli.report.terminal import html_of, text_of
 from asyncli.topology import Sides, sides
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
     from rich.console import Console
+
+
+_WIDTH = 110
 
 
 class Recorded(Results):
@@ -94,42 +95,17 @@ class Recorded(Results):
 
     def report(self, *, verbose: bool = False) -> str:
         """The report as text, as ``asyncli report`` prints it; ``verbose``: as with ``-v``."""
-        return _printed(lambda console: print_report(self.summary, console, self.path, verbose=verbose), 96)
+        return text_of(lambda console: print_report(self.summary, console, self.path, verbose=verbose), _WIDTH)
 
     def __repr__(self) -> str:
         return f"<asyncli run {os.fspath(self.path)!r}: {one_line(self.summary)}>"
 
     def _repr_html_(self) -> str:
-        summary = self.summary
-        word = summary.verdict if self.complete else "incomplete"
-        head = f'<b style="color: {_COLORS[word]};">{word.upper()}</b> {html.escape(why(summary))}'
-        told = _told(one for one in summary.findings if one.severity != "info" and not one.code.startswith("verdict_"))
-        return f"<div>{head}</div>{self.cost()._repr_html_()}{told}"
+        return html_of(lambda console: print_report(self.summary, console, self.path), _WIDTH)
 
     @property
     def _sides(self) -> Sides:
         return sides(self.environment)
-
-
-def _told(findings: Iterable[Finding]) -> str:
-    lines = "".join(
-        f"<li><b>{one.severity}</b> {html.escape(one.evidence)}"
-        + (f' <span style="opacity: 0.7;">Remedy: {html.escape(one.remedy)}</span>' if one.remedy else "")
-        + "</li>"
-        for one in findings
-    )
-    return f"<ul>{lines}</ul>" if lines else ""
-
-
-def _printed(what: Callable[[Console], None], width: int) -> str:
-    from rich.console import Console
-
-    out = io.StringIO()
-    what(Console(file=out, width=width, highlight=False, color_system=None))
-    return out.getvalue().rstrip()
-
-
-_COLORS = {"passed": "#2e8b57", "failed": "#c0392b", "invalid": "#a0459c", "untested": "#b07d00", "incomplete": "#a0459c"}
 
 
 class Plots:
@@ -149,14 +125,6 @@ class Plots:
         """Memory over connections held: the points, the line of each cost with its 95 % band, and the raw seconds."""
         return self._picture("cost")
 
-    def residuals(self) -> Figure:
-        """How far each point of :meth:`cost` lies from its line."""
-        return self._picture("residuals")
-
-    def forecast(self) -> Figure:
-        """How many connections each limit of this host allows."""
-        return self._picture("forecast")
-
     def drift(self) -> Figure:
         """Memory over the hold, as medians of a minute, with the Theil-Sen line through them."""
         return self._picture("drift")
@@ -169,16 +137,12 @@ class Plots:
         """Latency of heartbeats (due to answered) and lateness of asyncli (due to sent) over time."""
         over_time = timeline(self._run.records, server=server_name(self._run.summary))
         panels = [one for one in over_time.panels if one.key in ("latency", "lateness")]
-        part = msgspec.structs.replace(over_time, panels=panels, lanes=[])
+        part = msgspec.structs.replace(over_time, panels=panels)
         return _figure(lambda style: timeline_panels(part, style=style), "Latency and lateness over time", self._note)
 
     def deaths(self) -> Figure:
         """How old, how long idle and after how many requests connections ended, by cause."""
         return self._picture("deaths")
-
-    def counts(self) -> Figure:
-        """The server's counts less the client's, over time."""
-        return self._picture("counts")
 
     def _picture(self, name: str) -> Figure:
         picture = next(one for one in self._run.pictures if one.name == name)
@@ -242,8 +206,7 @@ class Compared:
         ]  # fmt: skip
         numbers = ["value_first", "value_second", "difference", "ci95_low", "ci95_high", "relative", "p_value"]
         names = ["key", "name", "unit", "first", "second", *numbers, "verdict", "words"]
-        frame: DataFrame = pandas().DataFrame(rows, columns=names).set_index("key")
-        return frame.astype(dict.fromkeys(numbers, float))
+        return frame_of(names, rows, "key", numbers)
 
     def plot(self, second: str = "B") -> Figure:
         """How much the run called ``second`` differs from the first, number by number, in per cent with 95 % intervals."""
@@ -257,25 +220,13 @@ class Compared:
         return _figure(lambda style: forest(rows, style=style), title, "Filled marks are real differences, open ones are not.")
 
     def __repr__(self) -> str:
-        return _printed(lambda console: comparison_report.print_comparison(self.comparison, console), 110)
+        return text_of(self._print, _WIDTH)
 
     def _repr_html_(self) -> str:
-        runs = "".join(
-            f"<div><b>{run.name}</b> {html.escape(Path(run.path).name)}: {html.escape(comparison_report.server_of(run))}, "
-            f"{run.held:,} held, {comparison_report.verdict_of(run)}</div>"
-            for run in self.comparison.runs
-        )
-        told = _told(one for one in self.findings if one.severity != "info")
-        pairs = "".join(self._pair(run.name) for run in self.comparison.runs[1:])
-        return f"{runs}{told}{pairs}"
+        return html_of(self._print, _WIDTH)
 
-    def _pair(self, second: str) -> str:
-        rows = [one for one in self.differences if one.between[1] == second and None not in one.values]
-        if not rows:
-            return f"<div>Nothing is known of both {second} and the first run.</div>"
-        table = comparison_report.numbers_table(rows, "words")
-        caption, notes = comparison_report.headline(rows), [f"Rule: {comparing.RULE}."]
-        return msgspec.structs.replace(table, caption=caption, notes=notes)._repr_html_()
+    def _print(self, console: Console) -> None:
+        comparison_report.print_comparison(self.comparison, console)
 
 
 _ROWS = {row.key: row for row in comparing.ROWS}

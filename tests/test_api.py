@@ -94,7 +94,7 @@ def test_a_run_that_was_killed_has_everything_but_the_numbers(tmp_path: Path, cu
     assert len(frames.ticks) == len(whole.ticks)
     assert len(frames.samples) == len(whole.samples)
     assert len(frames.phases) == len(whole.phases)
-    assert list(frames.deaths.columns) == ["phase", "cause", "count", "age_p50_s", "idle_p50_s", "requests_p50"]
+    assert {"phase", "cause", "count", "age_p50_s", "idle_p50_s", "requests_p50"} < set(frames.deaths.columns)
     for shown in (run, run.cost(), run.drift(), run.deaths(), frames):
         assert "nan" not in (repr(shown) + getattr(shown, "_repr_html_", str)()).lower().replace("nanosec", "")
     for figure in (run.plot.cost(), run.plot.parts(), run.plot.timeline(), run.plot.latency(), run.plot.deaths(), run.plot.drift()):
@@ -188,7 +188,7 @@ def test_what_is_shown_cannot_steer_a_page(tmp_path: Path) -> None:
 def test_figures_are_matplotlib_s(run: api.Recorded, tmp_path: Path) -> None:
     from matplotlib.figure import Figure
 
-    names = ("cost", "deaths", "parts", "residuals", "timeline", "latency", "drift", "forecast", "counts")
+    names = ("cost", "deaths", "parts", "timeline", "latency", "drift")
     for name in names:
         figure = getattr(run.plot, name)()
         assert isinstance(figure, Figure), name

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from asyncli.cli.outputs import UNSEEN
 from asyncli.plan import Plan
-from asyncli.report.live import JsonView, LiveView, NullView, PlainView, plain_line
+from asyncli.report.live import JsonView, NullView, PlainView, plain_line
+from asyncli.report.livescreen import LiveView
 from asyncli.report.livestate import LiveObserver
 
 

@@ -77,7 +77,8 @@ def _look_once(path: Path, log_json: bool) -> int:
 def _look_on(path: Path, log_json: bool) -> int:
     from rich.console import Console
 
-    from asyncli.report.live import JsonView, LiveView, PlainView
+    from asyncli.report.live import JsonView, PlainView
+    from asyncli.report.livescreen import LiveView
     from asyncli.report.livestate import LiveFold
     from asyncli.store.follow import Follower
 

@@ -5,13 +5,15 @@ It depends on the summary alone, so that a run file printed a month later reads 
 
 from __future__ import annotations
 
+import shlex
+
 from asyncli.analysis.forecast import Ceiling
 from asyncli.findings.forecast import gave_way
-from asyncli.report.again import command_for_the_server
 from asyncli.report.format import about, about_to, bytes_each, ceiling, with_error
 from asyncli.report.summary import Summary
 from asyncli.text import oneline
 from asyncli.topology import sides
+from asyncli.values import AGENT_PORT, parse_url
 
 # An interval wider than this share of its slope is a guess, and is called one.
 _WIDE_INTERVAL = 0.25
@@ -97,20 +99,34 @@ def answer(summary: Summary) -> str:
 
 
 def _server_not_seen(summary: Summary) -> str:
-    """In place of an answer about asyncli and the kernel alone: why the server's cost is not known, and the command that tells;
-    "" where its processes were seen, or nothing was held."""
+    """In place of an answer about asyncli and the kernel alone: why the server's cost is not known, and what tells it; "" where
+    its processes were seen, or nothing was held."""
     seen = all(one.code != "server_processes_unknown" for one in summary.findings)
     if seen or summary.cost.server_user is not None or not summary.connections.held:
         return ""
-    why_not, command = command_for_the_server(summary.plan, summary.environment)
+    why_not, mend = _how_to_see_the_server(summary)
     host = sides(summary.environment).host
     total, kernel, known = summary.cost.host_total, summary.cost.kernel, ""
     if total is not None and total.ci95[0] > 0:
         known = f" (on {host} it costs {with_error(total)} in all)"
     elif kernel is not None and kernel.ci95[0] > 0:
         known = f" (an end of it costs {with_error(kernel)} in the kernel of {host})"
-    told = f"What one more connection costs {server_name(summary)} is not known, as {why_not}{known}. This tells:"
-    return f"{told} {oneline(command)}"
+    return oneline(f"What one more connection costs {server_name(summary)} is not known, as {why_not}{known}. To know it: {mend}")
+
+
+def _how_to_see_the_server(summary: Summary) -> tuple[str, str]:
+    """(why its memory could not be read, in words that begin with "it", what reads it)."""
+    server, agent = summary.environment.get("server"), isinstance(summary.environment.get("agent"), dict)
+    hidden = isinstance(server, dict) and server.get("hidden") is True
+    if not agent and not sides(summary.environment).server:
+        host = parse_url(summary.plan["urls"][0]).host
+        at = f"http://{f'[{host}]' if ':' in host else host}:{AGENT_PORT}"
+        return "it is on another host", f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
+    its = "its agent may not read its processes" if agent else "its processes belong to another user"
+    if hidden:
+        return its, f"run {'the agent' if agent else 'the soak'} as root (sudo)"
+    whose = "its agent does not find its processes" if agent else "its processes were not found"
+    return whose, f"name them to {'the agent' if agent else 'the soak'}: --server-pid PID"
 
 
 def room(summary: Summary) -> str:

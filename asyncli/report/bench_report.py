@@ -14,7 +14,6 @@ from asyncli.benchplan import BenchPlan
 from asyncli.plan import masked
 from asyncli.records import Tick
 from asyncli.report.document import (
-    TERMINAL,
     Block,
     DataTable,
     Document,
@@ -194,16 +193,9 @@ def _times(found: Benched) -> list[Block]:
     return [DataTable("  times, ms", columns, rows, width=12, kind="tight"), Paragraph(said, style="dim")]
 
 
-# So many shares stand beside each other.
-_BESIDE = 5
-
-
 def _percentiles(found: Benched) -> list[Block]:
     if not found.percentiles_ms:
         return []
-    cells = [f"{name}%  {_ms(value)}" for name, value in found.percentiles_ms.items()]
-    cells += [""] * (-len(cells) % _BESIDE)
-    rows = [TableRow("", cells[begin : begin + _BESIDE]) for begin in range(0, len(cells), _BESIDE)]
-    columns = [TableColumn("") for _ in range(_BESIDE)]
-    heading = "total, ms: a share of the requests was answered within"
-    return [Paragraph(heading, style="dim", view=TERMINAL), DataTable("", columns, rows, heading, width=0)]
+    columns = [TableColumn(f"{name}%") for name in found.percentiles_ms]
+    rows = [TableRow("  total, ms", [_ms(value) for value in found.percentiles_ms.values()])]
+    return [DataTable("  answered within", columns, rows, "A share of the requests was answered within", width=0)]

@@ -18,6 +18,7 @@ from asyncli.analysis.saturation import saturation
 from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report.analyses import Analyses
+from asyncli.report.answer import why
 from asyncli.report.document import (
     TERMINAL,
     Block,
@@ -37,7 +38,6 @@ from asyncli.report.format import about, about_to, ceiling, milliseconds, or_byt
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import Summary, limits_of, not_kept
 from asyncli.report.terminal import VERDICT_STYLE
-from asyncli.report.thresholds import Outcome as OfLimit
 from asyncli.run import Run
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration, format_many
@@ -120,7 +120,9 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     """What one step's run says. Pure."""
     crossed = list(dict.fromkeys(one for one in not_kept(limits_of(run.plan, summary)[0]) if one.crossed))
     limits = [one.threshold.key for one in crossed]
-    slow = _slow(summary) if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
+    latency, memory = summary.heartbeats.latency_ms.p99, summary.server.pss_bytes.hold_end
+    slow = f"a heartbeat in a hundred took {milliseconds(latency)} or longer"
+    slow = slow if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
     seen = Seen(run, analyses.totals, analyses.diagnoses, saturation(run, analyses.totals), slow)
     stopped = any(one.code in (STOPPED, CUT) for one in run.findings)
     held = summary.verdict == "passed" and not stopped
@@ -129,11 +131,15 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     limit = bool(ways) and ways[0].side == "server" and ways[0].certain
     ours = bool(ways) and (ways[0].side == "host" or (summary.verdict == "invalid" and not limit))
     outcome: Outcome = "stopped" if stopped else "held" if held else "ours" if ours else "failed"
-    why = next((one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}"), "")
+    reason = why(summary)
+    if outcome == "ours":
+        reason = ways[0].evidence
+    elif outcome == "failed" and crossed:
+        reason = f"{crossed[0].threshold.text} (it was {crossed[0].amount})"
     return Step(
         asked=run.plan.connections,
         outcome=outcome,
-        why=ways[0].evidence if outcome == "ours" else _words(crossed[0]) if outcome == "failed" and crossed else why,
+        why=reason,
         crossed=limits,
         opened=summary.connections.opened,
         answered=summary.heartbeats.answered,
@@ -141,10 +147,10 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         served=served_most(run.ticks),
         lost=summary.connections.lost,
         failed=summary.connections.failed,
-        latency_p99_ms=summary.heartbeats.latency_ms.p99,
+        latency_p99_ms=latency,
         lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
         available_bytes=least_available(run),
-        server_bytes=_first(summary.server.pss_bytes.hold_end, summary.server.rss_bytes.hold_end),
+        server_bytes=summary.server.rss_bytes.hold_end if memory is None else memory,
         server_cores=seen.cores(SERVER_CPU_S),
         asyncli_cores=seen.cores(GENERATOR_CPU_S),
         duration_s=summary.run.duration_s,
@@ -152,19 +158,6 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         server=seen.server,
         run_file=run_file,
     )
-
-
-def _first(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)
-
-
-def _slow(summary: Summary) -> str:
-    return f"a heartbeat in a hundred took {milliseconds(summary.heartbeats.latency_ms.p99)} or longer"
-
-
-def _words(crossed: OfLimit) -> str:
-    """``heartbeats.latency_ms.p99 > 1s (it was 3.1 s)``."""
-    return f"{crossed.threshold.text} (it was {crossed.amount})"
 
 
 def to_json(found: Capacity) -> str:
@@ -237,7 +230,7 @@ def _ways(found: Capacity) -> list[Block]:
         return []
     first, *others = found.gave_way
     likely = "" if first.certain or first.side == "unknown" else ", as it looks"
-    what = f"{_SIDES[first.side]}: {called(first.code)}{likely}"
+    what = f"{_SIDES[first.side]}: {first.code.replace('_', ' ')}{likely}"
     words = [oneline(first.evidence), *([f"remedy: {oneline(first.remedy)}"] if first.remedy else [])]
     words += [f"also: {oneline(one.evidence)}" for one in others]
     return [
@@ -245,24 +238,6 @@ def _ways(found: Capacity) -> list[Block]:
         Paragraph(what, "line", view=View.PAGE),
         *(Paragraph(one, style="dim" if one.startswith("remedy: ") else "") for one in words),
     ]
-
-
-#: What gave way in words, by its code; of others the code itself.
-_CALLED = {
-    "slots": "its connection slots", "memory_limit": "its memory limit", "descriptors": "its descriptors", "cpu": "its CPU",
-    "listen_queue": "its listen queue", "never_accepted": "it serves no more at a time", "refused": "it refused connects",
-    "errors": "it answers with errors", "slow": "it became slow", "both_busy": "its CPUs", "memory": "its memory",
-    "local_ports": "its ports", "beats": "asyncli was late", "ramp": "asyncli was late", "turn": "asyncli stood still",
-    "never_arrived": "what was sent never arrived", "packets_lost": "segments were lost", "server_ended": "it ended",
-    "preflight": "by its preflight it can carry no more",
-    "worker_crash": "a worker of it ended", "worker_ended": "a worker of it ended",
-    "connect_timeout": "connects got no answer", "unknown": "nothing says it",
-}  # fmt: skip
-
-
-def called(code: str) -> str:
-    """What gave way, in words."""
-    return _CALLED.get(code, code.replace("_", " "))
 
 
 def _forecast(found: Capacity) -> list[Block]:
@@ -314,14 +289,7 @@ def _steps(found: Capacity) -> list[Block]:
         DataTable("Steps", [*columns, TableColumn("", kind="word")], rows, width=0),
         *map(Paragraph, lines),
         Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
-        Paragraph(_COLUMNS, style="dim"),
     ]
-
-
-_COLUMNS = (
-    "opened: those in place of lost ones as well; held: at the step's end, opened less lost; p99: of the heartbeats' latency; "
-    "late: of asyncli's own lateness; free: the least memory that this host had left; CPU: cores that the server used at the end."
-)
 
 
 def outcome_of(step: Step) -> str:

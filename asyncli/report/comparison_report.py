@@ -309,23 +309,19 @@ def _pair(rows: Sequence[Difference], several: bool) -> list[Section]:
     )
     real = [sentence(one) for one in rows if one.verdict in ("higher", "lower")]
     answer: list[Block] = [Paragraph(title, "text", "bold", view=TERMINAL), Bullets(real, strong=True)]
-    narrower = [numbers_table(rows, layout) for layout in ("marks", "narrow")]
-    table = msgspec.structs.replace(numbers_table(rows, "words"), narrower=narrower)
     reasons = [(", ".join(names), why) for why, names in unsaid(rows).items()]
     heading = title if several else "The differences"
     return [
         Section(name, heading, answer),
-        Section(f"{name}-numbers", "Every number", [picture, table, Paragraph(UNITS, style="dim")]),
+        Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), Paragraph(UNITS, style="dim")]),
         *([Section(f"{name}-unsaid", "What cannot be said", [Definitions(reasons, "Cannot say")])] if reasons else []),
     ]
 
 
-def numbers_table(rows: Sequence[Difference], layout: str) -> DataTable:
-    """Every number that a run knows and that is not zero in both: ``layout`` "words", "marks" for a column that says yes or no,
-    "narrow" without per cent too."""
+def numbers_table(rows: Sequence[Difference]) -> DataTable:
+    """Every number that a run knows and that is not zero in both."""
     first, second = rows[0].between
     columns = [TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
-    columns.append(TableColumn("verdict", "words") if layout == "words" else TableColumn("real", "word"))
     lines, group = [], None
     for one in rows:
         if all(not value for value in one.values):
@@ -335,16 +331,12 @@ def numbers_table(rows: Sequence[Difference], layout: str) -> DataTable:
             group = row.group
             lines.append(TableRow(GROUPS[group], group=True))
         said = {"no_difference": "no", "cannot_say": "unknown"}.get(one.verdict, one.verdict)
-        if layout == "words":
-            said = "cannot say (see below)" if one.verdict == "cannot_say" else words(one)
-        real = one.verdict in ("higher", "lower")
         label = f"{row.label}, {shown.unit}" if shown.unit else row.label
         cells = (shown.first, shown.second, shown.difference, shown.percent, shown.interval, said)
-        lines.append(TableRow(f" {label}", cells, "dim" if one.verdict == "cannot_say" else "", strong=real))
-    table = DataTable(
-        "", columns, lines, "Every number, with the difference and its 95 % interval", kind="numbers stack", width=0
-    )
-    return table.without("%") if layout == "narrow" else table
+        style = "dim" if one.verdict == "cannot_say" else ""
+        lines.append(TableRow(f" {label}", cells, style, strong=one.verdict in ("higher", "lower")))
+    title = "Every number, with the difference and its 95 % interval"
+    return DataTable("", [*columns, TableColumn("real", "word")], lines, title, kind="numbers stack", width=0)
 
 
 def _differs(comparison: Comparison) -> Block:

@@ -5,50 +5,54 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from asyncli.analysis.slope import Cost
 from asyncli.core.histogram import Histogram
-from asyncli.metrics import meaning
-from asyncli.records import Deaths
+from asyncli.metrics import METRICS, meaning
+from asyncli.records import Deaths, Finding, Sample
 from asyncli.report.analyses import Analyses
 from asyncli.report.format import COSTS
-from asyncli.report.frames import ordered_metrics
 from asyncli.report.summary import Summary
 from asyncli.run import Run
+from asyncli.samples import metrics_of
 
 Cell = str | int | float | None
 
 _LATENCY = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
 _LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 _AGES = (("least", 0.0), ("p50", 0.5), ("max", 1.0))
+#: Histograms of a tick, the quantiles of each, and what it is of.
+_TIMES = {
+    "latency": (_LATENCY, "heartbeat: answered minus due"), "lateness": (_LATENESS, "heartbeat: sent minus due"),
+    "connect": (_LATENESS, "connect: established minus begun"),
+    "ramp_lateness": (_LATENESS, "batch of the ramp: opened minus due"),
+}  # fmt: skip
 _RUN_ID = {"run_id": "the run's id: rows of several runs may be put together"}
-_T_S = {"t_s": "seconds since the run's start"}
+_T_S = {"t_s": "seconds since the run's start", "phase": "the phase that the second lies in"}
+#: Columns of ticks that are a tick's own fields.
+_OF_A_TICK = {
+    "second": "whole seconds since the first connect that the tick closes", "workers": "worker processes that reported",
+    "held": "connections held at the second's end", "connecting": "connects pending then",
+    "awaiting": "connections then waiting for an answer", "started": "connects begun in the second",
+    "opened": "connections established in it", "reopened": "those of them that replaced a lost one",
+    "lost": "established connections that ended in it", "failed": "connects that failed in it", "sent": "heartbeats sent",
+    "answered": "heartbeats answered", "beats_failed": "heartbeats not answered", "bytes_sent": "bytes sent",
+    "bytes_received": "bytes received", "cpu_user_s": "user CPU time of the workers since their start",
+    "cpu_system_s": "system CPU time of the same", "longest_turn_s": "the longest that a worker stood still",
+}  # fmt: skip
 _ONE_END = "kernel and kernel_queued are of one socket end"
 
 #: table -> column -> what it means. Of samples, the metrics that were read come after these columns.
 COLUMNS: dict[str, dict[str, str]] = {
     "ticks": {
-        **_RUN_ID, **_T_S,
-        "phase": "the phase that the second lies in", "second": "whole seconds since the first connect that the tick closes",
-        "workers": "worker processes that reported", "held": "connections held at the second's end",
-        "connecting": "connects pending then", "awaiting": "connections then waiting for an answer",
-        "started": "connects begun in the second", "opened": "connections established in it",
-        "reopened": "those of them that replaced a lost one", "lost": "established connections that ended in it",
-        "failed": "connects that failed in it", "sent": "heartbeats sent", "answered": "heartbeats answered",
-        "beats_failed": "heartbeats not answered", "bytes_sent": "bytes sent", "bytes_received": "bytes received",
-        "cpu_user_s": "user CPU time of the workers since their start", "cpu_system_s": "system CPU time of the same",
-        "longest_turn_s": "the longest that a worker stood still",
-        **{f"latency_{name}_ms": "heartbeat: answered minus due" for name, _ in _LATENCY},
-        **{f"lateness_{name}_ms": "heartbeat: sent minus due" for name, _ in _LATENESS},
-        **{f"connect_{name}_ms": "connect: established minus begun" for name, _ in _LATENESS},
-        **{f"ramp_lateness_{name}_ms": "batch of the ramp: opened minus due" for name, _ in _LATENESS},
+        **_RUN_ID, **_T_S, **_OF_A_TICK,
+        **{f"{name}_{label}_ms": what for name, (quantiles, what) in _TIMES.items() for label, _ in quantiles},
     },
-    "samples": {**_RUN_ID, **_T_S},
+    "samples": {**_RUN_ID, "t_s": _T_S["t_s"]},
     "deaths": {
-        **_RUN_ID, **_T_S,
-        "phase": "the phase that the second lies in", "kind": "lost (it had been established) or failed (it never was)",
+        **_RUN_ID, **_T_S, "kind": "lost (it had been established) or failed (it never was)",
         "cause": "why", "count": "how many in this second",
         **{f"age_{name}_s": "age of the lost" for name, _ in _AGES},
         **{f"idle_{name}_s": "for how long they had been idle" for name, _ in _AGES},
@@ -82,17 +86,13 @@ def tables(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Table]:
     """Every table by its name, ``columns`` among them: what the columns of the others mean."""
     metrics = ordered_metrics(run.samples)
     rows: dict[str, Iterable[list[Cell]]] = {
-        "ticks": _ticks(run), "samples": _samples(run, metrics), "deaths": _deaths(run), "phases": _phases(summary),
-        "findings": ([one.severity, one.code, one.evidence, one.remedy] for one in summary.findings), "cost": _cost(analyses),
+        "ticks": tick_rows(run), "samples": ([one.t_s, *map(one.values.get, metrics)] for one in run.samples),
+        "deaths": death_rows(run), "phases": phase_rows(run), "findings": finding_rows(summary.findings),
+        "cost": _cost(analyses),
     }  # fmt: skip
-    found = {}
-    for name, meanings in COLUMNS.items():
-        header = [*meanings, *metrics] if name == "samples" else [*meanings]
-        found[name] = Table(header, [[run.id, *row] for row in rows[name]])
-    described: list[list[Cell]] = []
-    for name, columns in COLUMNS.items():
-        more = {metric: meaning(metric) for metric in metrics} if name == "samples" else {}
-        described += [[run.id, name, column, what] for column, what in (columns | more).items()]
+    meanings = {**COLUMNS, "samples": {**COLUMNS["samples"], **{name: meaning(name) for name in metrics}}}
+    found = {name: Table([*meanings[name]], [[run.id, *row] for row in rows[name]]) for name in meanings}
+    described: list[list[Cell]] = [[run.id, name, column, what] for name in meanings for column, what in meanings[name].items()]
     return {**found, "columns": Table(["run_id", "table", "column", "meaning"], described)}
 
 
@@ -101,44 +101,45 @@ def to_csv(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.columns)
-    writer.writerows([_written(cell) for cell in row] for row in table.rows)
+    # Neither NaN nor an infinity is a number to other programs.
+    writer.writerows(
+        [None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row] for row in table.rows
+    )
     return text.getvalue()
 
 
-def _written(cell: Cell) -> str | int | float | None:
-    # Neither NaN nor an infinity is a number to other programs.
-    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
+def ordered_metrics(samples: Sequence[Sample]) -> list[str]:
+    """The names of what was read, in the order of METRICS, families by name."""
+    names = set(metrics_of(samples))
+    known = [name for name in METRICS if name in names]
+    return [*known, *sorted(names - set(known))]
 
 
-def _ticks(run: Run) -> Iterator[list[Cell]]:
-    for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
-        yield [
-            t_s, name, tick.second, tick.workers, tick.held, tick.connecting, tick.awaiting,
-            tick.started, tick.opened, tick.reopened, tick.lost, sum(tick.failures.values()), tick.sent, tick.answered,
-            tick.beats_failed, tick.bytes_sent, tick.bytes_received, tick.cpu_user_s, tick.cpu_system_s, tick.longest_turn_s,
-            *_ms(tick.latency_us, _LATENCY), *_ms(tick.lateness_us, _LATENESS), *_ms(tick.connect_us, _LATENESS),
-            *_ms(tick.ramp_lateness_us, _LATENESS),
-        ]  # fmt: skip
+def tick_rows(run: Run) -> Iterator[list[Cell]]:
+    """The table of ticks without the run's id."""
+    for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
+        counts = [sum(tick.failures.values()) if name == "failed" else getattr(tick, name) for name in _OF_A_TICK]
+        times = (
+            None if value is None else value / 1e3
+            for name, (quantiles, _) in _TIMES.items()
+            for value in _quantiles(getattr(tick, f"{name}_us"), quantiles)
+        )  # fmt: skip
+        yield [t_s, phase, *counts, *times]
 
 
-def _ms(histogram: Histogram, quantiles: tuple[tuple[str, float], ...]) -> Iterator[float | None]:
-    values = [histogram.quantile(q) for _, q in quantiles] if histogram else [None] * len(quantiles)
-    return (None if value is None else value / 1e3 for value in values)
+def _quantiles(histogram: Histogram, quantiles: Sequence[tuple[str, float]]) -> list[float | None]:
+    return histogram.quantiles([q for _, q in quantiles]) if histogram else [None] * len(quantiles)
 
 
-def _samples(run: Run, metrics: list[str]) -> Iterator[list[Cell]]:
-    for sample in run.samples:
-        yield [sample.t_s, *map(sample.values.get, metrics)]
-
-
-def _deaths(run: Run) -> Iterator[list[Cell]]:
-    for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
+def death_rows(run: Run) -> Iterator[list[Cell]]:
+    """The table of deaths without the run's id."""
+    for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
         for cause, dead in sorted(tick.deaths.items()):
             if dead.count:
-                yield [t_s, name, "lost", cause, dead.count, *_of_the_dead(dead)]
+                yield [t_s, phase, "lost", cause, dead.count, *_of_the_dead(dead)]
         for cause, count in sorted(tick.failures.items()):
             if count:
-                yield [t_s, name, "failed", cause, count, *[None] * (3 * len(_AGES))]
+                yield [t_s, phase, "failed", cause, count, *[None] * (3 * len(_AGES))]
 
 
 def _of_the_dead(dead: Deaths) -> Iterator[float | None]:
@@ -147,9 +148,14 @@ def _of_the_dead(dead: Deaths) -> Iterator[float | None]:
             yield float(histogram.least) if histogram and not q else histogram.quantile(q)
 
 
-def _phases(summary: Summary) -> Iterator[list[Cell]]:
-    for one in summary.run.phases:
-        yield [one.name, one.start_s, one.end_s, None if one.end_s is None else one.end_s - one.start_s]
+def phase_rows(run: Run) -> list[list[Cell]]:
+    """The table of phases without the run's id."""
+    return [[one.name, one.start_s, one.end_s, None if one.end_s is None else one.end_s - one.start_s] for one in run.phases]
+
+
+def finding_rows(findings: Iterable[Finding]) -> list[list[Cell]]:
+    """The table of findings without the run's id."""
+    return [[one.severity, one.code, one.evidence, one.remedy] for one in findings]
 
 
 def _cost(analyses: Analyses) -> Iterator[list[Cell]]:

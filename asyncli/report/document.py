@@ -1,13 +1,11 @@
 """A report as data: sections of tables, figures, notes and findings. Builders make it, renderers print it.
 
-terminal.py prints it as text, html.py as a page, and a table of it shows itself in a notebook. A new row of a report is a line in
-one builder.
+terminal.py prints it as text, html.py as a page. A new row of a report is a line in one builder.
 """
 
 from __future__ import annotations
 
 import enum
-import html
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -98,82 +96,32 @@ class DataTable(msgspec.Struct, frozen=True):
     """``columns`` are those after the first, which names the row; over that stands ``heading``.
 
     ``caption``: in place of the heading where there is room for a sentence. ``kind``: its looks on a page. ``width``: the
-    least of the first column on a terminal. ``narrower``: what a terminal shows that this does not fit, the widest first.
+    least of the first column on a terminal.
     """
 
     heading: str
     columns: Sequence[TableColumn]
     rows: Sequence[TableRow]
     caption: str = ""
-    notes: Sequence[str] = ()
     kind: str = ""
     width: int = 24
     view: View = ALL
-    narrower: Sequence[DataTable] = ()
 
     def seen(self, view: View) -> DataTable:
         """The rows and columns that ``view`` shows."""
+        rows = [row for row in self.rows if row.view & view]
         places = [place for place, one in enumerate(self.columns) if one.view & view]
-        rows = [
-            msgspec.structs.replace(row, cells=[row.cells[place] for place in places] if row.cells else ())
-            for row in self.rows
-            if row.view & view
-        ]
-        return msgspec.structs.replace(self, columns=[self.columns[place] for place in places], rows=rows)
+        return msgspec.structs.replace(self, rows=rows).part(places)
 
-    def without(self, name: str) -> DataTable:
-        """All but the column of this name."""
-        return msgspec.structs.replace(
-            self, columns=[one if one.name != name else msgspec.structs.replace(one, view=View(0)) for one in self.columns]
-        ).seen(ALL)
+    def part(self, places: Sequence[int]) -> DataTable:
+        """The columns at these places."""
+        columns = [self.columns[place] for place in places]
+        rows = [msgspec.structs.replace(row, cells=[row.cells[place] for place in places if row.cells]) for row in self.rows]
+        return msgspec.structs.replace(self, columns=columns, rows=rows)
 
     @property
     def title(self) -> str:
         return self.caption or self.heading
-
-    def __repr__(self) -> str:
-        table = self.seen(View.PAGE)
-        if not table.rows:
-            return "\n".join([self.title, *self.notes])
-        cells = [["", *(one.name for one in table.columns)], *([row.label, *map(cell_text, row.cells)] for row in table.rows)]
-        widths = [max(len(row[place]) for row in cells if place < len(row)) for place in range(len(table.columns) + 1)]
-        left = [True, *(not one.number for one in table.columns)]
-        lines = [self.title, ""] if self.title else []
-        for row in cells:
-            parts = [
-                one.ljust(width) if to_left else one.rjust(width) for one, width, to_left in zip(row, widths, left, strict=False)
-            ]
-            lines.append("  ".join(parts).rstrip())
-        return "\n".join([*lines, *(["", *self.notes] if self.notes else [])])
-
-    def _repr_html_(self) -> str:
-        table = self.seen(View.PAGE)
-
-        def line(tag: str, style: str, row: Sequence[str]) -> str:
-            return "".join(
-                f'<{tag} style="{style} text-align: {"right" if place and table.columns[place - 1].number else "left"};">'
-                f"{html.escape(one)}</{tag}>"
-                for place, one in enumerate(row)
-            )
-
-        body = "".join(
-            f"<tr>{line('td', _CELL + ' font-weight: 600;' * row.strong, [row.label, *map(cell_text, row.cells)])}</tr>"
-            for row in table.rows
-        )
-        title = f'<div style="font-weight: 600; margin-bottom: 4px;">{html.escape(self.title)}</div>' if self.title else ""
-        notes = "".join(f'<div style="opacity: 0.75; max-width: 60em;">{html.escape(note)}</div>' for note in self.notes)
-        if table.rows:
-            head = line("th", _HEAD, ["", *(one.name for one in table.columns)])
-            title += (
-                '<table style="border-collapse: collapse; margin: 0 0 4px 0;">'
-                f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            )
-        return f'<div style="margin: 4px 0;">{title}{notes}</div>'
-
-
-# Colours come from whoever shows it: a notebook may be dark.
-_CELL = "padding: 2px 12px 2px 0; border: none; font-variant-numeric: tabular-nums;"
-_HEAD = f"{_CELL} font-weight: normal; opacity: 0.65; border-bottom: 1px solid;"
 
 
 class ListedItem(msgspec.Struct, frozen=True):
@@ -218,13 +166,6 @@ class Folded(msgspec.Struct, frozen=True):
     view: View = View.PAGE
 
 
-class FactTiles(msgspec.Struct, frozen=True):
-    """(what, number, beside it, the section that has more)."""
-
-    items: Sequence[tuple[str, str, str, str]]
-    view: View = View.PAGE
-
-
 class Picture(msgspec.Struct, frozen=True):
     """A figure. ``draw`` raises NothingToDraw where there is no data; only after it came through may ``alt`` be asked: what the
     figure shows, in a sentence with its numbers. ``caption``: how to read it. ``optional``: left out where there is no data.
@@ -239,7 +180,7 @@ class Picture(msgspec.Struct, frozen=True):
     view: View = View.PAGE
 
 
-Block = Paragraph | VerdictLine | DataTable | ItemList | Bullets | Definitions | Folded | FactTiles | Picture
+Block = Paragraph | VerdictLine | DataTable | ItemList | Bullets | Definitions | Folded | Picture
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -287,10 +228,10 @@ def numbers(*names: str) -> list[TableColumn]:
     return [TableColumn(name) for name in names]
 
 
-def pairs(heading: str, rows: Iterable[tuple[str, str]]) -> DataTable:
-    """A table of names and what they are, for a page."""
+def pairs(heading: str, rows: Iterable[tuple[str, str]], view: View = View.PAGE) -> DataTable:
+    """A table of names and what they are."""
     found = [TableRow(oneline(name), [oneline(value)]) for name, value in rows]
-    return DataTable(heading, [TableColumn("", kind="words")], found, kind="keys", view=View.PAGE)
+    return DataTable(heading, [TableColumn("", kind="words")], found, kind="keys", view=view)
 
 
 def drawn_blocks(drawn: Mapping[str, Picture], *names: str) -> list[Block]:

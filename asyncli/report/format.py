@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from asyncli.analysis.cost import SURE
 from asyncli.analysis.slope import Cost
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from asyncli.analysis.cost import Costs
-    from asyncli.analysis.drift import Drift
     from asyncli.analysis.forecast import Ceiling
-    from asyncli.report.summary import CostPart, Then
+    from asyncli.report.summary import CostPart
     from asyncli.topology import Sides
 
 #: The costs of a run in the order in which they are told.
@@ -31,10 +30,6 @@ CEILINGS = {
 }  # fmt: skip
 
 
-#: Of what the heartbeats' table is, as other tables are of less.
-POOLED = "Latency and lateness of ramp and hold together; asyncli compare looks at the hold alone."
-
-
 class CostRow(NamedTuple):
     """A line of the cost table; of the kernel's ``cost``, which is of one end, there are ``ends``. Bytes."""
 
@@ -43,29 +38,12 @@ class CostRow(NamedTuple):
     cost: Cost | None
     ends: int
 
-    @property
-    def fixed(self) -> float:
-        return self.ends * self.cost.fixed_bytes if self.cost is not None else 0.0
-
-    def at(self, held: int) -> float:
-        """What there is with ``held`` connections."""
-        return self.fixed + self.ends * held * self.cost.bytes_per_connection if self.cost is not None else 0.0
-
-    def of_ends(self, whole: float) -> str:
-        """What all ends take, as what each does: ``"2 × 24.0 MB"``."""
-        return f"{self.ends} × {format_bytes(whole / self.ends)}" if self.ends > 1 else format_bytes(whole)
-
-
-def fixed_is(rows: Sequence[CostRow]) -> str:
-    """What the fixed parts of these rows are, and whose asyncli's is. Differences of two levels have in their bytes what the
-    first ones take once, and slopes have it here.
-    """
-    levels = {row.cost.of_levels for row in rows if row.cost is not None and row.name != "residual"}
-    once = "" if levels == {True} else f", and{', of slopes,' if True in levels else ''} what the first ones take once"
-    return (
-        f"Fixed: what is there without any{once}; of asyncli, that of the processes that hold them, "
-        "without the one that measures and reports."
-    )
+    def at(self, held: int) -> str:
+        """What there is with ``held`` connections: what all ends take, as what each does (``"2 × 24.0 MB"``)."""
+        if self.cost is None:
+            return "-"
+        each = format_bytes(self.cost.fixed_bytes + held * self.cost.bytes_per_connection)
+        return f"{self.ends} × {each}" if self.ends > 1 else each
 
 
 def caption(rows: Sequence[CostRow]) -> str:
@@ -74,34 +52,14 @@ def caption(rows: Sequence[CostRow]) -> str:
     return "Memory that one more connection costs" if slopes else "Memory that a connection takes, first use included"
 
 
-def bytes_are(rows: Sequence[CostRow]) -> str:
-    """What the bytes of these rows are."""
-    levels = {row.cost.of_levels for row in rows if row.cost is not None and row.name != "residual"}
-    two = "the difference of two levels, before and in the hold, by the connections"
-    if levels == {True}:
-        return f"Bytes are {two}."
-    return f"Bytes are the slope: what one more connection adds{f'; or else {two}' if True in levels else ''}."
-
-
 def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
-    """The lines of the cost table, those that are not known too, but for queued buffers that nobody read."""
+    """The lines of the cost table, those that are not known too."""
     end = "each of 2 ends" if where.ends == 2 else "this end" if where.far is None else "its end"
     labels = {
-        "server_user": f"{server}, user memory", "kernel": f"kernel, {end}",
-        "kernel_queued": "of queued buffers, not in the sum", "generator_user": "asyncli, user memory",
+        "server_user": f"{server}, user memory", "kernel": f"kernel, {end}", "generator_user": "asyncli, user memory",
         "residual": "left over", "host_total": f"{where.host} in all",
     }  # fmt: skip
-    rows = [CostRow(name, labels[name], getattr(costs, name), where.ends if name.startswith("kernel") else 1) for name in COSTS]
-    return [one for one in rows if one.cost is not None or one.name != "kernel_queued"]
-
-
-def drift_words(one: Drift) -> str:
-    """``"grows 1.2 MB an hour"``, ``"flat within 300 kB an hour"``, ``"too short to say"``."""
-    if one.verdict == "flat" and one.within_bytes_per_hour is not None:
-        return f"flat within {format_bytes(one.within_bytes_per_hour)} an hour"
-    if one.verdict in ("grows", "shrinks") and one.bytes_per_hour is not None:
-        return f"{one.verdict} {format_bytes(abs(one.bytes_per_hour))} an hour"
-    return "too short to say" if one.verdict == "too_short" else one.verdict
+    return [CostRow(name, label, getattr(costs, name), where.ends if name == "kernel" else 1) for name, label in labels.items()]
 
 
 def shown_r2(r2: float) -> str:
@@ -120,13 +78,6 @@ def short_bytes(value: float) -> str:
 def minus(text: str) -> str:
     """Signs as print has them, for a text of numbers alone."""
     return text.replace("-", "−")
-
-
-def short_count(number: float) -> str:
-    """``100000`` -> ``"100k"``, ``1500000`` -> ``"1.5M"``, and below ten thousand all digits."""
-    size = abs(number)
-    text = f"{number / 1e6:.4g}M" if size >= 999_500 else f"{number / 1e3:.4g}k" if size >= 10_000 else f"{number:,.4g}"
-    return minus(text)
 
 
 def or_bytes(value: float | None) -> str:
@@ -163,25 +114,20 @@ def cores(share: float | None) -> str:
     return "-" if share is None else f"{share * 100:.0f} % of a core" if share < 1 else f"{share:.1f} cores"
 
 
+# From here on bytes of a connection are written in kB.
+_WHOLE_BYTES = 100_000
+
+
 def bytes_each(value: float) -> str:
     """Bytes per connection, to the byte up to 100 kB: ``"9,640 B"``."""
     return f"{format_count(value)} B" if abs(value) < _WHOLE_BYTES else format_bytes(value)
 
 
-# From here on bytes of a connection are written in kB.
-_WHOLE_BYTES = 100_000
-
-
-def half_of(value: float, half: float) -> str:
-    """What stands behind the ± of :func:`bytes_each`, whose unit it has where that is B: ``"133"``, ``"3,733 B"``."""
-    if abs(value) >= _WHOLE_BYTES:
-        return format_bytes(half)
-    return f"{half:,.0f}" if half >= 1 else f"{half:,.1f}"
-
-
 def plus_minus(value: float, half: float) -> str:
-    """Bytes a connection with half of their interval: ``"528 B ± 1"``."""
-    return f"{bytes_each(value)} ± {half_of(value, half)}"
+    """Bytes a connection with half of their interval: ``"528 B ± 1"``, ``"2.0 MB ± 3,733 B"``."""
+    if abs(value) >= _WHOLE_BYTES:
+        return f"{bytes_each(value)} ± {format_bytes(half)}"
+    return f"{bytes_each(value)} ± {half:,.{0 if half >= 1 else 1}f}"
 
 
 def with_error(cost: Cost) -> str:
@@ -210,16 +156,6 @@ def interval(low: float, high: float) -> str:
     return " to ".join(one if one.strip("-0.") else one.lstrip("-") for one in shown)
 
 
-def three(number: float) -> float:
-    """To three digits: a forecast has no more."""
-    return float(f"{number:.3g}")
-
-
-def kept_less(value: float) -> str:
-    """What a negative remainder after the drain is: nothing that connections do."""
-    return f"{format_bytes(-value)} less than before, which is noise"
-
-
 def about(one: Ceiling) -> str:
     """The number of a ceiling with the digits that are known of it; a dash where it is not."""
     return "-" if one.connections is None else format_count(one.rounded(one.connections))
@@ -231,13 +167,6 @@ def about_to(one: Ceiling) -> str:
         return ""
     low, high = (format_count(one.rounded(end)) for end in one.ci95)
     return f"{low} to {high}"
-
-
-def spent(cpu_s: Then) -> str:
-    """CPU time between two readings of it."""
-    if cpu_s.baseline is None or cpu_s.hold_end is None:
-        return "-"
-    return format_duration(max(0.0, cpu_s.hold_end - cpu_s.baseline))
 
 
 def utf8(name: str) -> str:

@@ -13,9 +13,10 @@ from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, ended_by_user, judge
 from asyncli.records import SCHEMA
+from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow, View
 from asyncli.report.format import utf8, with_error
 from asyncli.report.summary import hangs_on_all, verdict_of_all
-from asyncli.report.terminal import VERDICT_STYLE, ascii_only
+from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
 from asyncli.run import Run
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration
@@ -121,71 +122,42 @@ def _hold(run: Listed) -> str:
     return f"{lasted} of {format_duration(run.planned_s)}" if run.stopped and run.planned_s is not None else lasted
 
 
-# Column -> how soon it goes where the terminal is narrow: the higher the sooner; 0 stays.
-_COLUMNS = {
-    "run file": 0, "started (UTC)": 2, "age": 0, "server": 3, "held": 0, "hold": 1, "verdict": 0, "cost on host": 1,
-    "cost in server": 0, "size": 4,
-}  # fmt: skip
-_RIGHT = ("age", "held", "hold", "cost on host", "cost in server", "size")
+#: The first that go where a terminal is narrow are the last.
+_COLUMNS = ("age", "held", "verdict", "cost in server", "hold", "cost on host", "server", "started (UTC)", "size")
+_WORDS = ("verdict", "server", "started (UTC)")
+# The columns that stay leave the rest of the terminal to a file's name.
+_THAT_STAY = 50
 
 
 def print_listing(listing: Listing, console: Console) -> None:
     """One line a run. On a terminal columns go until a line fits; in a pipe all are there, however wide."""
-    from rich.text import Text
-
-    lines = [_cells(run) for run in listing.runs]
-    shown = list(_COLUMNS)
-    widths = {name: max(len(name), *(len(line[name]) for line in lines)) if lines else 0 for name in _COLUMNS}
-    if console.is_terminal:
-        while sum(widths[name] + 2 for name in shown) - 2 > console.width and any(_COLUMNS[name] for name in shown):
-            shown.remove(max(shown, key=_COLUMNS.__getitem__))
-        # What is still too wide is the files' names: their ends tell them apart.
-        over = sum(widths[name] + 2 for name in shown) - 2 - console.width
-        widths["run file"] = max(12, widths["run file"] - max(0, over))
-
-    def put(cells: dict[str, str], style: str = "") -> None:
-        text = Text()
-        for name in shown:
-            cell = cells[name] if len(cells[name]) <= widths[name] else "…" + cells[name][1 - widths[name] :]
-            padded = f"{cell:>{widths[name]}}" if name in _RIGHT else f"{cell:<{widths[name]}}"
-            text.append(padded, style or (VERDICT_STYLE.get(cells["verdict"].partition(",")[0], "") if name == "verdict" else ""))
-            text.append("  ")
-        text.rstrip()
-        _say(console, text)
-
-    if lines:
-        put({name: name for name in _COLUMNS}, "dim")
-    for line in lines:
-        put(line)
-    if not lines:
-        _say(console, Text(f"no run files in {oneline(listing.folder)}; 'asyncli demo' makes one"))
-    if listing.unread:
-        _say(console, Text(""))
-        _say(console, Text("Not runs, or broken:", "bold"))
-        for one in listing.unread:
-            _say(console, Text(f"  {oneline(one.why)}", "yellow"))
+    columns = [TableColumn(name, "word" if name in _WORDS else "number") for name in _COLUMNS]
+    longest = max(12, console.width - _THAT_STAY) if console.is_terminal else None
+    table = DataTable("run file", columns, [_row(one, longest) for one in listing.runs], width=0)
+    blocks: list[Block] = [fitting(table, console) if console.is_terminal else table]
+    if not listing.runs:
+        blocks = [Paragraph(f"no run files in {oneline(listing.folder)}; 'asyncli demo' makes one", "text")]
+    broken = [Paragraph(oneline(one.why), "note", "yellow") for one in listing.unread]
+    if broken:
+        broken.insert(0, Paragraph("Not runs, or broken:", "text", "bold"))
+    print_document(
+        Document("runs", "", "", [], [Section("runs", "", blocks), Section("unread", "", broken)]), console, View.VERBOSE
+    )
 
 
-def _say(console: Console, text: Any) -> None:
-    if console.options.ascii_only:
-        text.plain = ascii_only(text.plain)
-    console.print(text, soft_wrap=True)
-
-
-def _cells(run: Listed) -> dict[str, str]:
-    held = format_count(run.held)
-    return {
-        "run file": oneline(run.file),
-        "started (UTC)": run.started.replace("T", " ").removesuffix("Z")[:16],
-        "age": _age(run.age_s),
-        "server": oneline(run.server or "-"),
-        "held": held if run.held == run.requested else f"{held}/{format_count(run.requested)}",
-        "hold": _hold(run),
-        "verdict": state(run),
-        "cost on host": _cost(run.cost if run.cost_of == "host_total" else None),
-        "cost in server": _cost(run.server_cost),
-        "size": format_bytes(run.bytes),
-    }
+def _row(run: Listed, longest: int | None) -> TableRow:
+    held, verdict, name = format_count(run.held), state(run), oneline(run.file)
+    if longest is not None and len(name) > longest:
+        # Their ends tell files apart.
+        name = f"…{name[1 - longest :]}"
+    cells: list[Cell] = [
+        _age(run.age_s), held if run.held == run.requested else f"{held}/{format_count(run.requested)}",
+        (verdict, VERDICT_STYLE[verdict.partition(",")[0]]), _cost(run.server_cost), _hold(run),
+        _cost(run.cost if run.cost_of == "host_total" else None), oneline(run.server or "-"),
+        run.started.replace("T", " ").removesuffix("Z")[:16],
+        format_bytes(run.bytes),
+    ]  # fmt: skip
+    return TableRow(name, cells)
 
 
 def _cost(cost: Cost | None) -> str:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 import msgspec
 
-from asyncli.analysis.cost import SURE
 from asyncli.analysis.slope import FREED_KEPT
 from asyncli.core.histogram import Histogram
 from asyncli.metrics import (
@@ -27,19 +23,14 @@ from asyncli.metrics import (
 )
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
+from asyncli.report.livecost import RECENT_S, Level
 from asyncli.report.livelimits import LiveLimits
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse
 
-# Latencies and rates are of these last seconds: long enough to stand still for the eye, short enough to show a change.
-RECENT_S = 10
-# Student's t for 95 %, by degrees of freedom from 1 on; beyond the last as it.
-_STUDENT = (12.7, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
 # A tick closes a second: what waits for longer was unanswered at the one before too. asyncli capacity calls as much late.
 _WAITS_LONG_S = 1.0
 _FINDINGS_KEPT = 8
-# With fewer readings in the last seconds nothing is known of how it wanders.
-_FEWEST_READINGS = 3
 # Samples wait for the tick after them, a second at most.
 _UNWEIGHED_KEPT = 8
 
@@ -140,53 +131,6 @@ _OF_SOURCE = {
 }  # fmt: skip
 
 
-class _Level:
-    """One kind of memory: how far it has risen above the baseline, and how far it may have wandered by itself meanwhile.
-
-    Its steps from reading to reading in the baseline and in the last seconds, less what the connections of each step cost, are
-    taken for those of a random walk: for noise that wanders less, what is made of them is too wide.
-    """
-
-    def __init__(self, known_to: float) -> None:
-        #: Bytes that a level is not known better than.
-        self._known_to = known_to
-        self._baseline: list[tuple[float, float, float]] = []
-        #: Instant (s), bytes, connections held.
-        self._recent: deque[tuple[float, float, float]] = deque()
-
-    def read(self, t_s: float, value: float, held: float, empty: bool) -> None:
-        """A reading, with so many connections held; ``empty``: of the baseline."""
-        if empty:
-            self._baseline.append((t_s, value, 0.0))
-            return
-        self._recent.append((t_s, value, held))
-        while self._recent[0][0] <= t_s - RECENT_S:
-            self._recent.popleft()
-
-    def above(self, value: float) -> float | None:
-        """Bytes more than in the baseline; None without one."""
-        return value - statistics.median(one for _, one, _ in self._baseline) if self._baseline else None
-
-    def each(self) -> tuple[float, float] | None:
-        """Bytes a connection and half of the interval; None where that is wider than half of it, or nothing is held."""
-        if len(self._recent) < _FEWEST_READINGS:
-            return None
-        now_s, value, held = self._recent[-1]
-        grown = self.above(value)
-        if grown is None or grown <= 0 or held <= 0:
-            return None
-        cost = grown / held
-        steps = [
-            (after - before - cost * (more - many)) ** 2 / (end - begin)
-            for part in (self._baseline, self._recent)
-            for (begin, before, many), (end, after, more) in itertools.pairwise(part)
-            if end > begin
-        ]
-        t = _STUDENT[min(len(steps), len(_STUDENT)) - 1]
-        half = max(t * math.sqrt(statistics.fmean(steps) * (now_s - self._baseline[-1][0])), self._known_to) / held
-        return (cost, half) if half <= SURE * cost else None
-
-
 class LiveFold:
     """Takes records as they come; :meth:`state` gives the look of now. As cheap after a night as after a second."""
 
@@ -198,7 +142,7 @@ class LiveFold:
             self._state.host = "the server's host"
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
-        self._levels = {name: _Level(0.0 if name == "kernel" else FREED_KEPT) for name in _COSTS}
+        self._levels = {name: Level(0.0 if name == "kernel" else FREED_KEPT) for name in _COSTS}
         self._unweighed: deque[tuple[float, dict[str, float]]] = deque(maxlen=_UNWEIGHED_KEPT)
         # When the last tick came (s), and how many were held.
         self._held = (0.0, 0)

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncli import __version__
-from asyncli.analysis.drift import in_words
-from asyncli.analysis.verdict import RULE as VERDICT_RULE
 from asyncli.analysis.verdict import interrupted
-from asyncli.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding, left_out_s
-from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, first_ceiling, room, server_label, why
+from asyncli.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
+from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, room, server_label, why
 from asyncli.report.document import (
     ALL,
     Block,
     Document,
-    FactTiles,
     ItemList,
     Paragraph,
     Picture,
@@ -31,22 +28,10 @@ from asyncli.report.document import (
     View,
     finding_items,
 )
-from asyncli.report.format import (
-    ceiling,
-    drift_words,
-    milliseconds,
-    short_count,
-)
 from asyncli.report.run_costs import cost_section, drift_section, room_section
-from asyncli.report.run_events import (
-    counts_section,
-    deaths_section,
-    heartbeats_section,
-    processes_section,
-    timeline_section,
-)
-from asyncli.report.run_setup import environment_section, method_section, plan_section
-from asyncli.report.summary import PhaseSpan, RunPart, Summary
+from asyncli.report.run_events import counts_section, deaths_section, heartbeats_section, processes_section, timeline_section
+from asyncli.report.run_setup import environment_section, plan_section
+from asyncli.report.summary import Summary
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration
 
@@ -63,7 +48,7 @@ _A_HOLD_S = 0.1
 def print_report(summary: Summary, console: Console, path: str | os.PathLike[str], *, verbose: bool = False) -> None:
     """Print the report of the run kept in ``path``; readable at 80 columns, without colour, and piped.
 
-    ``verbose``: with the rules of the figures, notes, every limit, and the tables of what is as it should be.
+    ``verbose``: with notes, every limit, and the tables of what is as it should be.
     """
     from asyncli.report.terminal import print_document
 
@@ -95,35 +80,31 @@ def run_document(
         # Nothing was measured: why is all there is to say.
         errors = [one for one in summary.findings if one.severity == "error"]
         summary = msgspec.structs.replace(summary, findings=errors)
-        sections = [_answer(summary), _findings(summary), *_files(summary, path)]
+        sections = [_answer(summary), _findings(summary), _files(summary, path)]
     else:
         sections = [
             _answer(summary),
             cost_section(summary, drawn),
-            room_section(summary, drawn),
+            room_section(summary),
             drift_section(summary, drawn),
             timeline_section(summary, drawn),
             heartbeats_section(summary),
             deaths_section(summary, deaths or {}, drawn),
-            counts_section(summary, drawn),
+            counts_section(summary),
             processes_section(summary),
             _findings(summary),
             plan_section(summary),
             environment_section(summary, checks),
-            method_section(summary),
-            *_files(summary, path),
+            _files(summary, path),
         ]
-    where, made = summary.environment, f"asyncli {__version__}"
-    measured = f"asyncli {where.get('asyncli') or ''}".strip()
+    headline = _headline(summary)
+    return Document("report", f"{headline}: {_verdict(summary)}", headline, _byline(summary), sections, _footer(summary))
+
+
+def _footer(summary: Summary) -> str:
+    made, measured = f"asyncli {__version__}", f"asyncli {summary.environment.get('asyncli') or ''}".strip()
     by = "measured and" if measured == made else f"measured by {measured},"
-    return Document(
-        "report",
-        f"{_headline(summary)}: {_verdict(summary)}",
-        _headline(summary),
-        _byline(summary),
-        sections,
-        f"Run {summary.run.id}, {by} reported by {made}.",
-    )
+    return f"Run {summary.run.id}, {by} reported by {made}. 'asyncli explain' tells how each number is measured."
 
 
 def _verdict(summary: Summary) -> str:
@@ -137,7 +118,7 @@ def _answer(summary: Summary) -> Section:
         blocks.append(Paragraph(more, "room", view=View.PAGE if summary.generator.saturated else ALL))
     for doubt in doubts(summary):
         blocks.append(Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
-    return Section("answer", "", [*blocks, FactTiles(_facts(summary))])
+    return Section("answer", "", blocks)
 
 
 def _headline(summary: Summary) -> str:
@@ -166,98 +147,33 @@ def _byline(summary: Summary) -> list[str]:
     ]
 
 
-def _facts(summary: Summary) -> list[tuple[str, str, str, str]]:
-    """What is asked for first after the answer."""
-    c, latency = summary.connections, summary.heartbeats.latency_ms
-    none_failed = "none failed to open" if not c.failed else f"{format_count(c.failed)} failed to open"
-    facts = [
-        ("held at the end", format_count(c.held), f"of {format_count(c.requested)} asked for", ""),
-        ("lost", format_count(c.lost), none_failed, ""),
-    ]
-    if latency.p50 is not None:
-        what = "answered or given up in" if summary.heartbeats.failed else "heartbeat answered in"
-        half = "half of the heartbeats" if summary.heartbeats.failed else "half of them"
-        facts.append((what, milliseconds(latency.p50), f"{half}; 99 % in {milliseconds(latency.p99)}", ""))
-    first = first_ceiling(summary)
-    if first is not None and first.connections is not None:
-        facts.append(("would fit", short_count(first.rounded(first.connections)), f"limited by {ceiling(first.name)}", ""))
-    drift = summary.drift.get("server_user")
-    if drift is not None:
-        short = drift.verdict == "too_short"
-        what, words = ("too short to say", in_words(drift)) if short else (drift.verdict, drift_words(drift))
-        words = words.removeprefix(f"{what}: ").removeprefix(f"{what} ")
-        facts.append(("the server's memory in the hold", what, words, ""))
-    return [*facts, ("findings", _tally(_shown(summary)), "", "findings")]
-
-
-def _tally(findings: Sequence[Finding]) -> str:
-    parts = []
-    for severity, word in (("error", "error"), ("warning", "warning"), ("info", "note")):
-        if count := sum(one.severity == severity for one in findings):
-            parts.append(f"{count} {word}{'' if count == 1 else 's'}")
-    return ", ".join(parts) or "no findings"
-
-
-# Findings and files.
-
-
-def _shown(summary: Summary) -> list[Finding]:
-    return [one for one in summary.findings if not one.code.startswith("verdict_")]
-
-
 def _told(summary: Summary) -> list[Finding]:
+    found = [one for one in summary.findings if not one.code.startswith("verdict_")]
     # Nothing connected: that nothing could be measured of it goes without saying.
-    return [one for one in _shown(summary) if one.severity != "info" or summary.verdict != "untested"]
-
-
-def _serious(summary: Summary) -> list[Finding]:
-    """Those that a short report tells; the doubts have said in full who else was on the host."""
-    told = [one for one in _told(summary) if one.severity != "info" or one.code == "limit_kept"]
-    return [one for one in told if one.code != "host_shared"]
+    return [one for one in found if one.severity != "info" or summary.verdict != "untested"]
 
 
 def _findings(summary: Summary) -> Section:
-    shown = _shown(summary)
+    told = _told(summary)
+    # The doubts have said in full who else was on the host.
+    serious = [one for one in told if (one.severity != "info" or one.code == "limit_kept") and one.code != "host_shared"]
     blocks: list[Block] = [
-        ItemList(finding_items(_serious(summary)), view=View.SHORT),
-        ItemList(finding_items(_told(summary)), "Findings", view=View.VERBOSE),
-        ItemList(finding_items(shown), view=View.PAGE),
+        ItemList(finding_items(serious), view=View.SHORT),
+        ItemList(finding_items(told), "Findings", view=View.VERBOSE),
+        ItemList(finding_items(told), view=View.PAGE),
     ]
-    if not shown:
-        blocks.append(Paragraph("There is nothing to be said beyond the verdict.", "missing", view=View.PAGE))
     return Section("findings", "Findings", blocks)
 
 
-def _files(summary: Summary, path: str) -> list[Section]:
-    """Which run it was, by which rule it was judged, and where the rest is."""
+def _files(summary: Summary, path: str) -> Section:
+    """Which run it was, and where the rest is."""
     notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _told(summary))
     run, quoted = summary.run, shlex.quote(path)
-    spans = [f"{one.name} {_lasted(run, one)}" for one in run.phases]
-    lasted = ": ".join([format_duration(run.duration_s), *([", ".join(spans)] if spans else [])])
     more = f", with {notes} more {'note' if notes == 1 else 'notes'}" if notes else ""
-
-    def text(*words: str | tuple[str, str], style: str = "", view: View = View.VERBOSE) -> Paragraph:
-        return Paragraph(words, "text", style, view)
-
-    return [
-        Section("run", "", [
-            text(f"Run {run.id} of {run.started}, {lasted}.", style="dim"),
-            text(f"Verdict by the rule: {VERDICT_RULE}.", style="dim"),
-        ]),
-        Section("files", "", [
-            text("Run file        ", (path, "bold")),
-            text("Print it again  ", (f"asyncli report {quoted}", "bold")),
-            text(f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", (path, "bold"), view=View.SHORT),
-            text(f"All of it{more}: ", (f"asyncli report {quoted} -v", "bold"), view=View.SHORT),
-            text("How it is measured: ", ("asyncli explain cost", "bold"), view=View.SHORT),
-        ]),
-    ]  # fmt: skip
-
-
-def _lasted(run: RunPart, one: PhaseSpan) -> str:
-    """How long a phase was; what of it was an interruption is no part of that."""
-    if one.end_s is None:
-        return "not ended"
-    measured = max(0.0, one.end_s - one.start_s - left_out_s(run.gaps, one.start_s, one.end_s))
-    gap_s = one.end_s - one.start_s - measured
-    return format_duration(measured) + (f" (and {format_duration(gap_s)} of gap)" if gap_s > 0 else "")
+    lines = (
+        (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, ALL),
+        (f"All of it{more}: ", f"asyncli report {quoted} -v", View.SHORT),
+        ("Print it again: ", f"asyncli report {quoted}", View.VERBOSE),
+        ("How it is measured: ", "asyncli explain cost", ALL),
+    )
+    return Section("files", "", [Paragraph((what, (said, "bold")), "text", view=view & ~View.PAGE) for what, said, view in lines])

@@ -1,27 +1,19 @@
-"""A run as the numbers that a report shows: pure data, whose JSON is the contract with outside tools.
-
-Bytes and seconds unless a name says otherwise; what is unknown is null, and a finding says why.
-"""
+"""A run as the numbers that a report shows, and its findings. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
 from asyncli.analysis.cost import Residue
-from asyncli.analysis.drift import Drift, MetricName
-from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.losses import loss_findings
-from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
-from asyncli.analysis.reconcile import Reconciliation, reconcile
+from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import company, cpus_taken
-from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.core.histogram import Histogram
@@ -40,175 +32,33 @@ from asyncli.findings.unknown import (
 )
 from asyncli.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
 from asyncli.plan import Plan, shown_plan
-from asyncli.records import CUT, SCHEMA, Environment, Finding, PhaseName
+from asyncli.records import CUT, SCHEMA, Finding
 from asyncli.report.analyses import Analyses, analyse
+from asyncli.report.parts import (
+    Connections,
+    CostPart,
+    Generator,
+    Heartbeats,
+    Latency,
+    Lateness,
+    Limit,
+    RampPart,
+    RunPart,
+    Server,
+    Summary,
+    Then,
+)
 from asyncli.report.thresholds import Outcome
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
 from asyncli.run import Run
-from asyncli.samples import Series
 
-__all__ = ["Summary", "summarise"]
+__all__ = ["CostPart", "Summary", "summarise"]
 
 # Sampled at the borders of phases: a value for the hold's end that is older than this is not one.
 _STALE_S = 60.0
 # So many findings of one kind are listed; more are told together.
 _FEW_OF_A_KIND = 4
-
-
-class PhaseSpan(msgspec.Struct):
-    """A phase on the run's own clock."""
-
-    name: PhaseName
-    start_s: float
-    end_s: float | None
-
-
-class GapSpan(msgspec.Struct):
-    start_s: float
-    end_s: float | None
-
-
-class RunPart(msgspec.Struct):
-    """``gaps``: where it was interrupted and resumed; nothing is fitted across them. ``stopped``: by its user, before its plan
-    was done."""
-
-    id: str
-    started: str
-    duration_s: float
-    phases: list[PhaseSpan]
-    verdict: Verdict
-    complete: bool
-    stopped: bool
-    gaps: list[GapSpan]
-
-
-class Connections(msgspec.Struct):
-    """``opened``: established, replacements included. ``lost``: ended before the drain, or owed an answer then and never gave it;
-    ``deaths`` adds up to it. ``not_heard``: of the held, not heard since a fault, or since the hold began.
-
-    ``failed``: attempts that never established; ``failures`` adds up to it.
-    """
-
-    requested: int
-    opened: int
-    established_peak: int
-    held: int
-    not_heard: int
-    lost: int
-    reopened: int
-    failed: int
-    failures: dict[str, int]
-    deaths: dict[str, int]
-
-
-class Lateness(msgspec.Struct):
-    """Sent (or opened) minus due, in ms; None without a record."""
-
-    p50: float | None
-    p99: float | None
-    max: float | None
-
-
-class Latency(msgspec.Struct):
-    """Answered minus due, in ms; None without a record."""
-
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    p999: float | None
-    max: float | None
-
-
-class RampPart(msgspec.Struct):
-    asked_per_s: float
-    achieved_per_s: float | None
-    lateness_ms: Lateness
-
-
-class Heartbeats(msgspec.Struct):
-    sent: int
-    answered: int
-    failed: int
-    by_status: dict[str, int]
-    latency_ms: Latency
-    lateness_ms: Lateness
-
-
-class Then(msgspec.Struct):
-    """One number at the baseline's end and at the hold's end."""
-
-    baseline: float | None
-    hold_end: float | None
-
-
-class Server(msgspec.Struct):
-    """The server's processes, summed; ``cpu_s`` since their start."""
-
-    processes: Then
-    rss_bytes: Then
-    pss_bytes: Then
-    cpu_s: Then
-
-
-class CostPart(msgspec.Struct):
-    """``kernel_queued``: what waits in socket buffers, per end; a part of no other row."""
-
-    server_user: Cost | None
-    kernel: Cost | None
-    kernel_queued: Cost | None
-    generator_user: Cost | None
-    host_total: Cost | None
-    residual: Cost | None
-
-
-class Generator(msgspec.Struct):
-    """Host process and workers. ``user_bytes``: USS at the hold's end less that before the first connect."""
-
-    processes: int | None
-    user_bytes: float | None
-    user_bytes_per_connection: float | None
-    cpu_s: float | None
-    cpu_us_per_heartbeat: float | None
-    saturated: bool
-
-
-class Limit(msgspec.Struct):
-    """A limit of ``--fail-if`` as it was written, and the value that it is on; ``kept`` is null where that cannot be said."""
-
-    limit: str
-    value: float | None
-    kept: bool | None
-
-
-class Summary(msgspec.Struct):
-    """Everything that a report shows; field by field the JSON's contract.
-
-    ``drift`` has an entry for each of server_user, kernel, generator_user and host_total that was sampled; ``diagnoses`` add up
-    to the connections lost.
-    """
-
-    schema: int
-    run: RunPart
-    plan: dict[str, Any]
-    connections: Connections
-    ramp: RampPart
-    heartbeats: Heartbeats
-    reconciliation: Reconciliation
-    server: Server
-    cost: CostPart
-    residue: Residue
-    forecast: Forecast
-    drift: dict[MetricName, Drift]
-    diagnoses: list[Diagnosis]
-    generator: Generator
-    limits: list[Limit]
-    findings: list[Finding]
-    environment: Environment
-
-    @property
-    def verdict(self) -> Verdict:
-        return self.run.verdict
 
 
 def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
@@ -222,9 +72,9 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     whole = totals.whole
     reconciliation, disagreements = reconcile(run, totals, known.diagnoses)
     limits = saturation(run, totals)
-    marks = _Marks(run)
-    server, server_findings = _server(run, marks)
-    generator, generator_findings = _generator(marks, totals, is_saturated(limits))
+    steady = of_one_server(run)
+    server, server_findings = _server(steady)
+    generator, generator_findings = _generator(steady, totals, is_saturated(limits))
     rate = achieved_per_s(run, totals)
     silent = unheard(run, totals)
     summary = Summary(
@@ -233,11 +83,11 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             id=run.id,
             started=run.started,
             duration_s=run.end_s,
-            phases=[PhaseSpan(one.name, one.start_s, one.end_s) for one in run.phases],
+            phases=run.phases,
             verdict="untested",
             complete=run.complete,
             stopped=bool(ended_by_user(run.findings)),
-            gaps=[GapSpan(one.start_s, one.end_s) for one in run.gaps],
+            gaps=run.gaps,
         ),
         plan=shown_plan(plan),
         connections=Connections(
@@ -252,25 +102,18 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             failures=loss_findings.counted(whole.failures),
             deaths=loss_findings.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
-        ramp=RampPart(plan.asked_per_s, rate, _lateness(whole.ramp_lateness_us)),
+        ramp=RampPart(plan.asked_per_s, rate, Lateness(*_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
         heartbeats=Heartbeats(
             sent=whole.sent,
             answered=whole.answered,
             failed=whole.beats_failed,
             by_status={str(status): count for status, count in sorted(whole.by_status.items())},
-            latency_ms=_latency(whole.latency_us),
-            lateness_ms=_lateness(whole.lateness_us),
+            latency_ms=Latency(*_ms(whole.latency_us, 0.5, 0.9, 0.99, 0.999, 1.0)),
+            lateness_ms=Lateness(*_ms(whole.lateness_us, 0.5, 0.99, 1.0)),
         ),
         reconciliation=reconciliation,
         server=server,
-        cost=CostPart(
-            server_user=cost.server_user,
-            kernel=cost.kernel,
-            kernel_queued=cost.kernel_queued,
-            generator_user=cost.generator_user,
-            host_total=cost.host_total,
-            residual=cost.residual,
-        ),
+        cost=CostPart(*(getattr(cost, name) for name in CostPart.__struct_fields__)),
         residue=cost.residue,
         forecast=known.forecast,
         drift=known.drifts,
@@ -278,7 +121,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         generator=generator,
         limits=[],
         findings=[],
-        environment=_whole_environment(run.environment),
+        environment=dict.fromkeys(_ENVIRONMENT) | run.environment,
     )
     outcomes, unreadable = limits_of(plan, summary)
     crossed = [one.words for one in not_kept(outcomes)] + [one.evidence for one in unreadable]
@@ -362,28 +205,19 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
     return found
 
 
+#: Keys of the contract that are there in any case.
 _ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
 
 
-class _Marks:
-    """Metrics at the two instants that are compared: the baseline's end and the hold's end."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = of_one_server(run)
-        self.start, self.stop = run.first_connect_s, run.stop_s
-        self.hold_start = run.hold.start_s if run.hold is not None else None
-
-    def metric(self, name: str) -> Series:
-        return self._run.series(name)
-
-    def then(self, name: str) -> Then:
-        metric = self.metric(name)
-        late = metric.last(until_s=self.stop, since_s=max(self.start, self.stop - _STALE_S))
-        return Then(metric.last(until_s=self.start), late)
+def _then(run: Run, name: str) -> Then:
+    """The metric ``name`` at the baseline's end and at the hold's end."""
+    metric = run.series(name)
+    late = metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - _STALE_S))
+    return Then(metric.last(until_s=run.first_connect_s), late)
 
 
-def _server(run: Run, marks: _Marks) -> tuple[Server, list[Finding]]:
-    server = Server(*(marks.then(f"server.{name}") for name in Server.__struct_fields__))
+def _server(run: Run) -> tuple[Server, list[Finding]]:
+    server = Server(*(_then(run, f"server.{name}") for name in Server.__struct_fields__))
     unknown = [name for name in Server.__struct_fields__ if getattr(server, name).hold_end is None]
     if not unknown or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
@@ -393,24 +227,22 @@ def _server(run: Run, marks: _Marks) -> tuple[Server, list[Finding]]:
     return server, [server_numbers_unknown(unknown, not found and run.place.local is not False)]
 
 
-def _generator(marks: _Marks, totals: Totals, saturated: bool) -> tuple[Generator, list[Finding]]:
-    processes, memory = marks.then(GENERATOR_PROCESSES), marks.then(GENERATOR_USS_BYTES)
-    cpu = marks.metric(GENERATOR_CPU_S)
-    spent = cpu.last(until_s=marks.stop)
+def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[Generator, list[Finding]]:
+    processes, memory, cpu = _then(run, GENERATOR_PROCESSES), _then(run, GENERATOR_USS_BYTES), run.series(GENERATOR_CPU_S)
     used = None
     if memory.baseline is not None and memory.hold_end is not None:
         used = memory.hold_end - memory.baseline
     answered = totals.by_phase["hold"].answered if "hold" in totals.by_phase else 0
     per_beat = None
-    if marks.hold_start is not None and answered:
-        before, after = cpu.at(marks.hold_start), cpu.last(until_s=marks.stop, since_s=marks.hold_start)
+    if run.hold is not None and answered:
+        before, after = cpu.at(run.hold.start_s), cpu.last(until_s=run.stop_s, since_s=run.hold.start_s)
         if before is not None and after is not None and after >= before:
             per_beat = (after - before) / answered * 1e6
     generator = Generator(
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
         user_bytes_per_connection=used / totals.open if used is not None and totals.open and totals.whole.answered else None,
-        cpu_s=spent,
+        cpu_s=cpu.last(until_s=run.stop_s),
         cpu_us_per_heartbeat=per_beat,
         saturated=saturated,
     )
@@ -468,22 +300,8 @@ def _of_residue(plan: Plan, residue: Residue) -> list[Finding]:
     return [residue_unknown([CALLED[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
 
 
-def _whole_environment(environment: Environment) -> Environment:
-    """All that was recorded, with every key of the contract present."""
-    return dict.fromkeys(_ENVIRONMENT) | environment
-
-
-def _ms(histogram: Histogram, q: float) -> float | None:
-    value = histogram.quantile(q)
-    return None if value is None else value / 1e3
-
-
-def _latency(histogram: Histogram) -> Latency:
-    return Latency(*(_ms(histogram, q) for q in (0.5, 0.9, 0.99, 0.999, 1.0)))
-
-
-def _lateness(histogram: Histogram) -> Lateness:
-    return Lateness(*(_ms(histogram, q) for q in (0.5, 0.99, 1.0)))
+def _ms(histogram: Histogram, *quantiles: float) -> list[float | None]:
+    return [None if value is None else value / 1e3 for value in (histogram.quantile(q) for q in quantiles)]
 
 
 # A server that ended, or a limit of it that was reached.

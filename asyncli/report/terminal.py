@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from asyncli.report.document import (
     Block,
@@ -17,8 +16,6 @@ from asyncli.report.document import (
     Document,
     ItemList,
     Paragraph,
-    TableColumn,
-    TableRow,
     VerdictLine,
     View,
     Words,
@@ -41,7 +38,7 @@ VERDICT_STYLE = {
 }  # fmt: skip
 # Wider than any table.
 _UNBOUNDED = 10_000
-_ASCII = str.maketrans({"±": "+-", "×": "x", "µ": "u", "…": "~"})
+_ASCII = str.maketrans({"±": "+-", "×": "x", "µ": "u", "…": "~", "✓": "x", "▶": ">", "·": "."})
 #: How far lines of a paragraph are set in, and its first line, by its role; others are not.
 _INDENT = {"note": (2, 2), "line": (2, 0), "run": (3, 0)}
 #: Blanks at a line's end, with the codes of colour after them.
@@ -126,8 +123,6 @@ def styled(words: Words, style: str = "") -> Text:
 
 
 def _print_table(table: DataTable, console: Console, width: int) -> None:
-    every = (table, *table.narrower)
-    table = next((one for one in every if _needed(one, console, unbroken=True) <= width), every[-1])
     for part in _folded(table, console) if console.is_terminal else [table]:
         grid = _grid(part)
         needed = _needed(part, console)
@@ -136,6 +131,27 @@ def _print_table(table: DataTable, console: Console, width: int) -> None:
             grid.columns[0].no_wrap, grid.columns[0].min_width = False, None
             needed = width
         console.print(_Wide(grid, max(needed, width)), crop=False)
+
+
+def text_of(show: Callable[[Console], None], width: int) -> str:
+    """What ``show`` prints, as text without colour."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    show(Console(file=out, width=width, highlight=False, color_system=None))
+    return out.getvalue().rstrip()
+
+
+def html_of(show: Callable[[Console], None], width: int) -> str:
+    """What ``show`` prints on a terminal, as HTML for a notebook, whose own colours are its paper and its ink."""
+    from rich.console import Console
+    from rich.text import Text
+
+    out = io.StringIO()
+    show(Console(file=out, width=width, highlight=False, force_terminal=True, color_system="standard", _environ={}))
+    record = Console(file=io.StringIO(), width=width, highlight=False, record=True, _environ={})
+    record.print(Text.from_ansi(out.getvalue().rstrip()), soft_wrap=True)
+    return record.export_html(inline_styles=True, code_format='<pre style="line-height: 1.4; overflow-x: auto;">{code}</pre>')
 
 
 class _Wide:
@@ -173,36 +189,33 @@ def _cell(cell: Cell, style: str) -> Text:
     return Text.assemble((printable(first), own), (f"\n{printable(beside)}" if beside else "", "dim"))
 
 
-def _needed(table: DataTable, console: Console, *, unbroken: bool = False) -> int:
-    """The width at which nothing of ``table`` that must not be broken is cut; ``unbroken``: no cell at all is broken."""
+def _needed(table: DataTable, console: Console) -> int:
+    """The width at which nothing of ``table`` that must not be broken is cut."""
     from rich.measure import Measurement
 
     grid, options, width = _grid(table), console.options.update(width=_UNBOUNDED), 0
     for column in grid.columns:
         sizes = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
         # Where a cell may not be broken at its blanks it is as wide as all of it.
-        widest = max(one.maximum if column.no_wrap or unbroken else one.minimum for one in sizes)
+        widest = max(one.maximum if column.no_wrap else one.minimum for one in sizes)
         width += max(widest, column.min_width or 0) + 2
     return width - 2
 
 
+def fitting(table: DataTable, console: Console) -> DataTable:
+    """``table`` without the last columns that are too many for the console's width."""
+    some = len(table.columns)
+    while some > 1 and _needed(table.part(range(some)), console) > console.width:
+        some -= 1
+    return table.part(range(some))
+
+
 def _folded(table: DataTable, console: Console) -> Iterator[DataTable]:
     """``table`` in as many parts, each with its first column, as the console's width wants."""
-    places = list(range(len(table.columns)))
-    while places:
-        some = len(places)
-        while some > 1 and _needed(_part_of(table, places[:some]), console) > console.width:
-            some -= 1
-        yield _part_of(table, places[:some])
-        places = places[some:]
-
-
-def _part_of(table: DataTable, places: Sequence[int]) -> DataTable:
-    columns: list[TableColumn] = [table.columns[place] for place in places]
-    rows: list[TableRow] = [
-        msgspec.structs.replace(row, cells=[row.cells[place] for place in places] if row.cells else ()) for row in table.rows
-    ]
-    return msgspec.structs.replace(table, columns=columns, rows=rows)
+    while table.columns:
+        part = fitting(table, console)
+        yield part
+        table = table.part(range(len(part.columns), len(table.columns)))
 
 
 class Indented:

@@ -30,7 +30,7 @@ def test_everything_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, r
     assert (done.status, done.err) == (0, "")
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert summary.read_text(encoding="utf-8").startswith("{")
-    names = {"parts", "cost", "residuals", "drift", "timeline", "deaths", "counts"}
+    names = {"parts", "cost", "drift", "timeline", "deaths"}
     drawn = {one.name for one in plots.iterdir()}
     assert {f"{name}.{kind}" for name in names for kind in ("png", "svg")} <= drawn
     assert {one.name for one in tables.iterdir()} == {

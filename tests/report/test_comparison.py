@@ -7,19 +7,18 @@ import json
 import math
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from rich.console import Console
 from synthetic_run import a_run
+from test_page import Page
 
-from asyncli import __version__
 from asyncli.analysis.compare import ROWS, Comparison, Difference, compare
 from asyncli.analysis.measured import measure
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
-from asyncli.report.comparison_report import amounts, headline, page, print_comparison, sentence, to_json, words
+from asyncli.report.comparison_report import amounts, page, print_comparison, sentence, to_json, words
 from asyncli.report.figures.comparison import forest
 from asyncli.report.figures.drawing import NARROW, WIDE, NothingToDraw
 from asyncli.run import Run
@@ -83,30 +82,8 @@ def test_what_is_real_comes_before_the_numbers(unlike: Comparison) -> None:
 def test_no_difference_is_said_with_what_is_excluded(alike: Comparison) -> None:
     text = flat(printed(alike, 140))
     assert re.search(r"B against A: no real difference in the 1\d of 19 numbers that could be compared", text)
-    assert re.search(r"no difference seen \(less than \d+ B\)", text)
     assert {"server": "nginx/1.22.1", "configured": True} in [one.fields for one in alike.findings]
     assert " is higher" not in text
-
-
-def test_what_cannot_be_said_has_its_reason() -> None:
-    text = flat(printed(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2, server=False))))
-    assert "the server's CPU per request in the hold" in text
-    assert "B: the CPU time of the server's processes was not read" in text
-
-
-def test_the_title_says_how_little_could_be_compared() -> None:
-    runs = a_run(20_000, hold_s=30.0), a_run(1000, hold_s=2.0, seed=2)
-    rows = compared(*runs).differences
-    assert sum(one.p_value is not None for one in rows) == 3
-    assert headline(rows) == "B against A: no real difference in the 3 of 19 numbers that could be compared"
-    for one in rows:
-        one.p_value, one.verdict = None, "cannot_say"
-    assert headline(rows) == "B against A: none of 19 numbers could be compared"
-
-
-def test_a_warning_stands_above_the_answer() -> None:
-    text = flat(printed(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=60.0, seed=2, keepalive_s=300.0))))
-    assert text.index("warning different plans: keepalive 1 min against 5 min") < text.index("B against A")
 
 
 @pytest.mark.parametrize("width", [60, 80, 96, 120, 200])
@@ -200,57 +177,24 @@ def test_json_is_the_contract(unlike: Comparison) -> None:
     assert {"key": "server.config_hash", "values": ["ab12", "cd34"]} in document["differs"]
 
 
-class _Page(HTMLParser):
-    """What a page points at, its texts, and whether every element is closed."""
-
-    _VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.points: list[str] = []
-        self.tags: list[str] = []
-        self.words: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.points += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href", "action")]
-        if tag not in self._VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag, tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-
 def test_the_page_is_whole_and_points_nowhere(unlike: Comparison) -> None:
     text = page(unlike)
-    seen = _Page(text)
-    assert [point for point in seen.points if not point.startswith(("#", "data:,"))] == []
+    seen = Page(text)
+    assert [point for _, point in seen.links if not point.startswith(("#", "data:,"))] == []
     assert not re.search(r"url\((?!#)|@import|https?://(?!127\.0\.0\.1)", text)
     said = flat(" ".join(seen.words))
     assert re.search(r"memory per connection in the server: B is higher by 5\d\d B", said)
     assert said.index("memory per connection in the server: B is higher") < said.index("95 % interval")
-    assert "no difference seen (less than" in said
     assert "server config hash" in said
-    assert seen.tags.count("figure") == 1
+    assert seen.tags["figure"] == 1
     assert page(unlike) == text
     assert len(text) < 200_000
 
 
 def test_the_page_of_three_runs() -> None:
-    text = page(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2), dearer(3)))
-    seen = _Page(text)
-    assert seen.tags.count("figure") == 2
-    identities = re.findall(r'\bid="([^"]+)"', text)
-    assert len(identities) == len(set(identities))
+    seen = Page(page(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2), dearer(3))))
+    assert seen.tags["figure"] == 2
+    assert len(seen.ids) == len(set(seen.ids))
 
 
 def _nothing(run: Run) -> None:
@@ -272,15 +216,15 @@ def test_the_page_and_the_text_of_odd_runs(changes: Callable[[Run], None], both:
         changes(run)
     comparison = compared(*runs)
     printed(comparison)
-    _Page(page(comparison))
+    Page(page(comparison))
     json.loads(to_json(comparison), parse_constant=strict)
 
 
 def test_the_forest_plot_names_every_row_in_both_widths(unlike: Comparison) -> None:
     for style in (WIDE, NARROW):
         figure = forest(unlike.differences, style=style)
-        texts = {text.get_text() for ax in figure.axes for text in ax.texts}
-        assert {"kernel, each end", "p99", "host in all", "B is higher", "B is lower"} <= texts
+        named = {label.get_text() for label in figure.axes[0].get_yticklabels()}
+        assert {"kernel, each end", "p99", "host in all"} <= named
     with pytest.raises(NothingToDraw, match="No number is known of both runs"):
         forest([made("bytes", (None, 1.0), None)])
 
@@ -293,7 +237,7 @@ def test_the_forest_plot_stays_on_its_paper() -> None:
     ]
     for style in (WIDE, NARROW):
         figure = forest(wide, style=style)
-        for ax in figure.axes[1:]:
+        for ax in figure.axes:
             low, high = ax.get_xlim()
             for line in ax.lines:
                 assert all(low <= x <= high for x in line.get_xdata() if len(line.get_xdata()) and ax.get_xlim() != (0, 1)), style
@@ -305,20 +249,3 @@ def test_a_small_number_keeps_its_digits() -> None:
     )
     assert "B is higher by 0.00045" in sentence(tiny)
     assert "0.000 " not in " ".join((amounts(tiny).first, amounts(tiny).second, amounts(tiny).low, ""))
-
-
-def test_the_page_says_who_compared(alike: Comparison) -> None:
-    # The runs were made by others.
-    for run in alike.runs:
-        run.facts["asyncli"] = "0.0.9"
-    assert f"Compared by asyncli {__version__}." in page(alike)
-
-
-def test_rates_say_of_what_and_what_is_nothing_has_no_digits(alike: Comparison) -> None:
-    for width in (80, 140):
-        text = flat(printed(alike, width))
-        assert "Lost and reopened are per 1,000 connection-hours" in text
-        assert "in the ramp, heartbeats too" in text
-        assert " us " not in text
-    assert "<" not in flat(printed(alike, 80))
-    assert "0.00 - - - - ?" not in flat(printed(alike, 80))

@@ -103,13 +103,6 @@ def test_a_difference_of_two_levels_is_called_that() -> None:
     assert "levels" not in printed(Listing("x", [one()], []), 160)[1]
 
 
-def test_what_stands_behind_the_sign_has_a_unit_where_that_is_not_bytes() -> None:
-    dear = one()
-    assert dear.cost is not None
-    dear.cost.bytes_per_connection, dear.cost.ci95 = 2.0e6, (2.0e6 - 3733, 2.0e6 + 3733)
-    assert "2.0 MB ± 3,733 B" in printed(Listing("x", [dear], []), 140)[1]
-
-
 def test_the_verdict_is_the_reports_own() -> None:
     run = a_run(20_000, hold_s=30.0)
     run.plan = msgspec.structs.replace(run.plan, fail_if=("heartbeats.latency_ms.p99 > 0.001ms",))

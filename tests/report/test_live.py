@@ -15,8 +15,8 @@ from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run
 
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
-from asyncli.report.live import JsonView, LiveView, NullView, PlainView, plain_line, screen
-from asyncli.report.livehtml import Look
+from asyncli.report.live import JsonView, PlainView, plain_line
+from asyncli.report.livescreen import LiveView, Look, screen
 from asyncli.report.livestate import LiveFold, LiveState, Notice
 from asyncli.run import Run
 
@@ -258,11 +258,6 @@ def test_plain_lines_every_ten_seconds_and_at_each_phase() -> None:
     assert "a connection on this host" in [line for line in lines if " hold " in line][-1]
 
 
-def test_a_line_with_losses_names_the_causes() -> None:
-    line = plain_line(LiveState(phase="hold", lost=3, deaths={"reset": 1, "closed_idle": 2}, failed=1, failures={"refused": 1}))
-    assert "lost 3 (closed_idle 2, reset 1); failed 1 (refused 1)" in line
-
-
 def test_a_price_below_nothing_is_not_known_wherever_it_is_shown() -> None:
     run = a_run(20_000)
     for sample in run.samples:
@@ -327,12 +322,6 @@ def test_a_log_for_machines_has_a_line_for_each_thing_that_happened() -> None:
     ]  # fmt: skip
     # A finding has its own instant, whenever it is told; and of a run that is over nothing says how it stands.
     assert (lines[-1]["event"], lines[-1]["t_s"], lines[-1]["time"]) == ("finding", 2.5, "2025-03-01T12:00:02.500+00:00")
-
-
-def test_the_null_view_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with NullView() as view:
-        view.update(LiveState())
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_night_costs_no_more_memory_than_a_minute() -> None:

@@ -1,12 +1,19 @@
-"""What is drawn over time: every panel there is data for, gaps left open, memory above the baseline."""
+"""What is drawn over time: every panel there is data for, gaps left open, no spike lost, memory above the baseline."""
 
 from __future__ import annotations
 
+import math
+import random
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_runs import KINDS, with_deaths, with_gaps
 from synthetic_run import FIXED, KERNEL_END, SERVER, a_run
 
-from asyncli.report.figures.panels import Line, Timeline, timeline
+from asyncli.core.histogram import Histogram
+from asyncli.report.figures.panels import MOST_BUCKETS, Line, Timeline, broken, extremes, histogram_bins, stretches, timeline
 from asyncli.samples import Series
 
 
@@ -21,13 +28,12 @@ def test_every_panel_of_a_whole_run() -> None:
     assert set(panel(found, "connections")) == {"asked", "held", "server active"}
     assert set(panel(found, "memory")) == {"this host", "kernel", "nginx", "asyncli"}
     assert [one.name for one in found.phases] == ["baseline", "ramp", "hold", "drain", "residue"]
-    assert found.lanes == []
 
 
 def test_memory_is_that_above_the_baseline() -> None:
     memory = panel(timeline(a_run(30_000, noise=0.0), server="nginx"), "memory")
-    assert max(v for v in memory["kernel"].values if v is not None) == pytest.approx(2 * KERNEL_END * 30_000)
-    assert max(v for v in memory["nginx"].values if v is not None) == pytest.approx(SERVER * 30_000)
+    assert np.nanmax(memory["kernel"].values) == pytest.approx(2 * KERNEL_END * 30_000)
+    assert np.nanmax(memory["nginx"].values) == pytest.approx(SERVER * 30_000)
     assert memory["nginx"].values[0] == 0.0, f"without the {FIXED['server']:,.0f} B that were there before"
 
 
@@ -40,15 +46,14 @@ def test_rss_stands_in_for_pss() -> None:
 
 def test_a_gap_is_left_open_and_a_slow_pace_is_none() -> None:
     holes = timeline(with_gaps())
-    assert panel(holes, "connections")["held"].values.count(None) == 1
-    assert panel(holes, "memory")["this host"].values.count(None) == 1
+    assert np.isnan(panel(holes, "connections")["held"].values).sum() == 1
+    assert np.isnan(panel(holes, "memory")["this host"].values).sum() == 1
     run = a_run(30_000, hold_s=300.0)
     for place, sample in enumerate(run.samples):
         if place % 25:
             sample.values.pop("server.pss_bytes", None)
             sample.values.pop("server.rss_bytes", None)
-    slow = timeline(run, server="nginx")
-    assert None not in panel(slow, "memory")["nginx"].values
+    assert not np.isnan(panel(timeline(run, server="nginx"), "memory")["nginx"].values).any()
 
 
 def test_another_programs_inodes_are_drawn_only_where_there_are_some() -> None:
@@ -59,14 +64,13 @@ def test_another_programs_inodes_are_drawn_only_where_there_are_some() -> None:
     assert "of /proc" not in panel(timeline(run), "memory")
 
 
-def test_a_lane_for_each_cause_and_nothing_lost_on_the_way() -> None:
+def test_a_panel_for_each_cause_and_nothing_lost_on_the_way() -> None:
     run = with_deaths()
-    lanes = timeline(run).lanes
-    assert [(one.kind, one.cause) for one in lanes] == [
+    bars = [(one.key, one.lines[0].label, sum(one.lines[0].values)) for one in timeline(run).panels if one.bars]
+    assert [one[:2] for one in bars] == [
         ("lost", "closed_idle"), ("lost", "reset"), ("lost", "heartbeat_timeout"), ("failed", "refused"), ("failed", "connect_timeout"),
     ]  # fmt: skip
-    assert sum(one.total for one in lanes if one.kind == "lost") == sum(tick.lost for _, tick in run.ticks)
-    assert all(sum(one.counts) == one.total for one in lanes)
+    assert sum(total for kind, _, total in bars if kind == "lost") == sum(tick.lost for _, tick in run.ticks)
 
 
 def test_a_run_that_goes_on_has_an_end_all_the_same() -> None:
@@ -74,3 +78,41 @@ def test_a_run_that_goes_on_has_an_end_all_the_same() -> None:
     assert found.phases[-1].name == "ramp"
     assert found.phases[-1].end_s == found.end_s > 15.0
     assert timeline(KINDS["nothing"]()).panels == []
+
+
+@given(st.lists(st.floats(0.001, 1e5), max_size=300), st.floats(0.5, 5000.0))
+def test_each_stretch_is_as_long_as_asked_for_and_none_is_left_out(instants: list[float], width: float) -> None:
+    t_s = sorted(instants)
+    found = stretches(t_s, width)
+    assert [place for first, beyond in found for place in range(first, beyond)] == list(range(len(t_s)))
+    for first, beyond in found:
+        assert t_s[beyond - 1] - t_s[first] <= width * (1 + 1e-9)
+
+
+def test_no_spike_is_lost_however_few_points_are_drawn() -> None:
+    lot = random.Random(1)
+    values = [lot.gauss(0, 1) for _ in range(40_000)]
+    values[23_456], values[31_000] = 99.0, -99.0
+    t_s, kept = extremes(Series([float(place) for place in range(40_000)], values), 40_000 / MOST_BUCKETS)
+    assert len(kept) <= 2 * MOST_BUCKETS + 3
+    assert (max(kept), min(kept), kept[-1]) == (99.0, -99.0, values[-1])
+    assert list(t_s) == sorted(t_s)
+    short = extremes(Series([1.0, 2.0, 3.0], [5.0, 4.0, 6.0]), 2.0)
+    assert [list(one) for one in short] == [[1.0, 2.0, 3.0], [5.0, 4.0, 6.0]]
+
+
+def test_a_line_is_open_where_nothing_was_measured() -> None:
+    t_s, values = broken([1.0, 2.0, 60.0], [5.0, 6.0, 7.0], 10.0)
+    assert len(t_s) == 4
+    assert [math.isnan(value) for value in values] == [False, False, True, False]
+
+
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=200))
+def test_the_bins_of_a_histogram_count_each_value_once(values: list[int]) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    counts, edges = histogram_bins(histogram, 40)
+    assert sum(counts) == len(values)
+    assert len(counts) <= 41
+    assert edges[0] <= min(values) <= max(values) <= edges[-1]

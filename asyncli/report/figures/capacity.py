@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncli.report.capacity_report import Capacity, Step, outcome_of
-from asyncli.report.figures.drawing import WIDE, NothingToDraw, Sheet, Style, counts_at, drawing, round_marks
+from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, drawn_alone, sheet, ticks
 from asyncli.report.format import milliseconds
 from asyncli.units import format_count
 
@@ -19,49 +19,30 @@ def _by_count(found: Capacity) -> list[Step]:
     return sorted(found.steps, key=lambda one: one.asked)
 
 
+@drawn_alone
 def steps(found: Capacity, *, style: Style = WIDE) -> Figure:
-    """A bar for each step, as long as it served at most; a hairline goes on to what it asked for."""
+    """A bar for each step, as long as it served at most; a hairline continues to what it asked for."""
     rows = _by_count(found)
     if not rows:
         raise NothingToDraw("No step was over.")
-    with drawing():
-        return _steps(found, rows, style)
-
-
-def _steps(found: Capacity, rows: list[Step], style: Style) -> Figure:
-    narrow = style.narrow
-    pitch, top, left, right = (40.0, 8.0, 8.0, 16.0) if narrow else (26.0, 8.0, 84.0, 190.0)
-    height, width = pitch * len(rows), style.width - left - right
-    sheet = Sheet(style, top + height + 34)
-    most = float(rows[-1].asked)
-    ax = sheet.axes(left, top, width, height)
-    ax.set_xlim(0, most)
-    ax.set_ylim(0, 1)
-    ax.grid(visible=False)
-    marks = round_marks(most, 3 if narrow else 5)
-    ax.set_xticks(marks, counts_at(marks))
-    ax.set_yticks([])
-
-    def across(count: float) -> float:
-        return left + width * count / most
-
+    figure, ((ax,),) = sheet(style, [24.0 * len(rows)], (60.0, 130.0 if style.narrow else 190.0, 8.0, 26.0))
     for place, one in enumerate(rows):
-        y = top + pitch * place + (pitch * 0.7 if narrow else pitch / 2)
-        colour = _COLOUR[one.outcome]
-        sheet.line([across(min(one.served, one.asked)), across(one.asked)], [y, y], "rule", 0.8)
-        sheet.bar(left, y - 5, width * min(one.served, one.asked) / most, 10, colour, hatched=one.outcome != "held")
+        colour, served, held = COLOURS[_COLOUR[one.outcome]], min(one.served, one.asked), one.outcome == "held"
+        ax.plot([served, one.asked], [place, place], color=COLOURS["rule"], linewidth=0.8)
+        ax.barh(place, served, 0.42, color=colour if held else COLOURS["paper"], edgecolor=colour, hatch="" if held else "////")
         if found.bracket.held:
-            at = across(found.bracket.held)
-            sheet.line([at, at], [y - 8, y + 8], "ink", 1.4)
-        said = f"{outcome_of(one)}, p99 {milliseconds(one.latency_p99_ms)}"
-        asked = format_count(one.asked)
-        if narrow:
-            sheet.text(left, y - 14, asked, bold=True, size=11.5)
-            sheet.text(style.width - 8, y - 14, said, colour if one.outcome != "held" else "soft", ha="right", size=11.5)
-        else:
-            sheet.text(left - 10, y, asked, ha="right")
-            sheet.text(left + width + 12, y, said, colour if one.outcome != "held" else "soft", size=11.5)
-    return sheet.figure
+            ax.plot([found.bracket.held] * 2, [place - 0.34, place + 0.34], color=COLOURS["ink"], linewidth=1.4, clip_on=False)
+        said = outcome_of(one) + ("" if style.narrow else f", p99 {milliseconds(one.latency_p99_ms)}")
+        ax.annotate(
+            said, (1.0, place), xycoords=("axes fraction", "data"), xytext=(12, 0), textcoords="offset points", va="center",
+            color=COLOURS["soft"] if held else colour, size=11,
+        )  # fmt: skip
+    ax.grid(visible=False)
+    ax.set_yticks(range(len(rows)), [format_count(one.asked) for one in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlim(0, rows[-1].asked)
+    ticks(ax.xaxis, "", 4)
+    return figure
 
 
 def steps_alt(found: Capacity) -> str:

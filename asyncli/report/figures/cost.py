@@ -1,4 +1,4 @@
-"""What one more connection costs: its parts, the lines through memory over connections, and what lies beside them."""
+"""What one more connection costs: its parts, and the lines through memory over connections."""
 
 from __future__ import annotations
 
@@ -14,27 +14,16 @@ from asyncli.report.figures.drawing import (
     ROLES,
     WIDE,
     NothingToDraw,
-    Sheet,
-    Strips,
     Style,
-    about_zero,
-    bytes_at,
-    counts_at,
     cut,
     drawn_alone,
     each,
-    from_zero,
-    height_of,
-    plot_cloud,
+    legend,
     plot_points,
-    round_marks,
-    set_marks,
-    spread,
-    wide,
+    sheet,
+    ticks,
 )
 from asyncli.report.figures.panels import Role
-from asyncli.report.format import minus, shown_r2
-from asyncli.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,12 +32,12 @@ if TYPE_CHECKING:
 # How much higher than its points a figure may be to show what an interval leaves open: no interval that does not reach to
 # nothing needs more.
 _ROOM = 2.0
+_MOST_RAW = 240
 
 
 class Slope(msgspec.Struct):
     """A fit as it is drawn: above its fixed part, and both ends of a connection together where both are on this host."""
 
-    name: str
     label: str
     role: Role
     fit: Fit
@@ -60,127 +49,62 @@ class Slope(msgspec.Struct):
 
     @property
     def half(self) -> float:
-        low, high = self.sides
-        return (high - low) / 2
+        return self.times * self.fit.cost.half_width
 
     def above(self, values: Sequence[float]) -> list[float]:
         return [self.times * (value - self.fit.cost.fixed_bytes) for value in values]
 
-    def residuals(self) -> list[float]:
-        return [self.times * value for value in self.fit.residuals()]
 
-    @property
-    def sides(self) -> tuple[float, float]:
-        """The slope's 95 % interval."""
-        low, high = self.fit.cost.ci95
-        return self.times * low, self.times * high
-
-    @property
-    def apart(self) -> float | None:
-        """The baseline, where it is no point of the line: how far it lies above (below: less than 0) the line's fixed part."""
-        return None if self.fit.apart is None else self.above([self.fit.apart])[0]
-
-
-def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, host: str = "this host", unsteady: bool = False) -> list[Slope]:
-    """The fits that are drawn, the whole host first; ``unsteady``: also where its interval reaches to nothing."""
+def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, host: str = "this host") -> list[Slope]:
+    """The fits that are drawn, the whole host first."""
     known: tuple[tuple[str, str, Role, int], ...] = (
         ("host_total", f"{host} in all", "total", 1),
         ("server_user", server, "server", 1),
         ("kernel", "kernel, both ends" if ends == 2 else "kernel, this end", "kernel", ends),
         ("generator_user", "asyncli", "ours", 1),
     )
-    drawn = [Slope(name, label, role, fits[name], times) for name, label, role, times in known if name in fits]
     # A host whose interval reaches to nothing would cover all others with its band.
-    return [one for one in drawn if unsteady or one.name != "host_total" or one.fit.cost.ci95[0] > 0 or len(drawn) == 1]
+    return [
+        Slope(label, role, fits[name], times)
+        for name, label, role, times in known
+        if name in fits and (name != "host_total" or fits[name].cost.ci95[0] > 0 or len(fits) == 1)
+    ]
 
 
 @drawn_alone
-def cost_lines(
-    fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server", host: str = "this host", style: Style = WIDE
-) -> Figure:
+def cost_lines(drawn: Sequence[Slope], *, style: Style = WIDE) -> Figure:
     """Memory over connections held, above each line's fixed part: points, the line, its slope's 95 % interval, raw seconds."""
-    drawn = slopes(fits, ends=ends, server=server, host=host)
     if not drawn:
         raise NothingToDraw("No line could be fitted: there are too few points of memory over connections.")
-    narrow = style.narrow
-    left, right, top, height = (50.0, 98.0, 22.0, 230.0) if narrow else (64.0, 172.0, 22.0, 320.0)
-    sheet = Sheet(style, top + height + 46)
-    width = style.width - left - right
-    ax = sheet.axes(left, top, width, height)
+    margins = (50.0, 18.0, 76.0, 44.0) if style.narrow else (64.0, 186.0, 12.0, 44.0)
+    figure, ((ax,),) = sheet(style, [230.0 if style.narrow else 320.0], margins)
     most_n = max(max(one.fit.n) for one in drawn) or 1.0
-    most_y = max(max(*one.above(one.fit.bytes), one.each * most_n) for one in drawn)
-    # What the intervals leave open as well, but for what would press the points flat: that is cut.
-    most_y = min(_ROOM * most_y, max(most_y, *(one.sides[1] * most_n for one in drawn)))
-    least_y = min(min(*one.above(one.fit.bytes), one.each * most_n, one.apart or 0.0, 0.0) for one in drawn)
-    ax.set_xlim(0, most_n)
-    if least_y < -0.02 * max(most_y, -least_y):
-        about_zero(ax, least_y, most_y, bytes_at)
-    else:
-        from_zero(ax, max(most_y, 1.0), bytes_at, 4)
-    marks = round_marks(most_n, 3 if narrow else 5)
-    set_marks(ax, marks, counts_at(marks), x=True)
     for one in drawn:
         color, thick, dash, _ = ROLES[one.role]
-        low, high = one.sides
-        ax.fill_between(
-            [0, most_n], [0, low * most_n], [0, high * most_n], color=COLOURS[color], alpha=0.16, linewidth=0, zorder=1
-        )
-        plot_cloud(ax, one.role, one.fit.seconds_n, one.above(one.fit.seconds_bytes))
-        ax.plot([0, most_n], [0, one.each * most_n], color=COLOURS[color], linewidth=thick, linestyle=dash, zorder=3)
+        band = [[0.0, one.times * end * most_n] for end in one.fit.cost.ci95]
+        ax.fill_between([0, most_n], *band, color=COLOURS[color], alpha=0.16, linewidth=0, zorder=1)
+        raw = slice(None, None, max(1, len(one.fit.seconds_n) // _MOST_RAW))
+        ax.plot(
+            one.fit.seconds_n[raw], one.above(one.fit.seconds_bytes[raw]), linestyle="none", marker="o", markersize=2.2,
+            markerfacecolor=COLOURS[color], markeredgewidth=0, alpha=0.35, zorder=2,
+        )  # fmt: skip
+        label = f"{cut(one.label, 24)}\n{each(one.each)} ± {each(one.half, sign=False)}"
+        ax.plot([0, most_n], [0, one.each * most_n], color=COLOURS[color], linewidth=thick, linestyle=dash, label=label, zorder=3)
         plot_points(ax, one.role, one.fit.n, one.above(one.fit.bytes))
-        if one.apart is not None:
-            ax.plot(
-                [0], [one.apart], marker="x", markersize=6, color=COLOURS[color], markeredgewidth=1.4, clip_on=False, zorder=4
-            )
-    ends_at = [height_of(ax, one.each * most_n, top, height) for one in drawn]
-    lines = 28.0 if narrow else 34.0
-    for one, at in zip(drawn, spread(ends_at, [lines] * len(drawn), top - 8, top + height + 6), strict=True):
-        color = ROLES[one.role][0]
-        x = left + width + 10
-        size = 11.0 if narrow else 12.0
-        label = (
-            {f"{host} in all": "host in all", "kernel, both ends": "kernel, 2 ends"}.get(one.label, one.label)
-            if narrow
-            else one.label
-        )
-        sheet.text(x, at - 7, cut(label, 14 if narrow else 24), color, size=size, bold=True)
-        within = f"{each(one.each)} ± {each(one.half, sign=False)}" if not narrow else each(one.each)
-        sheet.text(x, at + 8, within, color, size=size)
-    sheet.text(left, 4, "memory above the fixed part", "soft", size=11)
-    sheet.text(left + width / 2, top + height + 34, "connections held", "soft", ha="center", size=11)
-    return sheet.figure
-
-
-@drawn_alone
-def cost_residuals(
-    fits: Mapping[str, Fit], *, ends: int = 2, server: str = "server", host: str = "this host", style: Style = WIDE
-) -> Figure:
-    """How far each point lies from its line, in bytes: a strip for each fit, as high as its points reach."""
-    drawn = slopes(fits, ends=ends, server=server, host=host, unsteady=True)
-    if not drawn:
-        raise NothingToDraw("No line could be fitted, so there are no residuals.")
-    strips = Strips(style, len(drawn), height=62.0 if style.narrow else 66.0, gap=30.0, top=24.0, below=14.0, left=58.0)
-    most_n = max(max(one.fit.n) for one in drawn) or 1.0
-    marks = round_marks(most_n, 3 if style.narrow else 5)
-    for place, one in enumerate(drawn):
-        color, _, dash, _ = ROLES[one.role]
-        remarks = [] if one.apart is None else [f"baseline apart, {minus(format_bytes(one.apart))}"]
-        remarks += [] if one.fit.cost.r2 is None else [f"R² {shown_r2(one.fit.cost.r2)}"]
-        ax = strips.axes(place, one.label, "; ".join(remarks), color)
-        ax.axhline(0, color=COLOURS[color], linewidth=1.2, linestyle=dash)
-        rest = one.residuals()
-        reach = max([1.0, *(abs(value) for value in rest)])
-        about_zero(ax, -1.3 * reach, 1.3 * reach, bytes_at)
-        low, high = ax.get_ylim()
-        seconds = [value - one.each * n for n, value in zip(one.fit.seconds_n, one.above(one.fit.seconds_bytes), strict=True)]
-        kept = [(n, value) for n, value in zip(one.fit.seconds_n, seconds, strict=True) if low <= value <= high]
-        plot_cloud(ax, one.role, [n for n, _ in kept], [value for _, value in kept])
-        plot_points(ax, one.role, one.fit.n, rest, 4.5)
-        ax.set_xlim(0, most_n)
-        set_marks(ax, marks, counts_at(marks), x=True)
-    sheet = strips.sheet
-    sheet.text(strips.left + strips.width / 2, sheet.height - 8, "connections held", "soft", ha="center", size=11)
-    return sheet.figure
+        if one.fit.apart is not None:
+            ax.plot([0], one.above([one.fit.apart]), marker="x", markersize=6, color=COLOURS[color], clip_on=False, zorder=4)
+    points = [value for one in drawn for value in (*one.above(one.fit.bytes), one.each * most_n, 0.0)]
+    # What the intervals leave open as well, but for what would press the points flat: that is cut.
+    reach = max(points + [one.times * one.fit.cost.ci95[1] * most_n for one in drawn])
+    apart = [value for one in drawn if one.fit.apart is not None for value in one.above([one.fit.apart])]
+    low, high = min(points + apart), min(_ROOM * max(points), reach) or 1.0
+    ax.set_xlim(0, most_n)
+    ax.set_ylim(low * 1.08, high * 1.04)
+    ticks(ax.xaxis, "", 3 if style.narrow else 6)
+    ticks(ax.yaxis, "B", 5)
+    legend(ax, style, 2)
+    ax.set_xlabel("connections held")
+    return figure
 
 
 @drawn_alone
@@ -190,69 +114,32 @@ def cost_parts(costs: Costs, *, ends: int = 2, server: str = "server", style: St
     if not parts:
         raise NothingToDraw("No part of a connection's cost is known.")
     total = known_total(costs)
-    whole = sum(max(0.0, size) for _, _, size in parts)
-    reach = max([whole, *([total.ci95[1], total.bytes_per_connection] if total is not None else [])])
-    if reach <= 0:
+    if total is None and not any(size > 0 for *_, size in parts):
         raise NothingToDraw("No part of the cost of a connection is above zero.")
-    left, right, top, height = (2.0, 2.0, 34.0, 34.0) if style.narrow else (2.0, 2.0, 36.0, 40.0)
-    rows = len(parts)
-    sheet = Sheet(style, top + height + (14 + 22 * rows if style.narrow else 66))
-    scale = (style.width - left - right) / reach
-    x = left
-    spans = []
+    columns = 1 if style.narrow else len(parts)
+    figure, ((ax,),) = sheet(style, [52.0], (4.0, 24.0, 30.0, 20.0 + 19.0 * -(-len(parts) // columns)))
+    reached = 0.0
     for label, color, size in parts:
-        if size >= 0:
-            spans.append((label, color, size, x, size * scale))
-            x += size * scale
-        else:
-            # Less than nothing: the parts add up to more than the whole, and this takes them back to it.
-            spans.append((label, color, size, x + size * scale, -size * scale))
-    for label, color, size, start, length in spans:
-        negative = size < 0
-        sheet.bar(
-            start,
-            top + (height * 0.62 if negative else 0),
-            length,
-            height * (0.38 if negative else 1),
-            color,
-            hatched=color == "rest",
-        )
-        if "2 ends" in label and length > 4:
-            sheet.line([start + length / 2] * 2, [top, top + height], "paper", 1.2)
-    for _, _, size, start, _ in spans[1:]:
-        if size >= 0:
-            sheet.line([start, start], [top, top + height], "paper", 1.6)
+        # Less than nothing: the parts add up to more than the whole, and this takes them back to it.
+        start, height = (reached, 0.8) if size >= 0 else (reached + size, 0.3)
+        rest = color == "rest"
+        ax.barh(
+            0, abs(size), left=start, height=height, label=f"{cut(label, 22)} {each(size)}", linewidth=0.8,
+            facecolor=COLOURS[color], edgecolor=COLOURS["paper"], alpha=0.6 if rest else 1.0, hatch="////" if rest else None,
+        )  # fmt: skip
+        reached += size
+    title = "what was measured apart" if costs.host_total is not None else ""
     if total is not None:
-        _bracket(sheet, left, left + total.bytes_per_connection * scale, total, scale, top)
-    elif costs.host_total is not None:
-        sheet.text(
-            left,
-            top - 18,
-            ("" if style.narrow else "what was measured apart; ") + "the host as a whole moved too much to tell",
-            "soft",
-            size=11 if not style.narrow else 10.5,
-        )
-    if style.narrow:
-        for place, (label, color, size, *_) in enumerate(spans):
-            at = top + height + 22 + 22 * place
-            sheet.bar(left, at - 6, 12, 12, color, hatched=color == "rest")
-            sheet.text(left + 20, at, cut(label, 30), size=12)
-            sheet.text(style.width - right, at, each(size), ha="right", size=12, bold=True)
-        return sheet.figure
-    names = [cut(label, 22) for label, *_ in spans]
-    sizes = [max(wide(name, 12), wide(each(span[2]), 12)) + 10 for name, span in zip(names, spans, strict=True)]
-    middles = spread([start + length / 2 for *_, start, length in spans], sizes, left, style.width - right)
-    for name, (_, color, size, start, length), middle in zip(names, spans, middles, strict=True):
-        bottom = top + height
-        sheet.line(
-            [start + length / 2, start + length / 2, middle, middle],
-            [bottom + 3, bottom + 9, bottom + 13, bottom + 19],
-            color,
-            0.9,
-        )
-        sheet.text(middle, bottom + 31, name, color, ha="center", bold=True)
-        sheet.text(middle, bottom + 49, each(size), ha="center")
-    return sheet.figure
+        low, high = total.ci95
+        title = f"{each(total.bytes_per_connection)} in all, ± {each(total.half_width, sign=False)}"
+        ax.plot([low, high], [0.6, 0.6], color=COLOURS["ink"], linewidth=2.4)
+        ax.plot([total.bytes_per_connection], [0.6], color=COLOURS["ink"], marker="|", markersize=9)
+    ax.set_title(title)
+    ax.set_ylim(-0.45, 0.9)
+    ax.set(xticks=[], yticks=[])
+    ax.spines["bottom"].set_visible(False)
+    ax.legend(loc="upper left", bbox_to_anchor=(-0.01, 0.0), ncols=columns, columnspacing=1.4, handlelength=1.0)
+    return figure
 
 
 def cost_shares(costs: Costs, *, ends: int, server: str) -> list[tuple[str, str, float]]:
@@ -273,18 +160,3 @@ def known_total(costs: Costs) -> Cost | None:
     """The whole host's cost where it is one: where its interval reaches to nothing, all else that the host did hides it."""
     total = costs.host_total
     return total if total is not None and total.ci95[0] > 0 else None
-
-
-def _bracket(sheet: Sheet, left: float, right: float, total: Cost, scale: float, top: float) -> None:
-    """The total over the bar, and the whisker of its interval."""
-    low, high = total.ci95
-    y = top - 10
-    sheet.line([left, left, right], [y + 5, y, y], "ink", 1.0)
-    sheet.line([left + max(0.0, low) * scale, left + high * scale], [y, y], "ink", 3.0)
-    sheet.line([right, right], [y - 5, y + 5], "ink", 1.6)
-    sheet.text(left, y - 15, f"{each(total.bytes_per_connection)} in all", bold=True, size=13)
-    after = left + wide(f"{each(total.bytes_per_connection)} in all", 14.5) + 10
-    words = f"95 %: {each(low, sign=False)} to {each(high)}"
-    if after + wide(words, 11) > sheet.style.width:
-        words = f"± {each(total.half_width)}"
-    sheet.text(after, y - 15, words, "soft", size=11)

@@ -1,16 +1,20 @@
-"""A run on one time axis: what is drawn one above the other, already with no more points than a picture shows. Pure."""
+"""A run on one time axis: what is drawn one above the other, with no more points than a picture shows. Pure.
+
+A gauge keeps the least and the greatest of each stretch of time, so that no spike is lost; counts become rates over the
+stretch; quantiles are those of its merged histograms, never means of quantiles.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
-from asyncli.core.histogram import Histogram
+from asyncli.core.histogram import Histogram, bounds, summed
 from asyncli.metrics import (
     GENERATOR_USS_BYTES,
     HOST_USED_BYTES,
@@ -21,62 +25,54 @@ from asyncli.metrics import (
     STATUS_ACTIVE,
 )
 from asyncli.records import PhaseName, Tick
-from asyncli.report.figures.downsample import Broken, Buckets, broken, buckets, extremes, merged, rates, sums
 from asyncli.run import Run
 from asyncli.samples import Series
+from asyncli.units import format_count, format_duration
 
 #: What a line stands for, and with it how it is drawn; drawing.py gives each a colour and a dash of its own.
 Role = Literal["asked", "total", "server", "kernel", "ours", "middle", "high", "most"]
-Unit = Literal["count", "bytes", "per_s", "ms"]
 
-#: Metric of a sample -> (what the line is called, its role); "{server}" stands for the server's name, "{host}" for
+#: (Metrics, the first that was read, what the line is called, its role); "{server}" stands for the server's name, "{host}" for
 #: the host that was sampled.
-MEMORY: dict[str, tuple[str, Role]] = {
-    HOST_USED_BYTES: ("{host}", "total"),
-    KERNEL_SOCKET_BYTES: ("kernel", "kernel"),
-    SERVER_PSS_BYTES: ("{server}", "server"),
-    GENERATOR_USS_BYTES: ("asyncli", "ours"),
-    KERNEL_LISTING_BYTES: ("of /proc", "most"),
-}
-#: What another program leaves that lists descriptors: drawn only where it can be seen, and then it explains a jump of the host's.
-LISTING = KERNEL_LISTING_BYTES
+MEMORY: tuple[tuple[tuple[str, ...], str, Role], ...] = (
+    ((HOST_USED_BYTES,), "{host}", "total"),
+    ((KERNEL_SOCKET_BYTES,), "kernel", "kernel"),
+    ((SERVER_PSS_BYTES, SERVER_RSS_BYTES), "{server}", "server"),
+    ((GENERATOR_USS_BYTES,), "asyncli", "ours"),
+    ((KERNEL_LISTING_BYTES,), "of /proc", "most"),
+)
+# What another program leaves that lists descriptors is drawn where it can be seen, and then it explains a jump of the host's.
 _LISTING_THAT_SHOWS = 10e6
-# Where PSS cannot be read, RSS may be.
-_INSTEAD = {SERVER_PSS_BYTES: SERVER_RSS_BYTES}
 _QUANTILES: tuple[tuple[str, float, Role], ...] = (("p50", 0.5, "middle"), ("p99", 0.99, "high"), ("max", 1.0, "most"))
 # A logarithmic axis has no zero, and below this the clock of one process says nothing to the other.
-_LEAST_MS = 0.01
-# Readings that follow each other at this many times their usual distance have a gap between them.
+_LEAST_S = 1e-5
+#: About as many as a picture has columns of pixels: more would not be seen.
+MOST_BUCKETS = 480
+# Widths that people read off an axis.
+_WIDTHS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0)
+# Ticks and samples come once a second, or every few where a reading is dear: a longer silence is a gap, and is left open.
+_GAP_S = 10.0
 _GAP_PACES = 3.5
 
 
 class Line(msgspec.Struct):
-    """One quantity over time (s since the run's start); a None is a gap in the measurement."""
+    """One quantity over time (s since the run's start); a NaN is a gap in the measurement."""
 
     label: str
     role: Role
-    t_s: list[float]
-    values: Broken
+    t_s: Any
+    values: Any
 
 
 class Panel(msgspec.Struct):
-    """Lines that share a vertical axis."""
+    """Lines that share a vertical axis, or ``bars``: how often something happened in each stretch. ``unit``: "B", "s" on a
+    logarithmic axis, or "" for counts."""
 
     key: str
     title: str
-    unit: Unit
+    unit: str
     lines: list[Line]
-    log: bool = False
-
-
-class Lane(msgspec.Struct):
-    """How often one cause ended connections (or attempts): counts by stretch of time, and in all."""
-
-    cause: str
-    kind: Literal["lost", "failed"]
-    t_s: list[float]
-    counts: list[int]
-    total: int
+    bars: bool = False
 
 
 class Span(msgspec.Struct):
@@ -88,108 +84,164 @@ class Span(msgspec.Struct):
 
 
 class Timeline(msgspec.Struct):
-    """All panels of a run. ``into`` says how its points were made fewer."""
+    """All panels of a run, drawn in stretches of ``width_s``."""
 
     end_s: float
     phases: list[Span]
     panels: list[Panel]
-    lanes: list[Lane]
-    into: Buckets
+    width_s: float
+
+    @property
+    def method(self) -> str:
+        """How many points became how few, in words for under a picture."""
+        if self.width_s <= 1.0:
+            return "Each point is one second."
+        return (
+            f"Drawn in stretches of {format_duration(self.width_s)}: of each, gauges keep the least and the greatest value, "
+            "rates are means, and quantiles are those of all its records together."
+        )
 
 
 def timeline(run: Run, asked: Series | None = None, server: str = "server") -> Timeline:
     """The timeline of ``run``; without panels where nothing was recorded. ``asked``: connections due by the plan over time."""
     end = run.end_s
-    into = buckets(0.0, end)
+    wanted = end / MOST_BUCKETS
+    width = next((one for one in _WIDTHS_S if one >= wanted), math.ceil(wanted / 3600.0) * 3600.0)
     panels = [
-        _connections(run, asked, into),
-        memory(run, into, server),
-        _beats(run, into),
-        _quantiles("latency", "Latency of heartbeats", run, into, lambda tick: tick.latency_us),
-        _quantiles("lateness", "Lateness of the generator", run, into, lambda tick: tick.lateness_us),
+        _connections(run, asked, width),
+        memory(run, width, server),
+        _beats(run, width),
+        _quantiles("latency", "Latency of heartbeats", run, width, lambda tick: tick.latency_us),
+        _quantiles("lateness", "Lateness of the generator", run, width, lambda tick: tick.lateness_us),
+        *_losses(run, width),
     ]
     spans = [Span(one.name, one.start_s, one.end_s if one.end_s is not None else max(end, one.start_s)) for one in run.phases]
-    return Timeline(end, spans, [one for one in panels if one.lines], _lanes(run, into), into)
+    return Timeline(end, spans, [one for one in panels if one.lines], width)
 
 
-def memory(run: Run, into: Buckets, server: str = "server") -> Panel:
+def memory(run: Run, width_s: float, server: str = "server") -> Panel:
     """Memory above that of the baseline (its median; without one, the first reading), in bytes."""
-    start = run.first_connect_s
     lines = []
-    for metric, (label, role) in MEMORY.items():
-        found = run.series(metric)
-        if not len(found) and metric in _INSTEAD:
-            found = run.series(_INSTEAD[metric])
-        if not len(found):
+    for metrics, label, role in MEMORY:
+        found = next((one for metric in metrics if len(one := run.series(metric))), None)
+        if found is None:
             continue
-        before = found.between(-math.inf, start).values
+        before = found.between(-math.inf, run.first_connect_s).values
         base = statistics.median(before) if before else found.values[0]
-        if metric == LISTING and max(found.values) - base < _LISTING_THAT_SHOWS:
+        if role == "most" and max(found.values) - base < _LISTING_THAT_SHOWS:
             continue
         above = Series(found.t_s, [value - base for value in found.values])
-        lines.append(_gauge(label.format(server=server, host=run.sides.host), role, above, into))
-    return Panel("memory", "Memory above the baseline", "bytes", lines)
+        lines.append(_gauge(label.format(server=server, host=run.sides.host), role, above, width_s))
+    return Panel("memory", "Memory above the baseline", "B", lines)
 
 
-def _connections(run: Run, asked: Series | None, into: Buckets) -> Panel:
-    lines = []
-    if asked is not None and len(asked):
-        lines.append(_gauge("asked", "asked", asked, into))
-    if run.ticks:
-        lines.append(_gauge("held", "ours", run.held, into))
+def _connections(run: Run, asked: Series | None, width_s: float) -> Panel:
     active = run.series(STATUS_ACTIVE)
-    if len(active):
-        # Our poller's own connection is not one of the soak's.
-        theirs = Series(active.t_s, [max(0.0, value - 1) for value in active.values])
-        lines.append(_gauge("server active", "server", theirs, into))
-    return Panel("connections", "Connections", "count", lines)
+    # Our poller's own connection is not one of the soak's.
+    theirs = Series(active.t_s, [max(0.0, value - 1) for value in active.values])
+    held = run.held if run.ticks else Series()
+    drawn: tuple[tuple[str, Role, Series], ...] = (
+        ("asked", "asked", asked or Series()), ("held", "ours", held), ("server active", "server", theirs),
+    )  # fmt: skip
+    lines = [_gauge(label, role, one, width_s) for label, role, one in drawn if len(one)]
+    return Panel("connections", "Connections", "", lines)
 
 
-def _beats(run: Run, into: Buckets) -> Panel:
-    if not any(tick.sent for _, tick in run.ticks):
-        return Panel("heartbeats", "", "per_s", [])
-    t_s = [t_s for t_s, _ in run.ticks]
+def _beats(run: Run, width_s: float) -> Panel:
+    t_s = np.array([t_s for t_s, _ in run.ticks])
+    sent, answered = ([getattr(tick, what) for _, tick in run.ticks] for what in ("sent", "answered"))
     lines = []
-    for label, role, counts in (
-        ("sent", "ours", [tick.sent for _, tick in run.ticks]),
-        ("answered", "server", [tick.answered for _, tick in run.ticks]),
-    ):
-        at, found = rates(t_s, counts, into)
-        lines.append(Line(label, role, *broken(at, found, into.gap_s)))  # type: ignore[arg-type]
-    return Panel("heartbeats", "Heartbeats per second", "per_s", lines)
+    if any(sent):
+        # A count covers the time since the one before it; the first, and one after a gap, a second.
+        covered = np.diff(t_s, prepend=t_s[0] - 1.0)
+        covered[(covered <= 0) | (covered > _GAP_S)] = 1.0
+        places = [first for first, _ in stretches(t_s, width_s)]
+        middles = _middles(t_s, width_s)
+        drawn: tuple[tuple[str, Role, list[int]], ...] = (("sent", "ours", sent), ("answered", "server", answered))
+        for label, role, counts in drawn:
+            rates = np.add.reduceat(counts, places) / np.add.reduceat(covered, places)
+            lines.append(Line(label, role, *broken(middles, rates, _gap_s(width_s))))
+    return Panel("heartbeats", "Heartbeats per second", "", lines)
 
 
-def _quantiles(key: str, title: str, run: Run, into: Buckets, of: Callable[[Tick], Histogram]) -> Panel:
-    at, found = merged([t_s for t_s, _ in run.ticks], [of(tick) for _, tick in run.ticks], into)
+def _quantiles(key: str, title: str, run: Run, width_s: float, of: Callable[[Tick], Histogram]) -> Panel:
+    full = [(t_s, of(tick)) for t_s, tick in run.ticks if of(tick)]
+    t_s = np.array([t_s for t_s, _ in full])
+    found = [summed(one for _, one in full[first:beyond]) for first, beyond in stretches(t_s, width_s)]
+    values = [one.quantiles([q for _, q, _ in _QUANTILES]) for one in found]
     lines = []
-    each = [one.quantiles([q for _, q, _ in _QUANTILES]) for one in found]
-    for place, (label, _, role) in enumerate(_QUANTILES):
-        values = [max(_LEAST_MS, (quantiles[place] or 0.0) / 1e3) for quantiles in each]
-        if values:
-            lines.append(Line(label, role, *broken(at, values, into.gap_s)))
-    return Panel(key, title, "ms", lines, log=True)
+    for place, (label, _, role) in enumerate(_QUANTILES if found else ()):
+        seconds = np.array([max(_LEAST_S, (one[place] or 0.0) / 1e6) for one in values])
+        lines.append(Line(label, role, *broken(_middles(t_s, width_s), seconds, _gap_s(width_s))))
+    return Panel(key, title, "s", lines)
 
 
-def _gauge(label: str, role: Role, found: Series, into: Buckets) -> Line:
-    # A reading that is dear is taken every few seconds, or every half minute: that is its pace, and no gap.
-    pace_s = statistics.median(b - a for a, b in pairwise(found.t_s)) if len(found) > 1 else 0.0
-    return Line(label, role, *broken(*extremes(found.t_s, found.values, into), max(into.gap_s, _GAP_PACES * pace_s)))
-
-
-def _lanes(run: Run, into: Buckets) -> list[Lane]:
-    """A lane for each cause that occurred, lost connections before failed attempts, the most frequent first."""
-    t_s = [t_s for t_s, _ in run.ticks]
-    lanes = []
+def _losses(run: Run, width_s: float) -> Iterator[Panel]:
+    """A panel for each cause that occurred, lost connections before failed attempts, the most frequent first."""
+    t_s = np.array([t_s for t_s, _ in run.ticks])
     for kind, counted in (
         ("lost", [{cause: dead.count for cause, dead in tick.deaths.items()} for _, tick in run.ticks]),
         ("failed", [tick.failures for _, tick in run.ticks]),
     ):
-        causes = sorted({cause for counts in counted for cause, count in counts.items() if count})
-        found = [_lane(cause, kind, t_s, [counts.get(cause, 0) for counts in counted], into) for cause in causes]
-        lanes += sorted(found, key=lambda lane: (-lane.total, lane.cause))
-    return lanes
+        totals: dict[str, int] = {}
+        for counts in counted:
+            for cause, count in counts.items():
+                totals[cause] = totals.get(cause, 0) + count
+        for cause, total in sorted(totals.items(), key=lambda pair: (-pair[1], pair[0])):
+            if total:
+                counts_of = [counts.get(cause, 0) for counts in counted]
+                sums = np.add.reduceat(counts_of, [first for first, _ in stretches(t_s, width_s)])
+                line = Line(cause, "most", _middles(t_s, width_s)[sums > 0], sums[sums > 0])
+                yield Panel(kind, f"{kind}: {cause}, {format_count(total)}", "", [line], bars=True)
 
 
-def _lane(cause: str, kind: str, t_s: Sequence[float], counts: Sequence[int], into: Buckets) -> Lane:
-    at, found = sums(t_s, counts, into)
-    return Lane(cause, "lost" if kind == "lost" else "failed", at, found, sum(found))
+def _gauge(label: str, role: Role, found: Series, width_s: float) -> Line:
+    # A reading that is dear is taken every few seconds, or every half minute: that is its pace, and no gap.
+    pace_s = float(np.median(np.diff(found.t_s))) if len(found) > 1 else 0.0
+    return Line(label, role, *broken(*extremes(found, width_s), max(_gap_s(width_s), _GAP_PACES * pace_s)))
+
+
+def _gap_s(width_s: float) -> float:
+    return max(_GAP_S, 2.5 * width_s)
+
+
+def stretches(t_s: Any, width_s: float) -> list[tuple[int, int]]:
+    """(first, beyond) places of the instants in each stretch of time that has any. A border belongs to the earlier."""
+    if not len(t_s):
+        return []
+    firsts = np.flatnonzero(np.diff(np.ceil(np.asarray(t_s) / width_s), prepend=-np.inf)).tolist()
+    return list(zip(firsts, [*firsts[1:], len(t_s)], strict=True))
+
+
+def _middles(t_s: Any, width_s: float) -> Any:
+    """Where the value of each stretch is drawn: in its middle, or where its only instant is."""
+    middles = [(math.ceil(t_s[first] / width_s) - 0.5) * width_s if beyond - first > 1 else t_s[first]
+               for first, beyond in stretches(t_s, width_s)]  # fmt: skip
+    return np.array(middles)
+
+
+def extremes(found: Series, width_s: float) -> tuple[Any, Any]:
+    """The least and the greatest value of each stretch, in the order in which they came, and the very last of all."""
+    t_s, values = np.array(found.t_s), np.array(found.values)
+    kept = {len(t_s) - 1}
+    for first, beyond in stretches(t_s, width_s):
+        part = values[first:beyond]
+        kept |= {first + int(part.argmin()), first + int(part.argmax())} if len(part) > 2 else {first, beyond - 1}
+    places = sorted(kept)
+    return t_s[places], values[places]
+
+
+def broken(t_s: Any, values: Any, gap_s: float) -> tuple[Any, Any]:
+    """The series with a NaN in each gap that is longer than ``gap_s``: a line is not drawn over what was not measured."""
+    t_s, gaps = np.asarray(t_s), np.flatnonzero(np.diff(t_s) > gap_s) + 1
+    return np.insert(t_s, gaps, t_s[gaps]), np.insert(np.asarray(values, float), gaps, math.nan)
+
+
+def histogram_bins(histogram: Histogram, most: int) -> tuple[Any, Any]:
+    """(counts, edges) of at most ``most`` bins a whole number wide, from the least to the greatest value."""
+    low, high = histogram.least, histogram.greatest
+    width = max(1, math.ceil((high - low + 1) / most))
+    edges = np.arange(low, high + 1 + width, width)
+    found = [(max(low, min(high, sum(bounds(key)) // 2)), count) for key, count in histogram.items()]
+    counts, _ = np.histogram([value for value, _ in found], edges, weights=[count for _, count in found])
+    return counts, edges

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
 
 from asyncli.report.figures.drawing import PALETTE, drawing
 
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
 
 _VARIABLES = {light: f"var(--{name})" for name, (light, _) in PALETTE.items()}
 _COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)))
+_HEAD = re.compile(r"<!DOCTYPE.*?>\s*|<metadata>.*?</metadata>\s*", re.DOTALL)
+_STYLE = re.compile(r"<style[^>]*>.*?</style>\s*|<!--.*?-->\s*", re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 _ID = re.compile(r'\s+id="([^"]*)"')
-_REFERENCE = re.compile(r'(xlink:href="#|url\(#)([^")]+)')
-# matplotlib wrote a font as CSS shorthand (weight? size families) up to 3.9, and each part by itself since.
-_FONT = re.compile(r"font: (?:(normal|bold|\d+) )?([\d.]+)px [^;\"]*")
+_REFERENCE = re.compile(r'(?:xlink:)?(href="#|url\(#)([^")]+)')
+# matplotlib wrote a font as CSS shorthand (style? weight? size families) up to 3.9, and each part by itself since.
+_FONT = re.compile(r"font: ((?:[\w.]+ )*)([\d.]+)px [^;\"]*")
 _FAMILY = re.compile(r"font-family: [^;\"]*;?\s*")
-_STRAIGHT = re.compile(r'\s*transform="rotate\(-?0 [^"]*"')
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 
@@ -30,23 +32,17 @@ def inline_svg(figure: Figure, name: str) -> str:
     """``figure`` as an ``<svg>`` element for a page: colours as CSS variables of the names in PALETTE, text in the page's
     font, as wide as its place, ids that begin with ``name``. It is hidden from assistive technology: the page says in
     words what it shows."""
-    text = _raw(figure, name, transparent=True)
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<style[^>]*>.*?</style>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<defs>\s*</defs>\s*", "", text)
-    view = re.search(r'viewBox="([^"]*)"', text)
-    text = re.sub(
-        r"<svg[^>]*>", f'<svg viewBox="{view[1] if view else "0 0 1 1"}" aria-hidden="true" focusable="false">', text, count=1
-    )
+    text = _STYLE.sub("", _raw(figure, name, "none"))
+    width, height = figure.get_size_inches() * 72
+    svg = f'<svg viewBox="0 0 {width:g} {height:g}" aria-hidden="true" focusable="false">'
+    text = re.sub(r".*?<svg[^>]*>", lambda _: svg, text, count=1, flags=re.DOTALL)
     used = {reference for tag in _TAG.findall(text) for _, reference in _REFERENCE.findall(tag)}
 
     def ours(tag: re.Match[str]) -> str:
         """One tag, remade; what stands between tags is text of the figure, and is left alone."""
         inside = _ID.sub(lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", tag[0])
-        inside = _REFERENCE.sub(lambda found: f"{found[1].removeprefix('xlink:')}{name}-{found[2]}", inside)
-        inside = _STRAIGHT.sub("", _FAMILY.sub("", _FONT.sub(_font, inside)))
+        inside = _REFERENCE.sub(lambda found: f"{found[1]}{name}-{found[2]}", inside)
+        inside = _FAMILY.sub("", _FONT.sub(_font, inside))
         inside = _COLOUR.sub(lambda found: _VARIABLES[found[0]], inside)
         # A hundredth of a pixel is finer than any screen; matplotlib writes six decimals.
         return _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), inside)
@@ -56,11 +52,8 @@ def inline_svg(figure: Figure, name: str) -> str:
 
 def file_svg(figure: Figure, name: str, description: str) -> str:
     """``figure`` as an SVG file: light, and with ``description`` as the only metadata."""
-    text = _raw(figure, name, transparent=False)
-    text = re.sub(r"<!DOCTYPE.*?>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    said = description.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"(<svg[^>]*>)", lambda found: f"{found[1]}\n <desc>{said}</desc>", text, count=1)
+    text = _raw(figure, name, PALETTE["paper"][0])
+    return re.sub(r"<svg[^>]*>", lambda found: f"{found[0]}\n <desc>{escape(description)}</desc>", text, count=1)
 
 
 def file_png(figure: Figure, description: str) -> bytes:
@@ -71,17 +64,15 @@ def file_png(figure: Figure, description: str) -> bytes:
     return raw.getvalue()
 
 
-def _raw(figure: Figure, name: str, *, transparent: bool) -> str:
+def _raw(figure: Figure, name: str, background: str) -> str:
     import matplotlib as mpl
 
     raw = io.StringIO()
     # The salt makes ids a function of what is drawn alone; without it they are drawn by lot.
     with drawing(), mpl.rc_context({"svg.hashsalt": name}):
-        colour = "none" if transparent else PALETTE["paper"][0]
-        figure.savefig(raw, format="svg", facecolor=colour, metadata={"Date": None, "Creator": None})
-    return raw.getvalue()
+        figure.savefig(raw, format="svg", facecolor=background, metadata={"Date": None, "Creator": None})
+    return _HEAD.sub("", raw.getvalue())
 
 
 def _font(found: re.Match[str]) -> str:
-    weight = "" if found[1] in (None, "normal", "400") else "font-weight: 600; "
-    return f"{weight}font-size: {found[2]}px"
+    return f"{'font-weight: 600; ' if 'bold' in found[1] else ''}font-size: {found[2]}px"

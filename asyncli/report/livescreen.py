@@ -1,0 +1,237 @@
+"""A run to look at while it lasts: a calm screen in place, on a terminal or below the cell of a notebook."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from asyncli.plan import Plan
+from asyncli.records import PHASES
+from asyncli.report.format import cores, milliseconds, or_bytes, or_dash, plus_minus
+from asyncli.report.live import NullView, behind, causes, plain_line, unanswered
+from asyncli.report.livestate import LiveState
+from asyncli.report.terminal import SEVERITY_STYLE, ascii_only, html_of
+from asyncli.text import oneline
+from asyncli.units import format_count, format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+# More often tires the eye, and the terminal.
+SHORTEST_FRAME_S = 0.25
+# Columns that are farther apart than this are read apart.
+_WIDEST = 92
+
+#: (name, value, style)
+Fact = tuple[str, str, str]
+
+
+class LiveView(NullView):
+    """A screen in place, redrawn at most four times a second, gone when the run is over."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._plan, self._console = plan, console
+        self._live: Live | None = None
+        self._phase: str | None = None
+        self._drawn_s = 0.0
+
+    def __enter__(self) -> Self:
+        from rich.live import Live
+
+        # Our own updates drive it: no thread of rich's that wakes for nothing beside a measurement.
+        self._live = Live(console=self._console, auto_refresh=False, screen=False, transient=True)
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, state: LiveState) -> None:
+        now = time.monotonic()
+        if self._live is None or (state.phase == self._phase and now - self._drawn_s < SHORTEST_FRAME_S):
+            return
+        if behind(self._console):
+            return
+        self._phase, self._drawn_s = state.phase, now
+        self._live.update(screen(self._plan, state, self._console), refresh=True)
+
+
+class Look:
+    """One look at a run, as text and as HTML: what IPython displays. ``outcome``: how it ended, once it has."""
+
+    def __init__(self, plan: Plan, state: LiveState, outcome: str = "") -> None:
+        self._plan, self._state, self._outcome = plan, state, outcome
+
+    def __repr__(self) -> str:
+        return self._outcome or plain_line(self._state)
+
+    def _repr_html_(self) -> str:
+        if self._outcome:
+            return f"<div>{html.escape(oneline(self._outcome))}</div>"
+        return html_of(lambda console: console.print(screen(self._plan, self._state, console)), _WIDEST)
+
+
+def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
+    """The whole picture of one state, for the console's width; 22 lines at 80 columns."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    width = min(console.width - 2, _WIDEST)
+    parts: list[RenderableType] = [_title(plan, state, width), _phases(state), "", _bar(state, width), ""]
+    parts += [_pair(width, _connections(state), _heartbeats(state)), "", _pair(width, _server(state), _generator(state)), ""]
+    parts += _cost(state)
+    room = 2
+    if state.lost or state.failed:
+        told = [f"{what}{causes(counts)}" for what, counts in (("lost", state.deaths), ("failed", state.failures)) if counts]
+        parts.append(_cut(Text.assemble(("why: ", "bold red"), "; ".join(told)), width))
+        room = 1
+    for finding in [told.finding for told in state.findings if told.finding.severity != "info"][-room:]:
+        severity = (f"{finding.severity}: ", SEVERITY_STYLE[finding.severity])
+        parts.append(_cut(Text.assemble(severity, oneline(finding.evidence)), width))
+    for part in parts if console.options.ascii_only else ():
+        if isinstance(part, Text):
+            part.plain = ascii_only(part.plain)
+    return Padding(Group(*parts), (0, 1))
+
+
+def _title(plan: Plan, state: LiveState, width: int) -> Text:
+    from rich.text import Text
+
+    clock = format_duration(int(state.elapsed_s)) if state.elapsed_s >= 1 else "0 s"
+    more = f" and {len(plan.urls) - 1} more" if len(plan.urls) > 1 else ""
+    url = Text(plan.urls[0], "cyan", no_wrap=True)
+    title = Text.assemble(("asyncli", "bold"), "  ", _cut(url, width - len(f"asyncli  {more}  {clock}")), more, no_wrap=True)
+    title.append(" " * max(2, width - title.cell_len - len(clock)))
+    return title.append(clock, "bold")
+
+
+def _phases(state: LiveState) -> Text:
+    from rich.text import Text
+
+    line = Text(no_wrap=True)
+    for name in PHASES:
+        said = f"hold until {state.until}" if name == "hold" and state.until else name
+        if name == state.phase:
+            line.append(f"▶ {said}   ", "bold cyan")
+        elif name in state.phases_done:
+            line.append(f"✓ {said}   ", "green")
+        else:
+            line.append(f"· {said}   ", "dim")
+    return line
+
+
+def _bar(state: LiveState, width: int) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    said = ("opens again" if state.refilling else "until Ctrl-C") if state.phase == "hold" else ""
+    if state.eta_s is not None:
+        said = f"{format_duration(round(state.eta_s))} left" if state.eta_s >= 0.5 else "any moment"
+    share = "" if state.progress is None else f"{state.progress * 100:.0f} %"
+    row = Table.grid(padding=(0, 2), pad_edge=False)
+    room = width - 8 - 5 - 15 - 6
+    bar = ProgressBar(total=1.0, completed=state.progress or 0.0, width=room, complete_style="cyan", finished_style="green")
+    row.add_column(width=8)
+    row.add_column(width=room)
+    row.add_column(width=5, justify="right")
+    row.add_column(width=15, no_wrap=True)
+    row.add_row(Text(state.phase or "start", "bold"), bar, share, Text(said, "dim"))
+    return row
+
+
+def _pair(width: int, left: Iterator[Fact], right: Iterator[Fact]) -> Table:
+    """Two tables of facts beside each other; the first fact of each is its heading."""
+    from rich.table import Table
+    from rich.text import Text
+
+    pair = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
+    for _ in range(2):
+        pair.add_column(width=14, no_wrap=True)
+        pair.add_column(width=(width - 4) // 2 - 14, justify="right", no_wrap=True, overflow="crop")
+    for place, facts in enumerate(itertools.zip_longest(left, right, fillvalue=("", "", ""))):
+        cells = [(Text(f"  {name}", "dim") if place else Text(name, "bold"), Text(value, style)) for name, value, style in facts]
+        pair.add_row(*cells[0], *cells[1])
+    return pair
+
+
+def _connections(state: LiveState) -> Iterator[Fact]:
+    whole = state.held >= state.asked
+    yield "Connections", "", ""
+    yield "held", f"{format_count(state.held)} of {format_count(state.asked)}", "bold green" if whole else "bold"
+    if state.phase == "ramp" or state.achieved_per_s:
+        yield "rate", f"{or_dash(state.achieved_per_s, ',.0f')}/s of {state.asked_per_s:,.0f}/s", ""
+    else:
+        yield "reopened", format_count(state.reopened), ""
+    yield "connecting", format_count(state.connecting), ""
+    yield "lost", format_count(state.lost), "bold red" if state.lost else "green"
+    yield "failed", format_count(state.failed), "bold red" if state.failed else "green"
+
+
+def _heartbeats(state: LiveState) -> Iterator[Fact]:
+    yield "Heartbeats", "", ""
+    yield "answered", f"{or_dash(state.heartbeats_per_s, ',.0f')}/s", "bold"
+    yield "latency p50", milliseconds(state.latency_p50_ms), ""
+    yield "latency p99", milliseconds(state.latency_p99_ms), ""
+    yield "lateness p99", milliseconds(state.lateness_p99_ms), ""
+    if state.unanswered:
+        yield "unanswered", unanswered(state), "bold yellow"
+
+
+def _server(state: LiveState) -> Iterator[Fact]:
+    behind = state.accepts is not None and state.handled is not None and state.handled < state.accepts
+    yield "Server", "", ""
+    yield "active", or_dash(state.active, ",d"), "bold"
+    yield "accepted", or_dash(state.accepts, ",d"), ""
+    yield "handled", or_dash(state.handled, ",d"), "bold red" if behind else ""
+    yield "memory", or_bytes(state.server_bytes), ""
+    yield "CPU", cores(state.server_cpu_share), ""
+
+
+def _generator(state: LiveState) -> Iterator[Fact]:
+    yield "Generator", "", ""
+    yield "workers", format_count(state.workers) if state.workers else "-", "bold"
+    yield "memory", or_bytes(state.generator_bytes), ""
+    yield "CPU", cores(state.generator_cpu_share), ""
+    yield "longest turn", "-" if state.longest_turn_s is None else milliseconds(state.longest_turn_s * 1e3), ""
+
+
+def _cost(state: LiveState) -> list[Text]:
+    """Two lines: what a connection costs so far, and where; never without its error."""
+    from rich.text import Text
+
+    whole, half = state.host_per_connection, state.host_per_connection_half
+    if whole is None or half is None:
+        first = Text(f"A connection's cost on {state.host}: not yet known", "dim")
+    else:
+        each = (plus_minus(whole, half), "bold cyan")
+        first = Text.assemble("A connection costs ", each, f" on {state.host}, first use included")
+    parts = [
+        f"{where} {plus_minus(value, half)}"
+        for value, half, where in (
+            (state.server_per_connection, state.server_per_connection_half, "server"),
+            (state.kernel_per_connection, state.kernel_per_connection_half, "kernel, all ends,"),
+            (state.generator_per_connection, state.generator_per_connection_half, "asyncli"),
+        )
+        if value is not None and half is not None
+    ]
+    return [first, Text("  " + ", ".join(parts), "dim")]
+
+
+def _cut(line: Text, width: int) -> Text:
+    """The line's beginning, as much as fits."""
+    if line.cell_len > width:
+        line.truncate(max(1, width - 3))
+        line.append("...")
+    line.no_wrap = True
+    return line
