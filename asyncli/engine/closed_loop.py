@@ -55,7 +55,7 @@ class ClosedLoop(Load):
         while self._free and (self._todo or self._again) and self._first_is_free():
             self._use_free(self._free.popleft(), now)
 
-    def _go_round(self, handle: int) -> bool:
+    def _go_round(self, handle: int) -> bool:  # noqa: PLR0915 - each short request comes by here
         """The one answer of a short connection and its end, together, as nearly all come: count it, and ask again in its place.
 
         False for anything else, before anything was read. The handle may be closed at once: its event is this one. Written out,

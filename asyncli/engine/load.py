@@ -133,7 +133,7 @@ class Load(LoadConnections):
 
     # -- answers
 
-    def _serve(self, events: list[tuple[int, int]]) -> None:
+    def _serve(self, events: list[tuple[int, int]]) -> None:  # noqa: PLR0915 - a call costs as much as its work
         """The hot path."""
         net, odd, most, counts = self._net, self._odd, self._read, self._counts
         recv, send, clock = net.recv, net.send, net.clock
