@@ -1,0 +1,39 @@
+"""Local servers to aim at, by name: nginx, Apache, HAProxy, and the built-in asyncio server where there is none."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, cast
+
+from asyncli.errors import PlanError
+from asyncli.lab.program import LabServer
+
+__all__ = ["NAMES", "LabServer", "choose"]
+
+#: What :func:`choose` knows: the module and the class of each, imported when one is made.
+NAMES: dict[str, str] = {
+    "nginx": "nginx.LabNginx", "nginx-proxy": "proxy.LabNginxProxy", "apache-prefork": "apache.LabApachePrefork",
+    "apache-event": "apache.LabApacheEvent", "haproxy": "haproxy.LabHaproxy", "builtin": "builtin.LabBuiltin",
+    **dict.fromkeys(("iterative", "fork", "prefork", "thread", "thread-pool", "thread-queue", "asyncio"), "models.LabModel"),
+}  # fmt: skip
+
+
+def choose(name: str | None = None, **options: Any) -> LabServer:
+    """The lab server called ``name``; for None an nginx if this host has one with stub_status, else the built-in one.
+
+    ``options`` go to it: see :class:`LabServer`, and what else the server's class takes. It is not started yet. Raises
+    :class:`~asyncli.errors.PlanError` for an unknown name.
+    """
+    if name is None:
+        from asyncli.lab.binary import find_nginx
+
+        binary = find_nginx()
+        if binary is not None and binary.stub_status:
+            return choose("nginx", binary=binary, **options)
+        name = "builtin"
+    if name not in NAMES:
+        *others, last = NAMES
+        raise PlanError(f"unknown lab server {name!r}; write {', '.join(others)} or {last}")
+    module, _, made = NAMES[name].partition(".")
+    model = {"model": name} if module == "models" else {}
+    return cast(LabServer, getattr(importlib.import_module(f"asyncli.lab.{module}"), made)(**model, **options))
