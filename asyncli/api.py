@@ -110,20 +110,8 @@ async def soak(
         from asyncli.app.soak import KnownServer, Soak
     except ImportError as error:
         raise HostError(f"soaking needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
-    target = None
-    if isinstance(aim, Plan):
-        if settings:
-            beside = ", ".join(settings)
-            raise PlanError(f"soak: a plan is whole already, and {beside} came beside it; give URLs instead of a plan")
-        plan = _checked(aim)
-    elif isinstance(aim, str | Sequence):
-        plan = make_plan(aim, **settings)
-    elif not hasattr(aim, "status_url"):
-        raise PlanError(f"soak: {aim!r} is nothing to aim at; give a URL, a plan or a lab server")
-    else:
-        target = KnownServer(aim.label, aim.pid)
-        status = {} if aim.status_url is None else {"status_url": aim.status_url}
-        plan = make_plan(aim.url, **{**status, "server_pid": aim.pid, **settings})
+    plan = _plan_of(aim, settings)
+    target = None if isinstance(aim, Plan | str | Sequence) else KnownServer(aim.label, aim.pid)
     path = free_name() if out is None else Path(out)
     observer: LiveObserver
     if progress is not False and kernel_shell() is not None:
@@ -147,6 +135,20 @@ async def soak(
     if isinstance(observer, NotebookObserver):
         observer.end(f"{recorded.verdict}: {why(recorded.summary)} ({recorded.path.name})")
     return recorded
+
+
+def _plan_of(aim: str | Sequence[str] | LabServer | Plan, settings: dict[str, Any]) -> Plan:
+    if isinstance(aim, Plan):
+        if settings:
+            beside = ", ".join(settings)
+            raise PlanError(f"soak: a plan is whole already, and {beside} came beside it; give URLs instead of a plan")
+        return _checked(aim)
+    if isinstance(aim, str | Sequence):
+        return make_plan(aim, **settings)
+    if not hasattr(aim, "status_url"):
+        raise PlanError(f"soak: {aim!r} is nothing to aim at; give a URL, a plan or a lab server")
+    status = {} if aim.status_url is None else {"status_url": aim.status_url}
+    return make_plan(aim.url, **{**status, "server_pid": aim.pid, **settings})
 
 
 def _checked(plan: Plan) -> Plan:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from asyncli.exit_status import INVALID, REFUSED
+
 
 class AsyncliError(Exception):
     """Base of all errors meant for the user. ``str(error)`` is one line: what, where, how to mend it."""
 
     guilty: ClassVar[str] = "asyncli"
-    exit_status: ClassVar[int] = 2
+    exit_status: ClassVar[int] = REFUSED
 
 
 class PlanError(AsyncliError):
@@ -38,7 +40,7 @@ class StoreError(AsyncliError):
 
 
 class NotBegunError(StoreError):
-    """There is no run in the file yet, or not even the file: whoever has just started one may wait for it."""
+    """There is no run in the file yet, or no file: a run that was just started may still create it."""
 
 
 class PeerError(AsyncliError):
@@ -61,4 +63,4 @@ class EngineError(AsyncliError):
     """A process of ours died or spoke nonsense: a bug of asyncli, or a kill from outside."""
 
     guilty: ClassVar[str] = "asyncli"
-    exit_status: ClassVar[int] = 4
+    exit_status: ClassVar[int] = INVALID

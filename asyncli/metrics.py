@@ -50,7 +50,7 @@ def meaning(name: str) -> str:
 
 def family_of(name: str) -> str:
     """The family that it is of, "" for none."""
-    return max((one for one in METRICS if one.endswith(".") and name.startswith(one)), key=len, default="")
+    return next((one for one in FAMILIES if name.startswith(one)), "")
 
 
 STATUS_ACTIVE = _gauge("status.active", "connections the server says are open, our poller's own included")
@@ -87,7 +87,7 @@ SERVER_GROUP_BYTES = _gauge(
 )
 SERVER_GROUP_LIMIT_BYTES = _gauge("server.group_limit_bytes", "the tightest limit of that group and of those above it")
 SERVER_GROUP_KILLED = _counter(
-    "server.group_killed", "processes of that group that the kernel ended for want of memory, since it was made",
+    "server.group_killed", "processes of that group that the kernel killed for lack of memory, since the group was made",
 )
 GENERATOR_PROCESSES = _gauge("generator.processes", "processes of the generator: host and workers")
 GENERATOR_USS_BYTES = _gauge("generator.uss_bytes", "private memory of host and workers")
@@ -135,3 +135,5 @@ TCP = _family(
 PROBE = _family("probe.", "seconds that one round of this probe took", "probe_seconds", "probe")
 #: Of the family: segments sent again.
 TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
+#: The families; none begins another's name.
+FAMILIES = tuple(name for name in METRICS if name.endswith("."))

@@ -70,7 +70,7 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     interval_s: float = 0.010
     #: None: hold until stopped, or until ``hold_until``.
     hold_s: float | None = 60.0
-    #: A time of day, or of a date, in the words of ``units.parse_until``: ``hold_s`` is reckoned from it when the hold begins.
+    #: A time of day, or of a date, in the words of ``units.parse_until``: ``hold_s`` is computed from it when the hold begins.
     hold_until: str | None = None
     baseline_s: float = 5.0
     residue_s: float = 5.0
@@ -198,6 +198,9 @@ def _one_by_one(layer: Layer) -> Layer:
     return Layer(layer.where, values)
 
 
+_NAME_A_PLAN = "name a TOML file, or one of asyncli's plans: smoke, 100k, overnight, bench"
+
+
 def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, *HEADER_FILE, "ramp")) -> Layer:
     """A TOML plan of ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
     known = sorted(keys)
@@ -206,13 +209,13 @@ def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, *
         with path.open("rb") as file:
             data = file.read(LONGEST_FILE + 1)
         if len(data) > LONGEST_FILE:
-            raise PlanError(f"{path}: is longer than {LONGEST_FILE:,} bytes; name a TOML plan, as those in configs/")
+            raise PlanError(f"{path}: is longer than {LONGEST_FILE:,} bytes; {_NAME_A_PLAN}")
         values = tomllib.loads(data.decode().replace("\r\n", "\n"))
     except OSError as error:
-        raise PlanError(f"{path}: cannot be read ({error.strerror}); name a TOML plan, as those in configs/") from None
+        raise PlanError(f"{path}: cannot be read ({error.strerror}); {_NAME_A_PLAN}") from None
     except (ValueError, RecursionError) as error:  # bad TOML, no UTF-8, a number of 4,301 digits, lists in lists without end
         why = " ".join(str(error).split(";")[0].split())[:200]
-        raise PlanError(f"{path}: is not TOML ({why}); see those in configs/ for the form") from None
+        raise PlanError(f"{path}: is not TOML ({why}); write lines like hold = \"10m\"") from None
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)

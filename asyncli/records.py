@@ -78,7 +78,7 @@ class Gap(msgspec.Struct):
     end_s: float | None = None
 
 
-class Span(Protocol):
+class TimeSpan(Protocol):
     """What begins (s) and may have ended."""
 
     @property
@@ -87,7 +87,7 @@ class Span(Protocol):
     def end_s(self) -> float | None: ...
 
 
-def left_out_s(gaps: Iterable[Span], start_s: float, until_s: float) -> float:
+def left_out_s(gaps: Iterable[TimeSpan], start_s: float, until_s: float) -> float:
     """How much of what lasted from ``start_s`` to ``until_s`` (s) was an interruption."""
     return sum(
         min(until_s, math.inf if one.end_s is None else one.end_s) - one.start_s

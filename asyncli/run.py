@@ -167,10 +167,15 @@ class Run(msgspec.Struct, dict=True):
         ticks = [(t_s, tick) for t_s, tick in self.ticks if any(start <= t_s <= end for start, end in spans)]
         return msgspec.structs.replace(self, ticks=ticks, samples=within(self.samples, *spans))
 
-    @cached_property
+    @property
     def outside_gaps(self) -> Run:
         """The run without what was recorded in its gaps; itself where it has none."""
-        return self.within(*self.spans_outside_gaps(-math.inf, math.inf)) if self.gaps else self
+        return self._outside_gaps if self.gaps else self
+
+    # One that kept itself would be let go by the collector of garbage only.
+    @cached_property
+    def _outside_gaps(self) -> Run:
+        return self.within(*self.spans_outside_gaps(-math.inf, math.inf))
 
     def spans_outside_gaps(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
         """The stretches of [start, end] that are in no gap."""

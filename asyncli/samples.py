@@ -177,7 +177,7 @@ class Series(msgspec.Struct):
 
 
 def began_anew(counter: Sequence[float]) -> list[int]:
-    """The places at which a counter is less than before: who counts was started anew."""
+    """The places at which a counter is less than before: its process restarted."""
     return [place for place, (before, after) in enumerate(itertools.pairwise(counter), 1) if after < before]
 
 

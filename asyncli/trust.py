@@ -41,7 +41,7 @@ class User(NamedTuple):
 NOBODY = User(-1)
 
 
-class Answer(NamedTuple):
+class ProgramSaid(NamedTuple):
     """What a program said; or nothing, and ``why_not`` it was not run. ``distrusted``: for what others could do to its file."""
 
     text: str = ""
@@ -56,7 +56,7 @@ class _Found(NamedTuple):
     way: list[tuple[str, os.stat_result]]
 
 
-def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> Answer:
+def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> ProgramSaid:
     """What ``exe``, the program of the process ``pid``, prints of itself with ``flag``: see :func:`ask_program`.
 
     It is run only where it is the very file that the process runs (not that of a container, nor a newer one in its place), and
@@ -65,18 +65,19 @@ def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> Ans
     try:
         found = _find(exe)
     except OSError as error:
-        return Answer(why_not=f"{exe}: {error.strerror}")
+        return ProgramSaid(why_not=f"{exe}: {error.strerror}")
     try:
         open_to = next((said for said in map(_open_to_others, reversed(found.way)) if said), "")
         if open_to:
-            return Answer(why_not=open_to, distrusted=True)
+            return ProgramSaid(why_not=open_to, distrusted=True)
         path, file = found.way[-1]
         theirs = os.stat(f"{proc}/{pid}/exe")
         if (file.st_dev, file.st_ino) != (theirs.st_dev, theirs.st_ino):
-            return Answer(why_not=f"the process runs another file than {path}: that was replaced, or is outside of its container")
-        return Answer(ask_program(exe, flag, fd=found.fd))
+            why_not = f"the process runs another file than {path}: that was replaced, or is outside of its container"
+            return ProgramSaid(why_not=why_not)
+        return ProgramSaid(ask_program(exe, flag, fd=found.fd))
     except OSError as error:
-        return Answer(why_not=f"{exe}: {error.strerror}")
+        return ProgramSaid(why_not=f"{exe}: {error.strerror}")
     finally:
         os.close(found.fd)
 

@@ -41,20 +41,7 @@ def parse_url(value: object) -> Target:
     """An http URL to its parts; ``ValueError`` says what is wrong with it and what to write."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{shown(value)} is not a URL; write for example http://127.0.0.1:8080/")
-    if userinfo := _USERINFO.match(value):
-        without = f"{userinfo[1]}{MASK}@{value[userinfo.end() :]}"
-        raise ValueError(f"{shown(without)} carries a user name; leave it out, and send an Authorization header (--header-file)")
-    if any(ch.isspace() or ord(ch) < 33 or ord(ch) == 127 for ch in value):
-        raise ValueError(f"{shown(value)} has white space or a control character in it; remove it, or write it as %20")
-    if not value.isascii():
-        raise ValueError(f"{shown(value)} is not ASCII; percent-encode the path and write the host name as punycode")
-    scheme, colon, _ = value.partition("://")
-    if not colon:
-        raise ValueError(f"{shown(value)} has no scheme; write http://{value[:60]}")
-    if scheme.lower() == "https":
-        raise ValueError(f"{shown(value)}: https is not built yet; aim at the server's http port")
-    if scheme.lower() != "http":
-        raise ValueError(f"{shown(value)}: unknown scheme {shown(scheme)}; only http is spoken")
+    _require_http(value)
     try:
         parts = urlsplit(value)
         host = parts.hostname
@@ -73,6 +60,23 @@ def parse_url(value: object) -> Target:
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     # RFC 6874: the zone of a link-local address stands behind an encoded "%".
     return Target(url=value, host=host.replace("%25", "%", 1), port=int(port_text), path=path)
+
+
+def _require_http(value: str) -> None:
+    if userinfo := _USERINFO.match(value):
+        without = f"{userinfo[1]}{MASK}@{value[userinfo.end() :]}"
+        raise ValueError(f"{shown(without)} carries a user name; leave it out, and send an Authorization header (--header-file)")
+    if any(ch.isspace() or ord(ch) < 33 or ord(ch) == 127 for ch in value):
+        raise ValueError(f"{shown(value)} has white space or a control character in it; remove it, or write it as %20")
+    if not value.isascii():
+        raise ValueError(f"{shown(value)} is not ASCII; percent-encode the path and write the host name as punycode")
+    scheme, colon, _ = value.partition("://")
+    if not colon:
+        raise ValueError(f"{shown(value)} has no scheme; write http://{value[:60]}")
+    if scheme.lower() == "https":
+        raise ValueError(f"{shown(value)}: https is not built yet; aim at the server's http port")
+    if scheme.lower() != "http":
+        raise ValueError(f"{shown(value)}: unknown scheme {shown(scheme)}; only http is spoken")
 
 
 def _is_address(text: str) -> bool:

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 from asyncli.errors import PlanError
-from asyncli.experiments import command_of, load, require_plan
+from asyncli.experiments import command_of, load, plan_of
 from asyncli.experiments.record import VERDICTS, FigureTable, record_of
 from asyncli.experiments.run import concluded
 from asyncli.report.experiment_report import amount, cell, heading, server_labels
 from asyncli.units import format_duration
 
 # Of the tables after the first one, those without which the claims say little.
-ALSO = ("The most that each would hold", "What one connection takes", "The clients, and both as one run")
+ALSO = ("The most that each would hold", "What one connection takes", "The clients, and both as one")
 HEAD = """# The classic comparisons, run again
 
 Five write-ups about connections are often quoted, of which the last one, of two clients, is asyncli's origin, and two were missing:
@@ -47,18 +47,18 @@ def section(path: str) -> list[str]:
     try:
         record = record_of(Path(path).read_bytes())
         experiment = load(record.experiment)
-        require_plan(experiment, record.plan, "")
+        plan = plan_of(experiment, False, record.plan)
     except (OSError, ValueError, PlanError) as error:
         sys.exit(f"{path}: {error}")
     # By today's rules: they may be stricter than those of the day on which it was measured.
-    found = concluded(experiment, record.plan, record.rounds)
+    found = concluded(experiment, plan, record.rounds)
     if not found.tables:
         sys.exit(f"{path}: nothing of it can be concluded from")
     rounds = len({one["round"] for one in record.rounds})
     facts = record.environment
-    title, question = experiment.said(record.plan)
+    title, question = experiment.said(plan)
     lines = [
-        f"## {title}", "", f"    {command_of(experiment, record.plan, record.quick)}", "", question, "",
+        f"## {title}", "", f"    {command_of(experiment, plan, record.quick)}", "", question, "",
         f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} round{'s' if rounds > 1 else ''}, "
         f"{format_duration(record.duration_s)}. Source: {record.source}.", "",
     ]  # fmt: skip

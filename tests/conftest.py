@@ -77,6 +77,17 @@ def _is_live(path: Path) -> bool:
     return _LIVE.search(text) is not None or any(_is_live(one) for one in named - {path})
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no module of which a lane of scripts/test wants nothing: each of its processes would."""
+    if collection_path.suffix != ".py" or config.option.markexpr not in ("measures", "live and not measures", "not live and not measures"):
+        return None
+    marks = set(re.findall(r"mark\.(\w+)", collection_path.read_text(encoding="utf-8")))
+    if config.option.markexpr == "measures":
+        return "measures" not in marks or None
+    live = _is_live(collection_path)
+    return (live if config.option.markexpr.startswith("not") else not live and not marks & _SERVERS.keys()) or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is live; and keep together, where several processes share the tests, those of a module that share a fixture."""
     for item in items:

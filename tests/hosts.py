@@ -2,75 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from namespaces import inside
 from programs import DEADLINE_S, contents, until
 
-_NUMBERS = itertools.count()
+from asyncli.lab.network import Network
+
 _NET = "10.214.0"
-#: Where the hub is on the bridge: the server, the scheduler and the session.
+#: Where the hub is: the server, the scheduler and the session.
 HUB = f"{_NET}.1"
 
 
-class Bridge:
-    """A hub's namespace and ``count`` clients', each on a cable of its own to the hub's bridge."""
-
-    def __init__(self, count: int) -> None:
-        name = f"asyncli-{os.getpid()}-{next(_NUMBERS)}"
-        self.hub, self.clients = f"{name}h", [f"{name}c{number}" for number in range(count)]
-
-    def lay(self) -> None:
-        for name in (self.hub, *self.clients):
-            _ip("netns", "add", name)
-            _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", self.hub, "link", "add", "hub", "type", "bridge")
-        _ip("-n", self.hub, "address", "add", f"{HUB}/24", "dev", "hub")
-        _ip("-n", self.hub, "link", "set", "hub", "up")
-        for number, name in enumerate(self.clients):
-            _ip("-n", self.hub, "link", "add", f"c{number}", "type", "veth", "peer", "name", "eth", "netns", name)
-            _ip("-n", self.hub, "link", "set", f"c{number}", "master", "hub", "up")
-            _ip("-n", name, "address", "add", f"{self.address(number)}/24", "dev", "eth")
-            _ip("-n", name, "link", "set", "eth", "up")
-
-    @staticmethod
-    def address(number: int) -> str:
-        """Of client ``number``."""
-        return f"{_NET}.{10 + number}"
-
-    def link(self, number: int, state: str) -> None:
-        """Client ``number``'s end of its cable goes "down", or "up"."""
-        _ip("-n", self.clients[number], "link", "set", "eth", state)
-
-    def remove(self) -> None:
-        for name in (self.hub, *self.clients):
-            if Path(f"/run/netns/{name}").exists():
-                _ip("netns", "del", name)
+def address(number: int) -> str:
+    """Of client ``number``."""
+    return f"{_NET}.{10 + number}"
 
 
-def _ip(*argv: str) -> None:
-    done = subprocess.run(["ip", *argv], capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, f"ip {' '.join(argv)}: {done.stderr}"
+def bridged(count: int) -> Network:
+    """A "hub" and so many clients ("c0"...), each on a cable of its own to a bridge."""
+    return Network({"hub": f"{HUB}/24", **{f"c{number}": f"{address(number)}/24" for number in range(count)}})
 
 
-@contextmanager
-def bridged(count: int) -> Iterator[Bridge]:
-    """A hub and ``count`` clients, gone at the end of the block with all that is in them."""
-    bridge = Bridge(count)
-    try:
-        bridge.lay()
-        yield bridge
-    finally:
-        bridge.remove()
+#: A host of such a network.
+Place = tuple[Network, str]
+
+
+def _at(place: Place | None) -> AbstractContextManager[None]:
+    return nullcontext() if place is None else place[0].inside(place[1])
 
 
 def another_machine(folder: Path, number: int) -> tuple[str, ...]:
@@ -81,14 +47,14 @@ def another_machine(folder: Path, number: int) -> tuple[str, ...]:
 
 
 class Dask:
-    """A scheduler or a worker as a process, in a namespace or none, its log in ``folder``; what it starts bears its mark."""
+    """A scheduler or a worker as a process, on a host of a network or none, its log in ``folder``; what it starts bears its mark."""
 
-    def __init__(self, folder: Path, *arguments: str, namespace: str | None = None, before: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, *arguments: str, place: Place | None = None, before: Sequence[str] = ()) -> None:
         self._mark = f"ASYNCLI_TEST_DASK={uuid.uuid4().hex}"
         self._log = folder / f"dask-{uuid.uuid4().hex[:8]}.log"
         name, _, value = self._mark.partition("=")
         environment = {**os.environ, name: value, "TMPDIR": str(folder)}
-        with self._log.open("wb") as log, inside(namespace) if namespace else nullcontext():
+        with self._log.open("wb") as log, _at(place):
             self.popen = subprocess.Popen(
                 [*before, sys.executable, "-m", "dask", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
@@ -134,23 +100,23 @@ class Dask:
 class Hosts:
     """A scheduler and its workers; what was started last ends first."""
 
-    def __init__(self, folder: Path, *, at: str = "127.0.0.1", namespace: str | None = None, more: tuple[str, ...] = ()) -> None:
-        self.folder, self._more, self._namespace = folder, more, namespace
+    def __init__(self, folder: Path, *, at: str = "127.0.0.1", place: Place | None = None, more: tuple[str, ...] = ()) -> None:
+        self.folder, self._more, self._place = folder, more, place
         self._all: list[Dask] = []
         scheme = "tls" if more else "tcp"
-        self.scheduler = self._start("scheduler", "--host", f"{scheme}://{at}", "--port", "0", "--no-dashboard", *more, namespace=namespace)
+        self.scheduler = self._start("scheduler", "--host", f"{scheme}://{at}", "--port", "0", "--no-dashboard", *more, place=place)
         self.scheduler.until_said("Scheduler at:")
         self.address = next(word for word in self.scheduler.log.split() if word.startswith(f"{scheme}://"))
 
-    def _start(self, *arguments: str, namespace: str | None, before: Sequence[str] = ()) -> Dask:
-        dask = Dask(self.folder, *arguments, namespace=namespace, before=before)
+    def _start(self, *arguments: str, place: Place | None, before: Sequence[str] = ()) -> Dask:
+        dask = Dask(self.folder, *arguments, place=place, before=before)
         self._all.append(dask)
         return dask
 
-    def worker(self, namespace: str | None = None, *more: str, before: Sequence[str] = ()) -> Dask:
+    def worker(self, place: Place | None = None, *more: str, before: Sequence[str] = ()) -> Dask:
         """One more worker, which the scheduler knows. ``before``: words before it, of a program that becomes it."""
         worker = self._start(
-            "worker", self.address, "--no-nanny", "--nthreads", "1", "--no-dashboard", *self._more, *more, namespace=namespace, before=before
+            "worker", self.address, "--no-nanny", "--nthreads", "1", "--no-dashboard", *self._more, *more, place=place, before=before
         )
         worker.until_said("Registered to")
         return worker
@@ -167,7 +133,7 @@ class Hosts:
         where = urlsplit(self.address)
         self._all.clear()
         arguments = ("--host", f"{where.scheme}://{where.hostname}", "--port", str(where.port), "--no-dashboard", *self._more)
-        self.scheduler = self._start("scheduler", *arguments, namespace=self._namespace)
+        self.scheduler = self._start("scheduler", *arguments, place=self._place)
         self.scheduler.until_said("Scheduler at:")
 
     def stop(self) -> None:
@@ -176,9 +142,9 @@ class Hosts:
 
 
 @contextmanager
-def clustered(folder: Path, *, at: str = "127.0.0.1", namespace: str | None = None, more: tuple[str, ...] = ()) -> Iterator[Hosts]:
+def clustered(folder: Path, *, at: str = "127.0.0.1", place: Place | None = None, more: tuple[str, ...] = ()) -> Iterator[Hosts]:
     """A scheduler, for workers to come; all gone at the end of the block."""
-    hosts = Hosts(folder, at=at, namespace=namespace, more=more)
+    hosts = Hosts(folder, at=at, place=place, more=more)
     try:
         yield hosts
     finally:

@@ -27,8 +27,8 @@ _GARBAGE = b"\x15\x03\x01\x00\x02\x02\x46"  # an alert of TLS
 class MiddleBox:
     """Listens on ``port`` of 127.0.0.1 and passes bytes on to ``to``, until a connection was idle for ``idle_s`` seconds."""
 
-    def __init__(self, to: tuple[str, int], habit: Habit = "none", idle_s: float = 1.0, oldest_s: float | None = None) -> None:
-        self.to, self.habit, self.idle_s, self.oldest_s = to, habit, idle_s, oldest_s
+    def __init__(self, to: tuple[str, int], habit: Habit = "none", idle_s: float = 1.0) -> None:
+        self.to, self.habit, self.idle_s = to, habit, idle_s
         self.port = 0
         #: From now on nothing passes, in either direction, and nobody is told.
         self.cut = False
@@ -85,7 +85,7 @@ class _Client(asyncio.Protocol):
         self.free_s = 0.0
         self.waiting: list[bytes] = []
         self.server: asyncio.Transport | None = None
-        self.timers: list[asyncio.TimerHandle] = []
+        self.timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -93,8 +93,6 @@ class _Client(asyncio.Protocol):
         self.box.flows.add(self)
         self.box._all.add(self)
         self.task = self.box.loop.create_task(self._join())
-        if self.box.oldest_s is not None:
-            self.timers.append(self.box.loop.call_later(self.box.oldest_s, self.client.close))
         self._rest()
 
     def data_received(self, data: bytes) -> None:
@@ -150,8 +148,8 @@ class _Client(asyncio.Protocol):
     def end(self) -> None:
         self.box.flows.discard(self)
         self.task.cancel()
-        for timer in self.timers:
-            timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
         for side in (self.server, self.client):
             if side is not None:
                 side.abort()
@@ -159,11 +157,9 @@ class _Client(asyncio.Protocol):
     def _rest(self) -> None:
         """It is idle from now on."""
         if self.box.habit in ("reset", "close"):
-            for timer in self.timers:
-                timer.cancel()
-            self.timers = [
-                self.box.loop.call_later(self.box.idle_s, self.reset if self.box.habit == "reset" else self.client.close)
-            ]
+            if self.timer is not None:
+                self.timer.cancel()
+            self.timer = self.box.loop.call_later(self.box.idle_s, self.reset if self.box.habit == "reset" else self.client.close)
 
     async def _join(self) -> None:
         with contextlib.suppress(OSError):
@@ -187,11 +183,9 @@ class _Server(asyncio.Protocol):
 
 
 @contextmanager
-def between(
-    to: tuple[str, int], habit: Habit = "none", idle_s: float = 1.0, oldest_s: float | None = None
-) -> Iterator[MiddleBox]:
+def between(to: tuple[str, int], habit: Habit = "none", idle_s: float = 1.0) -> Iterator[MiddleBox]:
     """A middle box in front of the server at ``to``, until the end of the block."""
-    box = MiddleBox(to, habit, idle_s, oldest_s)
+    box = MiddleBox(to, habit, idle_s)
     box.start()
     try:
         yield box

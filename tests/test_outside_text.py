@@ -14,7 +14,7 @@ from asyncli.app.recorder import NoObserver
 from asyncli.app.soak import Soak
 from asyncli.collect.locate import ServerFacts
 from asyncli.plan import Plan
-from asyncli.records import Check, Finding, Phase, Sample, Tick
+from asyncli.records import Check, Finding, Tick
 from asyncli.report.livestate import LiveObserver
 from asyncli.run import Run
 from asyncli.store.reader import read_run
@@ -31,13 +31,10 @@ TAME = "a?]0;own??[2J???b?".replace("???b", "??b")
 )
 def test_what_is_printable_stays_and_the_rest_does_not(text: str, shown: str) -> None:
     assert printable(text) == shown
+    assert oneline(f" {text} \r\n\t ") == " ".join(shown.split())
     assert printable(shown) == shown
     assert plain({text: [text, (text, 5, None)]}) == {shown: [shown, [shown, 5, None]]}
     shown.encode()
-
-
-def test_a_line_has_single_blanks() -> None:
-    assert oneline(" a \r\n\t b\x1b ") == "a b?"
 
 
 def test_every_record_that_bears_words_is_printable_however_it_was_made() -> None:
@@ -99,23 +96,3 @@ def test_who_sees_nothing_any_more_still_ends_a_run_that_crosses_a_limit(tmp_pat
     run = soak(tmp_path, _Blind(Plan(urls=("http://127.0.0.1/",), connections=20, fail_if=("connections.opened > 5",), abort=True)))
     require_told_once(run, "SystemExit")
     assert "aborted_by_limit" in {one.code for one in run.findings}
-
-
-class _Folds(LiveObserver):
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        self.seen: list[str] = []
-
-    def look(self, at_once: bool) -> None:
-        self.seen.append("look")
-
-
-def test_what_cannot_be_folded_ends_the_showing_alone() -> None:
-    plan = Plan(urls=("http://127.0.0.1/",))
-    watcher, failed = _Folds(plan), []
-    watcher.failed = failed.append
-    watcher.phase(Phase("baseline", 0.0))
-    for _ in range(2):
-        watcher.sample(Sample(1.0, {"server.processes": float("nan")}))
-    assert watcher.seen == ["look"]
-    assert [type(one) for one in failed] == [ValueError]

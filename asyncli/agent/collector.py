@@ -23,13 +23,13 @@ from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.probes import ProbeReading
 from asyncli.collect.sampler import Probe, Sampler
-from asyncli.engine.spread import Spread
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten
 from asyncli.findings.agents import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
 from asyncli.plan import Plan
-from asyncli.preflight import examine_far
-from asyncli.records import Check, Finding, Sample
+from asyncli.preflight.configured import Configured
+from asyncli.preflight.limits import Limits
+from asyncli.records import Finding, Sample
 from asyncli.units import format_duration
 
 # An agent that is silent for less than this (s) is not worth a word: nothing is lost, as it keeps what it read.
@@ -43,16 +43,15 @@ _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
 _FUTURE_S = 10.0
 # A sample may come so far (s) behind the one before it: as the clock is known a little better, beside that of a border.
 _BEHIND_S = 0.1
-#: What the agent counts from its own start: where it is started anew in a run, it goes on from where it was.
+#: What the agent counts since its own start; where it restarts during a run, the counts continue from where they were.
 _ITS_OWN = (metrics.STATUS_POLLS, metrics.STATUS_CONNECTS, metrics.STATUS_UNANSWERED, metrics.SERVER_ENDED, metrics.AGENT_CPU_S)
-_FAMILIES = tuple(name for name in metrics.METRICS if name.endswith("."))
 _NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW)
 
 
 class AgentCollector(Sampler):
     """Used as a :class:`~asyncli.collect.collector.Collector` is."""
 
-    #: Longer than the agent's answer to a border takes, lest its loss go unseen at the end.
+    #: Longer than the agent takes to answer at a phase border: otherwise its loss at the end would go unseen.
     border_wait_s = BORDER_S + 1.0
 
     def __init__(
@@ -72,7 +71,7 @@ class AgentCollector(Sampler):
         self._leased = False
         # The last sample that was taken in: its number, and its instant on the run's clock.
         self._after, self._last_s = 0, -math.inf
-        # The agent was started anew since then.
+        # The agent has restarted since then.
         self._anew = False
         # It has not been heard since then, and whether that was said.
         self._lost_s: float | None = None
@@ -80,7 +79,7 @@ class AgentCollector(Sampler):
         #: Something is missing of what it was to tell since then.
         self._gaping = False
         self._said: set[tuple[str, str]] = set()
-        # Its own counters as they were told last, and where they stood when it was started anew.
+        # Its own counters as last reported, and their values when it restarted.
         self._counted: dict[str, float] = {}
         self._before: dict[str, float] = {}
 
@@ -122,13 +121,10 @@ class AgentCollector(Sampler):
             "clock_drift_error_ppm": None if drift is None else drift[1] * 1e6,
         }
 
-    def examine(self, plan: Plan, spread: Spread, hosts: list[Check] | None = None) -> list[Check]:
-        """The preflight of both hosts; ``hosts``: that of those which open the connections in this one's place. Blocking."""
+    def read_far(self) -> tuple[Limits, Configured, str | None]:
+        """The limits of the server's host, how the server is configured, and the status page that the agent reads."""
         assert self._hello is not None
-        hello = self._hello
-        return examine_far(
-            plan, spread, limits=hello.limits, configured=hello.configured, status_url=hello.status_url, hosts=hosts
-        )
+        return self._hello.limits, self._hello.configured, self._hello.status_url
 
     async def open(self, *, hold: bool = True) -> None:
         """Meet the agent and measure its clock; ``hold`` it against other sessions. Raises :class:`AgentError` in one line."""
@@ -170,7 +166,7 @@ class AgentCollector(Sampler):
             try:
                 batch = await self._client.samples(self._after, within_s)
             except AgentHeldError:
-                # It knows us no more: it was started anew, or another session had it meanwhile.
+                # It does not know us any more: it restarted, or another session held it meanwhile.
                 self._leased = False
                 await self._meet_again()
                 batch = await self._client.samples(self._after, within_s)
@@ -279,7 +275,7 @@ class AgentCollector(Sampler):
 
     def _continued(self, values: dict[str, float]) -> dict[str, float]:
         """The metrics that we know, its counters continued across a restart."""
-        known = {name: value for name, value in values.items() if name in metrics.METRICS or name.startswith(_FAMILIES)}
+        known = {name: value for name, value in values.items() if name in metrics.METRICS or name.startswith(metrics.FAMILIES)}
         for name in known.keys() & _ITS_OWN:
             self._counted[name] = known[name] = known[name] + self._before.get(name, 0.0)
         return known

@@ -50,7 +50,7 @@ _LONGEST_BODY = 1024
 _ANSWER_S = 10.0
 # A wrong token waits for its answer.
 _WRONG_S = 1.0
-# What nginx is configured to do is parsed anew no oftener than this.
+# nginx's configuration is parsed at most this often.
 _FACTS_FOR_S = 5.0
 # What was read within so long is the present.
 _PRESENT_S = 3.0

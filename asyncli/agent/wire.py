@@ -60,7 +60,7 @@ class FindingRow(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True):
     """Samples after the one that was named, in order. ``first``: the oldest that is kept; ``newest``: the last that there is.
 
-    ``instance`` is another one where the agent was started anew: its numbers then begin anew as well.
+    ``instance`` changes when the agent restarts: its sample numbers then start again from 1.
     """
 
     instance: str
@@ -74,7 +74,7 @@ class Batch(msgspec.Struct, frozen=True):
 class Hello(msgspec.Struct, frozen=True):
     """The agent, its host and the server there. ``network`` tells one network namespace of a host from another.
 
-    ``standing``: findings that hold for whoever comes; ``latest``: the last sample's values.
+    ``standing``: findings that apply to every session; ``latest``: the last sample's values.
     """
 
     protocol: int

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from asyncli.analysis.levels import WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.benchplan import BenchRun
@@ -14,24 +15,12 @@ from asyncli.findings import bench
 from asyncli.findings.bench import Taker
 from asyncli.records import STOLEN, Asked, CpuShares, Finding
 
-# A server that fills as much of a core as this is a limit as well, and the two share the blame.
+#: A server that fills as much of a core as this is a limit as well, and the two share the blame.
 BUSY_SERVER_CORES = 0.85
-# The programs that used the most are named, so many.
-_NAMED = 3
 # An instant kept to a hundredth of a second is early enough for any server that a person waits for.
 MOST_LATENESS_MS = 10.0
-# An open loop that misses more of its rate than this has not offered the load that it was to offer.
-LEAST_RATE_SHARE = 0.99
 # What starts and ends a bench is in its CPU time: over less time than this, shares are too rough.
 _SHORTEST_SPAN_S = 0.5
-# In flight at the end for as much longer than the slowest answer took, and for as long, a request is unanswered.
-_FAR_SLOWER, _LONG_S = 2.0, 1.0
-# From this part of the latencies' p99 on, our own lateness is worth a word.
-_MOST_OF_TAIL = 0.3
-# Below this much time a rate is of few answers, and of a start.
-_SHORT_S = 0.1
-# More requests asked again than this part are no longer the race of a request with the server's closing of an idle connection.
-_MANY_RESENT = 0.01
 
 
 class Spent(msgspec.Struct):
@@ -50,7 +39,8 @@ def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iter
     total, plan = run.total, run.plan
     if run.ended == "stopped":
         yield bench.stopped(run.elapsed_s)
-    if total.answered and run.ended == "asked" and run.elapsed_s < _SHORT_S:
+    # A rate of few answers, and of a start.
+    if total.answered and run.ended == "asked" and run.elapsed_s < 0.1:
         yield bench.short_run(run.elapsed_s)
     if (busy := _busy(run, generator, server)) is not None:
         yield busy
@@ -72,7 +62,8 @@ def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iter
     if (limit := _limit(run, asked)) is not None:
         yield limit
     if asked.resent:
-        yield bench.requests_resent(asked.resent, plan.pipeline == 1 and asked.resent > _MANY_RESENT * total.answered)
+        # More are no longer the race of a request with the server's closing of an idle connection.
+        yield bench.requests_resent(asked.resent, plan.pipeline == 1 and asked.resent > WORTH_TELLING * total.answered)
     if asked.other_length:
         yield bench.lengths_differ(asked.other_length)
     # RFC 9110, 15.4: answers that name another address; 304 does not.
@@ -92,10 +83,11 @@ def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     elif asked.left and run.ended != "gave up":
         yield bench.requests_left(asked.left, plan.requests or 0, run.ended == "stopped")
     waited, slowest_us = asked.outstanding_us, total.latency_us.greatest
-    late = sum(count for key, count in waited.items() if bounds(key)[0] > _FAR_SLOWER * slowest_us)
+    # In flight for far longer than the slowest answer took; and where that is long, unanswered.
+    late = sum(count for key, count in waited.items() if bounds(key)[0] > 2 * slowest_us)
     if late and run.ended != "gave up":
         longest_s, slowest_s = waited.greatest / 1e6, slowest_us / 1e6 if total.answered else None
-        yield bench.unanswered_at_end(late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= _LONG_S)
+        yield bench.unanswered_at_end(late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= 1.0)
 
 
 def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
@@ -130,7 +122,7 @@ def _taken(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
 
 def _named(host: CpuShares) -> list[Taker]:
     """Which others used the most."""
-    most = sorted(host.others.items(), key=lambda pair: -pair[1])[:_NAMED]
+    most = sorted(host.others.items(), key=lambda pair: -pair[1])[:3]
     return [{"name": name, "pids": host.pids.get(name, ()), "cores": cores} for name, cores in most if cores >= most[0][1] / 10]
 
 
@@ -138,12 +130,12 @@ def _of_open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]
     late_us, tail_us = run.total.lateness_us.quantile(0.99), run.total.latency_us.quantile(0.99)
     if late_us is not None and late_us > 1e3 * MOST_LATENESS_MS:
         yield bench.saturated_late(late_us / 1e6, MOST_LATENESS_MS / 1e3)
-    elif late_us is not None and tail_us is not None and late_us > max(_MOST_OF_TAIL * tail_us, 1000.0):
+    elif late_us is not None and tail_us is not None and late_us > max(0.3 * tail_us, 1000.0):
         yield bench.late_tail(tail_us / 1e6, late_us / 1e6)
     sent = run.total.sent - asked.resent
     if _misses_rate(run, asked):
         yield bench.rate_missed(sent / run.elapsed_s, rate)
-    elif asked.queued > 0.01 * sent:
+    elif asked.queued > WORTH_TELLING * sent:
         yield bench.requests_queued(asked.queued, sent)
 
 
@@ -152,7 +144,7 @@ def _misses_rate(run: BenchRun, asked: Asked) -> bool:
     due = (run.plan.rate or 0.0) * run.elapsed_s
     if run.plan.requests is not None:
         due = min(due, float(run.plan.requests))
-    return run.total.sent - asked.resent < LEAST_RATE_SHARE * due - 1
+    return run.total.sent - asked.resent < (1 - WORTH_TELLING) * due - 1
 
 
 def _limit(run: BenchRun, asked: Asked) -> Finding | None:

@@ -11,33 +11,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence, Set
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from asyncli import metrics
 from asyncli.analysis.forecast import RESERVE
+from asyncli.analysis.levels import FEWEST
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.analysis.losses.likelihood import FEWEST
-from asyncli.analysis.saturation import is_saturated
+from asyncli.analysis.saturation import MOST_CPU_SHARE, is_saturated
+from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
-from asyncli.findings import Words, bottleneck
+from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
+from asyncli.findings.losses import listed
 from asyncli.records import Finding
 from asyncli.run import Run, Ticks
+from asyncli.units import format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
 
-# Above this a CPU has no slack, and what is due waits for its turn (as saturation.py has it).
-_BUSY = 0.90
-# CPU shares are of the last seconds before it gave way, or of as many as there are.
-_STRETCH_S, _SHORTEST_STRETCH_S = 10.0, 2.0
-# A group or a process is full from this share of its limit on: a reading comes once a second, and is too low by then.
-_FULL_GROUP, _FULL_DESCRIPTORS = 0.97, 0.95
-# The connections of those who read the page may be among a server's sessions.
-_POLLERS = 4.0
-# What is longer is no name that one would know the server by.
-_LONGEST_NAME = 32
+# A limit is reached from this share of it on: a reading comes once a second, and is too low by then.
+_FULL = 0.95
+# Code, form of its words, what is used, and of how much.
+_READ_LIMITS = (
+    ("memory_limit", "", metrics.SERVER_GROUP_BYTES, metrics.SERVER_GROUP_LIMIT_BYTES),
+    ("slots", "sessions", metrics.STATUS_ACTIVE, metrics.STATUS_LIMIT),
+    ("descriptors", "", metrics.SERVER_DESCRIPTORS, metrics.SERVER_DESCRIPTORS_LIMIT),
+)
 
 #: Diagnoses that speak of a time and not of a number: they may come however few connections there are.
 TIMERS = frozenset({
@@ -54,11 +55,9 @@ _SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
 # Limits of the server that were read, and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
-# Findings that the server counts fewer than are open at our end (analysis/reconcile.py).
-_COUNTS_APART = frozenset({"parted_held", "parted_accepts", "reconcile_held", "reconcile_accepts"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 # How asyncli itself failed, by the findings of the run.
-_FAILED = ("worker_lost", "generator_failed", "generator_silent", "asyncli_failed", "drain_unfinished")
+_FAILED = frozenset({"worker_lost", "generator_failed", "generator_silent", "asyncli_failed", "drain_unfinished"})
 
 
 class GaveWay(msgspec.Struct, frozen=True):
@@ -88,7 +87,7 @@ class Seen(msgspec.Struct, frozen=True):
         """The server's name in sentences."""
         name = self.run.place.server_label.partition("/")[0]
         # asyncli's own server, of the lab.
-        return "the built-in server" if name == "asyncli" else name if 0 < len(name) <= _LONGEST_NAME else "the server"
+        return "the built-in server" if name == "asyncli" else name or "the server"
 
     def most(self, name: str) -> float:
         return max(self.run.series(name).values, default=0.0)
@@ -102,18 +101,18 @@ class Seen(msgspec.Struct, frozen=True):
 
     def cores(self, name: str) -> float | None:
         """Cores in use in the last seconds before the drain, by a counter of CPU seconds; None where too little was read."""
-        part = self.run.series(name).between(max(self.run.first_connect_s, self.run.stop_s - _STRETCH_S), self.run.stop_s + 0.5)
-        if len(part) < 2 or part.t_s[-1] - part.t_s[0] < _SHORTEST_STRETCH_S:
-            return None
-        return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
+        since_s = max(self.run.first_connect_s, self.run.stop_s - 10.0)
+        return self.run.series(name).per_second(since_s, self.run.stop_s + 0.5, least_s=2.0)
 
     def failures(self, cause: str) -> int:
         return self.totals.whole.failures.get(cause, 0)
 
+    def deaths(self, *causes: str) -> int:
+        return sum(self.totals.whole.deaths[cause].count for cause in causes if cause in self.totals.whole.deaths)
+
     def silent(self) -> int:
         """Connections that were not answered, or not in time."""
-        deaths = self.totals.whole.deaths
-        return sum(deaths[cause].count for cause in _SILENT if cause in deaths) + self.failures("connect_timeout")
+        return self.deaths(*_SILENT) + self.failures("connect_timeout")
 
     def overflowed(self) -> float:
         """How often a listen queue of the server's host was full."""
@@ -134,23 +133,20 @@ def what_gave_way(seen: Seen) -> list[GaveWay]:
             found.setdefault(one.code, one)
     if found:
         return list(found.values())
-    whole, said = seen.totals.whole, [one.evidence for one in seen.diagnoses]
-    return [
-        _way(
-            "unknown", _UNKNOWN, bottleneck.unknown(said, seen.totals.held, seen.run.plan.connections, whole.lost), certain=False
-        )
-    ]
+    whole, asked = seen.totals.whole, seen.run.plan.connections
+    said = "; ".join(one.evidence for one in seen.diagnoses)
+    said = said or f"{format_count(seen.totals.held)} of {format_count(asked)} were held, {whole.lost} lost"
+    return [_way("unknown", _UNKNOWN, certain=False, said=said)]
 
 
 def instead_of_forecast(seen: Seen) -> Finding | None:
     """What gave way, and where, in a run that lost connections or could not hold all; None for one that gives a forecast.
 
     What asyncli lost with processes of its own says nothing of the server. An error where a limit of the server was read and
-    reached: :func:`laid_to_limit`.
+    reached.
     """
     whole, asked = seen.totals.whole, seen.run.plan.connections
-    ours = whole.deaths.get("generator_lost")
-    lost, failed = whole.lost - (ours.count if ours is not None else 0), sum(whole.failures.values())
+    lost, failed = whole.lost - seen.deaths("generator_lost"), sum(whole.failures.values())
     # What failed to connect and did so at a later attempt gave way to nothing.
     if not lost and (not failed or seen.totals.held >= asked):
         return None
@@ -163,17 +159,8 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     )  # fmt: skip
 
 
-def laid_to_limit(findings: Sequence[Finding], diagnoses: Sequence[Diagnosis]) -> list[Finding]:
-    """The ``findings``: where a limit was reached, those that only guess at a cause have its remedy."""
-    reached = next((one for one in findings if one.code == gave_way.code and one.severity == "error"), None)
-    if reached is None:
-        return list(findings)
-    known = {f"lost_{one.cause}" for one in diagnoses if one.certain}
-    guess = {f"lost_{one.cause}" for one in diagnoses} - known | _COUNTS_APART
-    return [msgspec.structs.replace(one, remedy=reached.remedy) if one.code in guess else one for one in findings]
-
-
-def _way(side: Side, code: str, words: Words, *, certain: bool = True) -> GaveWay:
+def _way(side: Side, code: str, form: str = "", *, certain: bool = True, **fields: Any) -> GaveWay:
+    words = bottleneck.words_of(form or code, **fields)
     return GaveWay(side, code, words.evidence, words.remedy, certain)
 
 
@@ -184,6 +171,13 @@ def _diagnosed(side: Side, codes: Set[str], seen: Seen) -> Iterator[GaveWay]:
             yield GaveWay(side, one.code, one.evidence, one.remedy, one.certain)
 
 
+def _noted(side: Side, codes: Set[str], seen: Seen) -> Iterator[GaveWay]:
+    """What the run's own findings of these codes say."""
+    for one in seen.run.findings:
+        if one.code in codes:
+            yield GaveWay(side, one.code, one.evidence, one.remedy)
+
+
 # This host.
 
 
@@ -191,13 +185,16 @@ def _both_busy(seen: Seen) -> Iterator[GaveWay]:
     """All CPUs of a host that server and asyncli share, where that made either late."""
     cpus, busy = seen.run.place.cpus, seen.cores(metrics.HOST_CPU_BUSY_S)
     server, ours = seen.cores(metrics.SERVER_CPU_S), seen.cores(metrics.GENERATOR_CPU_S)
-    if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < _BUSY * cpus:
+    if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < MOST_CPU_SHARE * cpus:
         return
     # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it. Other programs make answers
     # slow; silence for as long as a timeout has another reason.
-    beside, share = ours if server is None else busy - server, (1.0 - _BUSY) * cpus
+    beside, share = ours if server is None else busy - server, (1.0 - MOST_CPU_SHARE) * cpus
     if is_saturated(seen.saturation) or (seen.slow and beside >= share) or (seen.silent() and ours >= share):
-        yield _way("host", "both_busy", bottleneck.both_busy(seen.server, cpus, busy, ours, server))
+        shares = f"asyncli used {ours:.1f}" if server is None else f"{seen.server} used {server:.1f}, asyncli {ours:.1f}"
+        others = 0.0 if server is None else busy - server - ours
+        shares += f", and other programs {others:.1f}" if others >= MOST_OF_OTHERS * cpus else ""
+        yield _way("host", "both_busy", cpus=cpus, busy=busy, shares=shares)
 
 
 def _late(seen: Seen) -> Iterator[GaveWay]:
@@ -207,51 +204,47 @@ def _late(seen: Seen) -> Iterator[GaveWay]:
     # Latency counts from the instant that a heartbeat was due: with half of it ours, it speaks of us.
     late, whole = (one.quantile(0.99) or 0.0 for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us))
     if seen.slow and 2 * late >= whole > 0:
-        yield _way("host", "beats", bottleneck.late_beats(seen.slow, late, whole))
+        yield _way("host", "beats", slow=seen.slow, late_ms=late / 1e3, whole_ms=whole / 1e3)
 
 
 def _starved(seen: Seen) -> Iterator[GaveWay]:
-    for cause, what in (("no_descriptors", "descriptors"), ("no_ports", "local ports")):
+    for cause, code in (("no_descriptors", "descriptors"), ("no_ports", "local_ports")):
         if count := seen.failures(cause):
-            yield _way("host", what.replace(" ", "_"), bottleneck.starved(what, count))
-    for one in seen.run.findings:
-        if one.code in _FAILED:
-            yield GaveWay("host", one.code, one.evidence, one.remedy)
+            yield _way("host", code, cause, connects=count)
 
 
 def _host_memory(seen: Seen) -> Iterator[GaveWay]:
     """A host that had less memory left than must stay: the server's elsewhere, or asyncli's own."""
-    # Of what took how much, what was sampled is of the server's host, where that is another one.
     run, far = seen.run, seen.run.sides.far
-    took = {seen.server: seen.rise(metrics.SERVER_PSS_BYTES), "the kernel's sockets": seen.rise(metrics.KERNEL_SOCKET_BYTES)}
+    hosts: list[tuple[Side, str, float | None, str]] = [
+        ("host", "this host", run.place.memory_bytes, run.of_ours(metrics.HOST_AVAILABLE_BYTES))
+    ]
     if far is not None:
-        yield from _short_of_memory(seen, "the server's host", far.memory_bytes, metrics.HOST_AVAILABLE_BYTES, took)
-    took = {**took, "asyncli": seen.rise(metrics.GENERATOR_USS_BYTES)} if far is None else {}
-    yield from _short_of_memory(seen, "this host", run.place.memory_bytes, run.of_ours(metrics.HOST_AVAILABLE_BYTES), took)
-
-
-def _short_of_memory(seen: Seen, who: str, total: float | None, available: str, took: dict[str, float]) -> Iterator[GaveWay]:
-    free, start_s = seen.run.series(available), seen.run.first_connect_s
-    before, least = free.last(until_s=start_s), min(free.between(start_s, math.inf).values, default=None)
-    if total is None or before is None or least is None or least >= memory_floor(total, before):
-        return
-    ours = who == "this host"
-    side: Side = "host" if ours else "server"
-    yield _way(side, "memory" if ours else "host_memory", bottleneck.host_memory(who, least, before, took, ours))
+        hosts.insert(0, ("server", "the server's host", far.memory_bytes, metrics.HOST_AVAILABLE_BYTES))
+    for side, who, total, available in hosts:
+        free, start_s = run.series(available), run.first_connect_s
+        before, least = free.last(until_s=start_s), min(free.between(start_s, math.inf).values, default=None)
+        if total is not None and before is not None and least is not None and least < memory_floor(total, before):
+            yield _way(side, "memory" if side == "host" else "host_memory", who=who, least=least, before=before)
 
 
 # The server, by its own limits, counts and processes.
 
 
-def _server_memory(seen: Seen) -> Iterator[GaveWay]:
+def _full(seen: Seen) -> Iterator[GaveWay]:
+    """A limit of the server's that was read, and reached: of its control group, its sessions, its fullest process."""
     killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
-    limit, most = seen.run.series(metrics.SERVER_GROUP_LIMIT_BYTES).last(), seen.most(metrics.SERVER_GROUP_BYTES)
-    if limit is not None and (killed or most >= _FULL_GROUP * limit):
-        yield _way("server", "memory_limit", bottleneck.memory_limit(seen.server, limit, most, killed))
+    for code, form, used, limited in _READ_LIMITS:
+        limit, most = seen.run.series(limited).last(), seen.most(used)
+        if limit is not None and code == "memory_limit" and killed:
+            who = "one process" if killed == 1 else f"{format_count(killed)} processes"
+            yield _way("server", code, "memory_killed", server=seen.server, killed=who, limit=limit, most=most)
+        elif limit is not None and most >= _FULL * limit:
+            yield _way("server", code, form, server=seen.server, limit=limit, most=most)
 
 
 def _slots(seen: Seen, *, certain: bool = True) -> Iterator[GaveWay]:
-    """What closes connections for want of room; and by its status page HAProxy's sessions, Apache's processes or threads."""
+    """What closes connections for want of room; and by its status page nginx's count, Apache's processes or threads."""
     for one in seen.diagnoses:
         if one.code == "idle_reuse" and one.certain is certain:
             yield GaveWay("server", "slots", one.evidence, one.remedy, certain)
@@ -259,29 +252,10 @@ def _slots(seen: Seen, *, certain: bool = True) -> Iterator[GaveWay]:
         return
     refused = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_HANDLED)
     if seen.run.series(metrics.STATUS_HANDLED).values and refused >= 1:
-        yield _way("server", "slots", bottleneck.not_handled(seen.server, refused))
-    limit, most = seen.run.series(metrics.STATUS_LIMIT).last(), seen.most(metrics.STATUS_ACTIVE)
-    if limit is not None and most >= _FULL_GROUP * limit - _POLLERS:
-        yield _way("server", "slots", bottleneck.sessions(seen.server, most, limit))
+        yield _way("server", "slots", "not_handled", server=seen.server, refused=refused)
     busy, idle = (seen.run.series(name).last(until_s=seen.run.stop_s) for name in (metrics.STATUS_BUSY, metrics.STATUS_IDLE))
     if busy and idle == 0:
-        yield _way("server", "slots", bottleneck.busy_workers(seen.server, busy))
-
-
-def _server_descriptors(seen: Seen) -> Iterator[GaveWay]:
-    """A process that has none left: its accept() fails, and who connects waits in the listen queue."""
-    used, limit = seen.run.series(metrics.SERVER_DESCRIPTORS), seen.run.series(metrics.SERVER_DESCRIPTORS_LIMIT)
-    shares = [(a / b, a, b) for a, b in zip(used.values, limit.values, strict=False) if b]
-    share, most, of = max(shares, default=(0.0, 0.0, 0.0))
-    if share >= _FULL_DESCRIPTORS:
-        yield _way("server", "descriptors", bottleneck.descriptors(seen.server, most, of))
-
-
-def _server_ended(seen: Seen) -> Iterator[GaveWay]:
-    yield from _diagnosed("server", _ENDED, seen)
-    for one in seen.run.findings:
-        if one.code == "server_ended":
-            yield GaveWay("server", "server_ended", one.evidence, one.remedy)
+        yield _way("server", "slots", "busy_workers", server=seen.server, busy=busy)
 
 
 def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
@@ -291,13 +265,15 @@ def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
     if used is None or cpus is None or threads is None or not (seen.slow or seen.silent() or seen.overflowed()):
         return
     may_use = min(threads, cpus)
-    if used >= _BUSY * may_use:
-        yield _way("server", "cpu", bottleneck.server_cpu(seen.server, used, may_use, threads, seen.slow))
+    if used >= MOST_CPU_SHARE * may_use:
+        of = "the one that its single thread can use" if threads == 1 else f"the {may_use:.0f} that it can use"
+        yield _way("server", "cpu", server=seen.server, used=used, of=of, slow=seen.slow and f"; {seen.slow}")
 
 
 def _listen_queue(seen: Seen) -> Iterator[GaveWay]:
     if count := seen.overflowed():
-        yield _way("server", "listen_queue", bottleneck.listen_queue(seen.run.sides.host, count), certain=False)
+        times = "once" if count == 1 else f"{format_count(count)} times"
+        yield _way("server", "listen_queue", certain=False, host=seen.run.sides.host, times=times)
 
 
 # By what connections were lost, refused or late for, without more.
@@ -309,46 +285,45 @@ def _never_arrived(seen: Seen) -> Iterator[GaveWay]:
     accepted = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_CONNECTS)
     # A SYN that a full listen queue drops is sent again, and dropped again: then nothing was lost on the way.
     dropped = 2 * seen.overflowed() >= max(1, seen.silent())
-    if (
-        seen.run.series(metrics.STATUS_ACCEPTS).values
-        and not dropped
-        and started - accepted >= max(FEWEST, timeouts / 2)
-        and timeouts
-    ):
-        words = bottleneck.never_arrived(seen.server, timeouts, accepted, started, seen.run.place.local is True)
-        yield _way("network", "never_arrived", words, certain=seen.run.place.local is True)
+    if not timeouts or dropped or not len(seen.run.series(metrics.STATUS_ACCEPTS)):
+        return
+    if started - accepted >= max(FEWEST, timeouts / 2):
+        here = seen.run.place.local is True
+        form = "" if here else "never_arrived_there"
+        seen_of = {"server": seen.server, "timeouts": timeouts, "accepted": accepted, "started": started}
+        yield _way("network", "never_arrived", form, certain=here, **seen_of)
 
 
-def _not_connected(seen: Seen) -> Iterator[GaveWay]:
-    sides_of: tuple[tuple[str, Side], ...] = (("refused", "server"), ("unreachable", "network"))
-    for cause, side in sides_of:
-        if count := seen.failures(cause):
-            yield _way(side, cause, bottleneck.not_connected(cause, count))
+def _not_connected(side: Side, cause: str, seen: Seen) -> Iterator[GaveWay]:
+    if count := seen.failures(cause):
+        were = (" was" if count == 1 else " were") if cause == "refused" else ""
+        yield _way(side, cause, certain=side != "unknown", connects=format_many(count, "connect") + were)
 
 
 def _errors(seen: Seen) -> Iterator[GaveWay]:
     if bad := errors(seen.totals.whole, 500):
-        yield _way("server", "errors", bottleneck.errors(seen.server, bad))
+        yield _way("server", "errors", server=seen.server, errors=listed(bad))
 
 
 def _lost(seen: Seen) -> Iterator[GaveWay]:
     known = _OF_THE_WAY | _ENDED | _SAY_NOTHING | {"idle_reuse", "generator_lost"}
     yield from _diagnosed("host", {"generator_lost"}, seen)
     yield from _diagnosed("server", {one.code for one in seen.diagnoses} - known, seen)
-    if count := seen.failures("connect_timeout"):
-        yield _way("unknown", "connect_timeout", bottleneck.not_connected("connect_timeout", count), certain=False)
 
 
 def _slow(seen: Seen) -> Iterator[GaveWay]:
     if seen.slow:
-        words = bottleneck.slow(seen.server, seen.slow, seen.cores(metrics.SERVER_CPU_S))
-        yield _way("server" if seen.run.place.local is True else "unknown", "slow", words, certain=False)
+        cores = seen.cores(metrics.SERVER_CPU_S)
+        used = f", though {seen.server} used {cores:.2f} cores: it waits for something, or the way to it does" if cores else ""
+        yield _way("server" if seen.run.place.local else "unknown", "slow", certain=False, slow=seen.slow, cores=used)
 
 
 _MECHANISMS = (
-    _host_memory, _starved, _server_memory, _slots, _server_descriptors, _both_busy, _late, partial(_slots, certain=False),
-    _server_ended, _server_cpu, partial(_diagnosed, "network", _OF_THE_WAY), _never_arrived, _listen_queue, _not_connected,
-    _errors, _lost, _slow,
+    _host_memory, _starved, partial(_noted, "host", _FAILED), partial(_slots, certain=True), _full, _both_busy, _late,
+    partial(_slots, certain=False), partial(_diagnosed, "server", _ENDED), partial(_noted, "server", {"server_ended"}),
+    _server_cpu, partial(_diagnosed, "network", _OF_THE_WAY), _never_arrived, _listen_queue,
+    partial(_not_connected, "server", "refused"), partial(_not_connected, "network", "unreachable"), _errors, _lost,
+    partial(_not_connected, "unknown", "connect_timeout"), _slow,
 )  # fmt: skip
 
 

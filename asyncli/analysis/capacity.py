@@ -158,11 +158,6 @@ def verdict(
     return "held", "more were not asked for"
 
 
-def exit_status(of: Verdict) -> int:
-    """The exit status that stands for a verdict."""
-    return {"found": 0, "held": 0, "untested": 3, "invalid": 4, "failed": 99, "stopped": 99}[of]
-
-
 class Foretold(msgspec.Struct, frozen=True):
     """What a forecast said: the lowest ceiling, and whether the measured bracket ``agrees`` (None: it cannot say)."""
 

@@ -21,15 +21,15 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
+from asyncli.analysis.levels import WORTH_TELLING
 from asyncli.analysis.measured import HOST, OURS, MeasuredRun
 from asyncli.findings.comparison import (
+    DIRECTIVE,
     compare_asyncli,
     compare_company,
-    compare_failed,
     compare_host,
     compare_incomplete,
     compare_invalid,
-    compare_lateness,
     compare_plan,
     compare_same,
     compare_sysctls,
@@ -43,8 +43,6 @@ from asyncli.units import format_count
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
 Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]
 
-# Held at the hold's end may differ by this share for memory then to be comparable.
-_SAME_HELD = 0.01
 # What bench/repeats.py measured over ten soaks of 10,000 connections, each on an nginx of its own, on a host on which other
 # work went on: 0.22 MB of the server's memory (PSS moves with what other processes share with nginx), 9.9 % and 7.2 % of its
 # CPU time, 2.9 % of p50. The slow quantiles of rounds whose stretches agreed scattered by 4 %; the others are seen as
@@ -59,10 +57,6 @@ REPEAT: dict[str, Repeat] = {
     "latency.p999": Repeat(0.05),
     "lateness.p99": Repeat(0.05),
 }
-# A difference of latencies of which asyncli's own lateness makes this share says nothing of the server; nor one of the whole
-# host, of which what is left over makes more, of a connection's parts.
-_HALF = 0.5
-
 METHOD = (
     "the intervals of both runs, independent of each other, combined after Welch and Satterthwaite, with what the same server "
     "was measured to differ by from run to run; rates by Garwood's intervals and the exact conditional test; quantiles by "
@@ -169,7 +163,7 @@ def compare(runs: Sequence[MeasuredRun]) -> Comparison:
     first, *others = runs
     differences = list(chain.from_iterable(_pair(first, other) for other in others))
     differs = differing(runs)
-    return Comparison(list(runs), differences, differs, _findings(runs, differs, differences))
+    return Comparison(list(runs), differences, differs, _findings(runs, differs))
 
 
 # -- two runs
@@ -200,7 +194,7 @@ def _mind_the_rest(rows: Sequence[Difference]) -> None:
     rest = by_key["cost.residual"]
     if whole.verdict not in ("higher", "lower") or whole.difference is None or rest is None:
         return
-    if rest / whole.difference > _HALF:
+    if 2 * rest / whole.difference > 1:
         whole.verdict = "cannot_say"
         whole.why = (
             f"it lies in what is left over ({rest:+,.0f} B of {whole.difference:+,.0f} B a connection), which other programs "
@@ -248,7 +242,7 @@ def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
         # Freed memory that the next connections fill moves it by more than any interval knows: whoever ran second looks better.
         once = "with what the first connections take once; a slower ramp gives a slope"
         return f"it is a difference of two levels in {' and '.join(of)}, {once}"
-    if row.key == "memory.server_hold_end" and abs(first.held - second.held) > _SAME_HELD * max(first.held, second.held):
+    if row.key == "memory.server_hold_end" and abs(first.held - second.held) > WORTH_TELLING * max(first.held, second.held):
         return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
     return ""
 
@@ -258,7 +252,7 @@ def _own(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun
     if row.group != "latency":
         return ""
     a, b = (one.late_ms.get(row.key.removeprefix("latency.")) for one in (first, second))
-    if a is None or b is None or abs(b - a) < _HALF * abs(difference) or (b - a) * difference <= 0:
+    if a is None or b is None or 2 * abs(b - a) < abs(difference) or (b - a) * difference <= 0:
         return ""
     later = first if b < a else second
     return f"in {later.name} asyncli itself was {abs(b - a):.2g} ms later in sending, which latency counts too"
@@ -279,10 +273,13 @@ def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
         values = [one.facts.get(key) for one in runs]
         if any(value != values[0] for value in values[1:]):
             found.append(Differing(key, [masked(value or ()) for value in values] if key == "plan.headers" else values))
+    if any(one.key.startswith(DIRECTIVE) for one in found):
+        # They say what the fingerprint of the file only hints at.
+        found = [one for one in found if one.key != "server.config_hash"]
     return found
 
 
-def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing], differences: Sequence[Difference]) -> list[Finding]:
+def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list[Finding]:
     by_key = {one.key: one.values for one in differs}
 
     def of(*keys: str) -> dict[str, list[Any]]:
@@ -301,8 +298,6 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing], differe
     known = runs[0].facts.get("server.config_hash") is not None
     if not set(by_key) - _NO_DIFFERENCE - (_ADDRESS if known else set()):
         found.append(compare_same(runs[0].facts.get("server.label") or "the server", known))
-    late = [one for one in differences if one.key == "lateness.p99" and one.verdict in ("higher", "lower")]
-    found += [compare_lateness(one.between[1], one.verdict == "higher") for one in late]
     return sorted(found, key=lambda one: {"error": 0, "warning": 1, "info": 2}[one.severity])
 
 
@@ -315,6 +310,4 @@ def _trust(run: MeasuredRun) -> list[Finding]:
         found.append(compare_invalid(run.name, run.spoiled))
     if not run.complete:
         found.append(compare_incomplete(run.name, not run.spoiled))
-    elif run.verdict == "failed":
-        found.append(compare_failed(run.name, run.why))
     return found

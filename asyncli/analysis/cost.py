@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 
 import msgspec
 
 from asyncli.analysis.gaps import for_cost
-from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, WIDEST_GAP_S, Cost, Fit, Fitter
+from asyncli.analysis.levels import FEWEST, NEARLY_ALL, WORTH_TELLING
+from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.findings.cost import (
     CALLED,
     cost_few_points,
     cost_not_sampled,
     cost_of_a_part,
     cost_residual_unknown,
-    cost_samples_gap,
     descriptors_listed,
     plateau_unsettled,
-    plateaus_too_few,
 )
 from asyncli.metrics import (
     GENERATOR_USS_BYTES,
@@ -45,14 +43,6 @@ __all__ = ["FREED_KEPT", "SURE", "Cost", "Costs", "Fit", "Residue", "costs", "re
 
 #: A slope whose interval is wider than this share of it, on either side, is no number to go by.
 SURE = 0.5
-# The ramp that the remedy for too few points suggests: a sample a second fills seven bins.
-_RAMP_THAT_FITS_S = 20.0
-# Connections of other clients that tell: more than these many, or this share of ours.
-_OTHERS, _OTHERS_SHARE = 5, 0.01
-# Bytes of /proc inodes per connection that are worth a finding: one listing leaves some 900 for each end.
-_LISTING_THAT_TELLS = 50.0
-# A ramp that reached less than this share of what was asked for speaks of the part it reached.
-_WHOLE = 0.9
 # What is sized by. What is queued comes and goes with each beat, and asyncli's own is a few bytes a row: either moves for no
 # reason that a longer rest would end, and their intervals are widened all the same.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
@@ -111,9 +101,10 @@ def costs(run: Run) -> Costs:
     host, in_use = ramp.series(HOST_USED_BYTES), " of memory in use"
     listing = ramp.series(KERNEL_LISTING_BYTES)
     listed = shared.fit("listing", listing)
-    if isinstance(listed, Fit) and listed.cost.ci95[0] > _LISTING_THAT_TELLS:
+    # One listing leaves some 900 B for each end.
+    if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
         # Another program's doing, in bursts, and in proportion to the connections: left in, it would be taken for their cost.
-        host, in_use = _minus(host, [listing]), f"{in_use} less inodes of /proc"
+        host, in_use = minus(host, [listing]), f"{in_use} less inodes of /proc"
         result.findings.append(descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
     ends = where.ends
 
@@ -136,7 +127,7 @@ def costs(run: Run) -> Costs:
         result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
-    rest = _residual(result, shared.fit("residual", _minus(host, list(parts.values()))), where)
+    rest = _residual(result, shared.fit("residual", minus(host, list(parts.values()))), where)
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
     result.residue = residue(run, listed=any(one.code == "descriptors_listed" for one in result.findings))
@@ -219,24 +210,11 @@ def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
     return msgspec.structs.replace(found, cost=cost)
 
 
-def _minus(whole: Series, parts: Sequence[Series]) -> Series:
-    """``whole`` less the parts, at the instants of whichever was sampled least often."""
-    sparsest = min([whole, *parts], key=len)
-    rest = Series()
-    for t_s in sparsest.t_s:
-        values = [one.near(t_s, WIDEST_GAP_S) for one in (whole, *parts)]
-        if all(value is not None for value in values):
-            total, *others = (value for value in values if value is not None)
-            rest.t_s.append(t_s)
-            rest.values.append(total - sum(others))
-    return rest
-
-
 def _server_count(run: Run) -> Series | None:
     """The server's active connections less our poller, where other clients use it too; None where all are ours."""
     active, held = run.series(STATUS_ACTIVE), run.held
     most = max(held.values)
-    bound = max(_OTHERS, _OTHERS_SHARE * most)
+    bound = max(FEWEST, WORTH_TELLING * most)
     before = active.between(-math.inf, run.first_connect_s)
     hold = run.phase("hold")
     # Not later: what the server then counts beyond ours may be what we lost, and was not there in the ramp that is fitted.
@@ -263,7 +241,8 @@ def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: 
 
 def _ramp_that_fits(plan: Plan) -> str:
     """What to write for a ramp that has points enough for a slope."""
-    per_s = min(plan.connections / _RAMP_THAT_FITS_S, plan.asked_per_s / 2)
+    # Of 20 s: a sample a second fills seven bins.
+    per_s = min(plan.connections / 20.0, plan.asked_per_s / 2)
     if per_s < 1:
         return "--plateaus 5" if plan.connections >= 5 else "more connections"
     digit = 10 ** math.floor(math.log10(per_s))
@@ -275,15 +254,10 @@ def _doubts(known: Costs, plan: Plan, held: Series, *fitters: Fitter) -> list[Fi
     if not known.fits:
         return []
     found = []
-    most, reached = max(held.values), fitters[0].reached
-    if most < _WHOLE * plan.connections:
+    most = max(held.values)
+    if most < NEARLY_ALL * plan.connections:
         found.append(cost_of_a_part(most, plan.connections))
-    if plan.plateaus and reached < FEWEST_PLATEAUS and not any(one.levels for one in fitters):
-        found.append(plateaus_too_few(reached, plan.plateaus, FEWEST_PLATEAUS))
     moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in _SIZED and name in known.fits}
     if moving:
         found.append(plateau_unsettled(moving, plan.plateau_s))
-    gaps = {name: gap for one in fitters for name, gap in one.gaps.items() if name in known.fits}
-    if gaps:
-        found.append(cost_samples_gap(gaps))
     return found

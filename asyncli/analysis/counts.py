@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from asyncli.analysis.levels import MISSED_S
 from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
 from asyncli.records import Tick
 from asyncli.run import Run
@@ -15,18 +16,12 @@ from asyncli.samples import Series, began_anew
 
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
-# nginx ends a kept connection after keepalive_requests (100 before 1.19.10) polls, and our poller then opens another.
-_POLLS_PER_CONNECTION = 100
 # Failures after which the server may have accepted a connection that the client never counted as opened.
-PERHAPS_ACCEPTED = ("connect_timeout", "refused", "other")
+_PERHAPS_ACCEPTED = ("connect_timeout", "refused", "other")
 # A tick is a second long, so a page and a tick are up to a second apart.
 _APART_S = 1.0
 # One page, or two, may have been caught between two halves of what they count.
 _PAGES_THAT_TELL = 3
-# Of a pair that parts and meets all night, these are kept: the widest.
-_MOST_DIVERGENCES = 20
-# Where no page speaks for longer than this, the ticks stand in for the pages' instants.
-_SILENCE_S = 2.5
 
 
 class Divergence(msgspec.Struct):
@@ -76,7 +71,7 @@ def counts_over_time(run: Run) -> CountsOverTime:
         after = np.searchsorted(pages.t_s, alone)
         before_s = alone - pages.t_s[np.maximum(after - 1, 0)]
         after_s = pages.t_s[np.minimum(after, len(pages) - 1)] - alone
-        alone = alone[np.minimum(np.abs(before_s), np.abs(after_s)) > _SILENCE_S]
+        alone = alone[np.minimum(np.abs(before_s), np.abs(after_s)) > MISSED_S]
     t_s = np.union1d(pages.t_s, alone)
     place = np.searchsorted(t_s, pages.t_s)
 
@@ -119,7 +114,7 @@ class Client:
             "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
             "sent": [tick.sent for _, tick in rows],
             "answered": [tick.answered for _, tick in rows],
-            "unsure": [sum(map(tick.failures.get, PERHAPS_ACCEPTED, (0, 0, 0))) if tick.failures else 0 for _, tick in rows],
+            "unsure": [sum(map(tick.failures.get, _PERHAPS_ACCEPTED, (0, 0, 0))) if tick.failures else 0 for _, tick in rows],
         }
         columns |= {f"untold_{name}": _untold(rows, columns[name]) for name in ("opened", "sent")}
         self._whole = {name: np.cumsum(np.array([0.0, *column])) for name, column in columns.items()}
@@ -216,6 +211,7 @@ class Pages:
         self.counter = "accepts" if len(columns["accepts"]) else "requests"
         counted = page[self.counter]
         self.restarts = began_anew(counted.tolist())
+        self.restarted_s = [instants[at] for at in self.restarts]
         self.around = [(float(counted[at - 1]), float(counted[at])) for at in self.restarts]
         for name in ("accepts", "handled", "requests"):
             for at in self.restarts:
@@ -225,8 +221,9 @@ class Pages:
         self.polls = _since_first(page["polls"])
         #: Polls without a page: the server may not have counted them, nor accepted their connections, and may still hold those.
         self.unanswered = _since_first(np.array(unanswered)) if unanswered else np.zeros(len(instants))
-        #: Where the collector did not count its own connections: how many it may have needed.
-        self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / _POLLS_PER_CONNECTION)
+        #: Where the collector did not count its own connections: how many it may have needed. nginx ends a kept one after
+        #: keepalive_requests (100 before 1.19.10) polls.
+        self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / 100)
         self.active = page["active"] - 1
         # A server that ends connections after some requests ends our poller's too: its new ones are accepts, not the soak's.
         self.accepts = _since_first(page["accepts"]) - reconnects
@@ -261,28 +258,40 @@ def _since_first(counts: Any) -> Any:
     return counts - counts[0] if len(counts) else counts
 
 
-def through_time(client: Client, pages: Pages, start: float, stop: float) -> list[Divergence]:
-    """Where the server's counts and ours parted. ``held`` up to the drain, in which both sides close."""
+class CountPair(msgspec.Struct, frozen=True):
+    """Two counts at the same instants (arrays), and how far the second may be below and above the first by what was in flight."""
+
+    pair: Pair
+    t_s: Any
+    first: Any
+    second: Any
+    least: Any
+    most: Any
+
+    def divergences(self) -> list[Divergence]:
+        """Where they parted, by the rule of time."""
+        return _divergences(self.pair, self.t_s, self.second - self.first, self.least, self.most)
+
+
+def compared(client: Client, pages: Pages, start: float, stop: float) -> list[CountPair]:
+    """The server's counts beside ours at each page. ``held`` up to the drain, in which both sides close."""
     t_s, since, until = pages.t_s, pages.asked_s, pages.t_s + _APART_S
-    opened, sent = client.within("opened", since, until), client.within("sent", since, until)
-    lost, answered = client.within("lost", since, until), client.within("answered", since, until)
+    opened, sent, lost, answered = (client.within(name, since, until) for name in ("opened", "sent", "lost", "answered"))
     unseen_opened, unseen_sent = pages.unseen(client)
-    perhaps = pages.perhaps_reconnected
-    before = (t_s >= start) & (pages.told_s <= stop)
+    perhaps, unread, before = pages.perhaps_reconnected, pages.unanswered, (t_s >= start) & (pages.told_s <= stop)
     churn = (opened + lost)[before]
-    unread = pages.unanswered
-    found = _divergences("held", t_s[before], (pages.active - client.held(t_s, stop))[before], -churn, churn + unread[before])
-    found += _divergences(
-        "accepts", t_s, pages.accepts - client.at("opened", t_s), -opened - unseen_opened - unread,
-        opened + client.connecting(t_s) + client.at("unsure", until) + client.at("untold_opened", until) + perhaps,
-    )  # fmt: skip
-    found += _divergences("handled", t_s, pages.handled - pages.accepts, 0.0 * t_s, 0.0 * t_s)
-    unanswered = client.at("sent", t_s) - client.at("answered", t_s)
-    found += _divergences(
-        "requests", t_s, pages.requests - client.at("answered", t_s) - pages.polls, -answered - perhaps - unseen_sent - unread,
-        unanswered + sent + client.at("untold_sent", until),
-    )  # fmt: skip
-    return found
+    return [
+        CountPair("held", t_s[before], client.held(t_s, stop)[before], pages.active[before], -churn, churn + unread[before]),
+        CountPair(
+            "accepts", t_s, client.at("opened", t_s), pages.accepts, -opened - unseen_opened - unread,
+            opened + client.connecting(t_s) + client.at("unsure", until) + client.at("untold_opened", until) + perhaps,
+        ),
+        CountPair("handled", t_s, pages.accepts, pages.handled, 0.0 * t_s, 0.0 * t_s),
+        CountPair(
+            "requests", t_s, client.at("answered", t_s) + pages.polls, pages.requests, -answered - perhaps - unseen_sent - unread,
+            client.at("sent", t_s) - client.at("answered", t_s) + sent + client.at("untold_sent", until),
+        ),
+    ]  # fmt: skip
 
 
 def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> list[Divergence]:
@@ -313,5 +322,6 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
                 last=round(float(difference[after - 1])), closed=closed,
             )
         )  # fmt: skip
-    result = sorted(result, key=lambda one: abs(one.most), reverse=True)[:_MOST_DIVERGENCES]
+    # Of a pair that parts and meets all night the widest are kept.
+    result = sorted(result, key=lambda one: abs(one.most), reverse=True)[:20]
     return sorted(result, key=lambda one: one.from_s)

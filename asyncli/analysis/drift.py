@@ -14,7 +14,9 @@ from typing import Literal
 import msgspec
 
 from asyncli.analysis.gaps import for_drift
+from asyncli.analysis.levels import MINUTE_S, PART
 from asyncli.analysis.regression import CONFIDENCE
+from asyncli.analysis.slope import minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
 from asyncli.metrics import (
@@ -39,7 +41,7 @@ from asyncli.units import format_bytes, format_count, format_duration
 MetricName = Literal["server_user", "kernel", "generator_user", "host_total"]
 Verdict = Literal["grows", "shrinks", "flat", "too_short"]
 
-BIN_S = 60.0
+BIN_S = MINUTE_S
 # A hold that has fewer minutes than this is cut into so many shorter bins: a time-compressed run is judged as a long one is.
 POINTS_WANTED = 20
 # Twelve hours of minutes. A longer hold gets longer bins: the pairs of points grow as their square.
@@ -50,7 +52,7 @@ MEANINGLESS_SHARE = 0.001
 # "Flat" says that growth by more than this share of what the connections took is excluded, over an hour however short the hold;
 # or growth that is meaningless beside the metric, of which they may take nothing. A bound of 593 MB an hour by 20 s, where all
 # connections took 25 MB, excludes nothing that matters.
-FLAT_SHARE = 0.1
+FLAT_SHARE = PART
 # The hold's beginning, in which each connection gets to its second heartbeat, is left out: after the ramp to 100,000 with
 # --keepalive 60 asyncli's own memory rose by 0.6 % in 60 s, and by 0.1 % in the next 180. At most this share of the hold.
 _SETTLING_SHARE = 0.25
@@ -169,7 +171,7 @@ def drifting(run: Run, source: str) -> Series:
     """The memory ``source`` over time, of the host without inodes of /proc; empty where it was not sampled."""
     metric = run.series(source)
     listing = run.series(KERNEL_LISTING_BYTES) if source == HOST_USED_BYTES else Series()
-    return _less(metric, listing) if len(listing) else metric
+    return minus(metric, [listing]) if len(listing) else metric
 
 
 class _Look:
@@ -296,7 +298,7 @@ class _Look:
                 n = self._run.held.between(low, math.nextafter(high, -math.inf)).values
                 rows.append((t_s, statistics.median(part.values), statistics.median(n) if n else self._run.held.at(t_s) or 0.0))
         usual = statistics.median(n for _, _, n in rows) if rows else 0.0
-        rows = [row for row in rows if abs(row[2] - usual) <= _OFF_SHARE * usual]
+        rows = [row for row in rows if abs(row[2] - usual) <= PART * usual]
         return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
     def _each(self, metric: Series, value: float, held: float) -> float | None:
@@ -305,9 +307,6 @@ class _Look:
         return max(0.0, (value - statistics.median(baseline)) / held) if baseline and held else None
 
 
-# A minute in which this share of the usual number more or less was held is not of the hold.
-_OFF_SHARE = 0.1
-
 
 def _bin_s(t_s: Sequence[float], length_s: float) -> float:
     """How long a bin is: a minute; less where the hold has few, but never less than from one sample to the next."""
@@ -315,15 +314,6 @@ def _bin_s(t_s: Sequence[float], length_s: float) -> float:
         return BIN_S * math.ceil(length_s / BIN_S / MOST_POINTS)
     gaps = [b - a for a, b in pairwise(t_s)]
     return max(length_s / POINTS_WANTED, statistics.median(gaps) if gaps else BIN_S, 1e-3)
-
-
-def _less(whole: Series, part: Series) -> Series:
-    """``whole`` less ``part`` at the instants of ``whole``."""
-    if whole.t_s == part.t_s:
-        return Series(whole.t_s, [a - b for a, b in zip(whole.values, part.values, strict=True)])
-    import numpy as np
-
-    return Series(whole.t_s, list(map(float, np.asarray(whole.values) - np.interp(whole.t_s, part.t_s, part.values))))
 
 
 def _restarts(run: Run) -> list[float]:

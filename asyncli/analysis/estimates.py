@@ -20,11 +20,12 @@ from typing import Any
 
 import msgspec
 
+from asyncli.analysis.regression import CONFIDENCE
 from asyncli.core.histogram import Histogram, bounds, summed
 from asyncli.run import Hold
 from asyncli.units import format_duration
 
-ALPHA = 0.05
+ALPHA = 1 - CONFIDENCE
 # The hold is cut into at most this many stretches, none shorter than three seconds where that leaves the fewest that give a
 # spread. What is alike in neighbouring stretches is reckoned with (:func:`worth`). In simulated holds of one to ten minutes
 # whose latency wandered with correlation times of 0 to 20 s, the truth lay within 92 to 99 % of the intervals of p50 and p99.

@@ -17,6 +17,9 @@ import msgspec
 
 from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.levels import PART
+from asyncli.analysis.slope import Cost
+from asyncli.findings.cost import descriptors_listed
 from asyncli.findings.forecast import Why, forecast_far, forecast_unknown
 from asyncli.metrics import (
     HOST_AVAILABLE_BYTES,
@@ -35,21 +38,15 @@ from asyncli.units import format_bytes, format_count
 
 #: The share of the host's memory that is to stay free: below it the kernel reclaims in earnest, and a burst of buffers
 #: (every connection queueing a page at once) has nowhere to go.
-RESERVE = 0.10
+RESERVE = PART
 # nginx closes idle clients from a sixteenth of free slots on (ngx_connection.c, ngx_drain_connections).
 _REUSE_BELOW = 1 / 16
 # Of the descriptors of an nginx worker: listeners, logs, the channel to the master, epoll (as the preflight reckons).
 _WORKER_DESCRIPTORS = 32
-# Of the connections, so many new processes: then each has its own, but for those that a pool kept ready.
-_OWN_PROCESS = 0.5
 # The preflight asks for the mean and this many deviations where connections are dealt by a hash.
 _DEVIATIONS = 6.0
 # Limits beyond this are none: file-max on a fresh host is 2**63 - 1.
 _NO_LIMIT = 2**60
-# An interval narrower than this share of its number leaves it three digits; a forecast has no more.
-_THREE_DIGITS = 0.1
-# A line that was measured to N says little of what happens at more than this many times N.
-_FAR = 10.0
 
 
 class Ceiling(msgspec.Struct):
@@ -66,7 +63,7 @@ class Ceiling(msgspec.Struct):
     def rounded(self, number: float) -> float:
         """``number`` of connections to the digits that the interval leaves: three, or two."""
         low, high = self.ci95 if self.ci95 is not None else (0.0, 0.0)
-        known = self.connections is None or high - low <= 2 * _THREE_DIGITS * self.connections
+        known = self.connections is None or high - low <= 2 * PART * self.connections
         return float(f"{number:.{3 if known else 2}g}")
 
 
@@ -92,33 +89,33 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     local = where.ends == 2
     by_code = {check.code: check for check in run.checks}
     before = run.within((-math.inf, run.first_connect_s))
-    room, said = _room(before, by_code)
-    generator = server_host = None
+    cgroup, ours = by_code.get("cgroup_memory"), before.place.memory_bytes
+    room = _room(
+        before.series(HOST_AVAILABLE_BYTES), *((ours, cgroup) if where.far is None else (where.far.memory_bytes, None))
+    )
+    listed = any(one.code == descriptors_listed.code for one in costs.findings)
+    listing = before.series(KERNEL_LISTING_BYTES) if listed else Series()
+    name, words = (
+        ("memory", f"this host, {_BOTH_ENDS}") if local
+        else ("server_host", f"the server's host, {_THEIR_END}") if where.server else ("generator", f"this host, {_OUR_END}")
+    )  # fmt: skip
+    of_host = _of_host(name, words, costs.host_total, room, before.series(HOST_USED_BYTES), listing)
+    client = None
     if room is None:
         findings.append(forecast_unknown(["memory"], "available_not_read", ""))
-    else:
-        if local:
-            found.memory = _in_all("memory", _BOTH_ENDS, costs, before, room, said)
-        elif where.server:
-            server_host = _in_all("server_host", _THEIR_END, costs, before, room, said, "the server's host")
-        else:
-            generator = _in_all("generator", _OUR_END, costs, before, room, said)
-        if where.far is None:
-            found.server_memory = _server_alone(costs, before, where.ends, room, said)
+    elif where.far is None:
+        found.server_memory = _server_alone(costs, before, where.ends, room)
     if where.far is not None:
-        generator = _of_the_client(costs, before, by_code)
-    if room is not None and local and (found.memory is None or found.memory.connections is None):
-        how = found.memory.how if found.memory is not None else ""
+        available, used = (before.series(before.of_ours(one)) for one in (HOST_AVAILABLE_BYTES, HOST_USED_BYTES))
+        words = f"asyncli's own host, {_OUR_END}"
+        client = _of_host("generator", words, costs.client_total, _room(available, ours, cgroup), used, Series())
+    if local:
+        found.memory = of_host
+    if room is not None and local and (of_host is None or of_host.connections is None):
+        how = of_host.how if of_host is not None else ""
         findings.append(forecast_unknown(["memory"], "interval_too_wide" if how else "cost_not_known", how))
 
-    known = (
-        found.memory,
-        server_host,
-        generator,
-        _slots(by_code),
-        _descriptors(by_code, plan) or _descriptors_in_use(run),
-        _ports(by_code, run),
-    )
+    known = (of_host, client, _slots(by_code), _descriptors(by_code, plan) or _descriptors_in_use(run), _ports(by_code, run))
     ceilings = [one for one in known if one is not None]
     ceilings += _of_the_host(by_code, plan, where.ends)
     if where.far is not None:
@@ -138,55 +135,13 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
     """A word of caution where a line is carried on too far."""
     most = max(held, default=0.0)
     memory = next((one for one in (found.memory, found.server_memory) if one is not None and one.connections is not None), None)
-    if memory is None or memory.connections is None or most <= 0 or memory.connections <= _FAR * most:
+    if memory is None or memory.connections is None or most <= 0 or PART * memory.connections <= most:
         return []
     many = memory.rounded(memory.connections)
-    return [forecast_far(many, memory.rounded(many / most), _round_up(many / _FAR))]
+    return [forecast_far(many, memory.rounded(many / most), _round_up(PART * many))]
 
 
 # Memory.
-
-
-def _room(before: Run, checks: Mapping[str, Check]) -> tuple[float | None, str]:
-    """(bytes for connections or None, how they were reckoned). ``before``: of the run, its baseline."""
-    free = before.series(HOST_AVAILABLE_BYTES).values
-    if not free:
-        return None, ""
-    far = before.sides.far
-    room, said = _beyond_the_reserve(free, (far or before.place).memory_bytes)
-    return _in_the_cgroup(room, said, checks) if far is None else (room, said)
-
-
-def _beyond_the_reserve(free: Sequence[float], total: float | None) -> tuple[float, str]:
-    """What of ``free`` (bytes available, in the baseline) connections may take, on a host with ``total`` bytes of memory."""
-    available = statistics.median(free)
-    of_all = total is not None and total > 0
-    reserve = RESERVE * (total if total is not None and of_all else available)
-    return max(0.0, available - reserve), (
-        f"{format_bytes(available)} available before the first connect, less a reserve of {format_bytes(reserve)} "
-        f"({RESERVE:.0%} of {'the memory' if of_all else 'that'})"
-    )
-
-
-def _in_the_cgroup(room: float, said: str, checks: Mapping[str, Check]) -> tuple[float, str]:
-    """``room`` on asyncli's own host, or what its cgroup leaves of that."""
-    cgroup = checks.get("cgroup_memory")
-    if cgroup is None or cgroup.have is None or cgroup.have >= room:
-        return room, said
-    return cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has"
-
-
-def _of_the_client(costs: Costs, before: Run, checks: Mapping[str, Check]) -> Ceiling | None:
-    """asyncli's own host, where an agent watches the server's; None where it was not sampled."""
-    total = costs.client_total
-    free = before.series(before.of_ours(HOST_AVAILABLE_BYTES)).values
-    if total is None or not free:
-        return None
-    room, said = _in_the_cgroup(*_beyond_the_reserve(free, before.place.memory_bytes), checks)
-    room, said = _less_once(room, said, total.fixed_bytes - _level(before.series(before.of_ours(HOST_USED_BYTES))))
-    how = f"asyncli's own host, {_OUR_END}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
-    return _by_memory("generator", room, total.bytes_per_connection, total.ci95, how)
-
 
 _BOTH_ENDS = "as in this test (server, asyncli and both ends of each connection on it)"
 # Where the server is elsewhere, the client's host may be what runs out of memory first.
@@ -194,22 +149,54 @@ _OUR_END = "with asyncli and its end of each connection"
 _THEIR_END = "with its end of each connection, all that the host pays for one"
 
 
-def _in_all(
-    name: str, where: str, costs: Costs, before: Run, room: float, said: str, host: str = "this host"
-) -> Ceiling | None:
-    """The host that was sampled: with asyncli and the server on it, or with one of them and its own end of each connection."""
-    total = costs.host_total
-    if total is None or total.of_levels:
+class _Room(msgspec.Struct, frozen=True):
+    """Bytes that connections may take, and in words how they were worked out."""
+
+    size: float
+    said: str
+
+    def less_once(self, step: float) -> _Room:
+        """The room less ``step``, by which a line begins above what was there: the first connections take that once."""
+        if step <= 0:
+            return self
+        return _Room(max(0.0, self.size - step), f"{self.said}, less {format_bytes(step)} that the first connections take once")
+
+    def ceiling(self, name: str, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
+        """The room by ``slope``. The interval is the slope's, turned over: Fieller's, where the numerator has no error.
+
+        No number where the interval reaches zero, or is wider than half of the slope on either side.
+        """
+        low, high = ci95
+        if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
+            why = "does not lie above zero" if low <= 0 else f"is wider than ± {SURE:.0%} of it"
+            return Ceiling(name, None, None, f"{how}: the interval of that, {low:,.0f} to {high:,.0f} B, {why}")
+        return Ceiling(name, math.floor(self.size / slope), (math.floor(self.size / high), math.floor(self.size / low)), how)
+
+
+def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room | None:
+    """What connections may take of what was ``available`` in the baseline, on a host with ``total`` bytes of memory."""
+    if not available.values:
+        return None
+    free = statistics.median(available.values)
+    reserve = RESERVE * (total or free)
+    room = max(0.0, free - reserve)
+    if cgroup is not None and cgroup.have is not None and cgroup.have < room:
+        return _Room(cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has")
+    of = "the memory" if total else "that"
+    said = f"available before the first connect, less a reserve of {format_bytes(reserve)} ({RESERVE:.0%} of {of})"
+    return _Room(room, f"{format_bytes(free)} {said}")
+
+
+def _of_host(name: str, where: str, total: Cost | None, room: _Room | None, used: Series, listing: Series) -> Ceiling | None:
+    """A host's memory by what a connection costs it in all; ``used`` of it in the baseline, ``listing`` by inodes of /proc."""
+    if total is None or total.of_levels or room is None:
         # Two levels of a whole host hold what its other programs did between them.
         return None
-    listed = any(one.code == "descriptors_listed" for one in costs.findings)
-    inodes = before.series(KERNEL_LISTING_BYTES).values if listed else []
-    there = _level(before.series(HOST_USED_BYTES)) - (statistics.median(inodes) if inodes else 0.0)
-    room, said = _less_once(room, said, total.fixed_bytes - there)
-    how = f"{host}, {where}: {said}, by {total.bytes_per_connection:,.0f} B a connection in all"
-    if listed:
+    room = room.less_once(total.fixed_bytes - _level(used) + (statistics.median(listing.values) if listing.values else 0.0))
+    how = f"{where}: {room.said}, by {total.bytes_per_connection:,.0f} B a connection in all"
+    if listing.values:
         how += ", without the inodes of /proc that another program adds here (see the findings)"
-    return _by_memory(name, room, total.bytes_per_connection, total.ci95, how)
+    return room.ceiling(name, total.bytes_per_connection, total.ci95, how)
 
 
 def _level(metric: Series) -> float:
@@ -217,14 +204,7 @@ def _level(metric: Series) -> float:
     return statistics.median(metric.values) if metric.values else math.inf
 
 
-def _less_once(room: float, said: str, step: float) -> tuple[float, str]:
-    """``room`` less ``step``, by which a line begins above what was there: the first connections take that once."""
-    if step <= 0:
-        return room, said
-    return max(0.0, room - step), f"{said}, less {format_bytes(step)} that the first connections take once"
-
-
-def _server_alone(costs: Costs, before: Run, ends: int, room: float, said: str) -> Ceiling | None:
+def _server_alone(costs: Costs, before: Run, ends: int, room: _Room) -> Ceiling | None:
     """A host like this for the server alone: its own memory and one end of each connection.
 
     Whose the rest is (what is left over) is not known: the number reckons all of it, and the interval reaches from all that it
@@ -235,31 +215,19 @@ def _server_alone(costs: Costs, before: Run, ends: int, room: float, said: str) 
         # Two levels say nothing of what would be left over.
         return None
     there = _level(server_memory(before)[0]) + _level(before.series(KERNEL_SOCKET_BYTES)) / ends
-    room, said = _less_once(room, said, user.fixed_bytes + kernel.fixed_bytes - there)
+    room = room.less_once(user.fixed_bytes + kernel.fixed_bytes - there)
     own = user.bytes_per_connection + kernel.bytes_per_connection
     # The two errors may go together, so they are added as they are.
     half = user.half_width + kernel.half_width
     left_over, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
-        f"a server with as much memory and its clients elsewhere: {said}, by {own + left_over:,.0f} B a connection "
+        f"a server with as much memory and its clients elsewhere: {room.said}, by {own + left_over:,.0f} B a connection "
         f"({user.bytes_per_connection:,.0f} in the server, {kernel.bytes_per_connection:,.0f} in the kernel for its end"
     )
     how += f", {left_over:,.0f} of what is left over)" if left_over else ")"
     if most:
         how += f"; the interval reaches from {most:,.0f} B of what is left over, the most that it may be, to none of it"
-    return _by_memory("server_memory", room, own + left_over, (own - half, own + half + most), how)
-
-
-def _by_memory(name: str, room: float, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
-    """``room`` by ``slope``. The interval is the slope's, turned over: Fieller's, where the numerator has no error.
-
-    No number where the interval reaches zero, or is wider than half of the slope on either side.
-    """
-    low, high = ci95
-    if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
-        why = "does not lie above zero" if low <= 0 else f"is wider than ± {SURE:.0%} of it"
-        return Ceiling(name, None, None, f"{how}: the interval of that, {low:,.0f} to {high:,.0f} B, {why}")
-    return Ceiling(name, math.floor(room / slope), (math.floor(room / high), math.floor(room / low)), how)
+    return room.ceiling("server_memory", own + left_over, (own - half, own + half + most), how)
 
 
 # Limits that the preflight read.
@@ -270,8 +238,8 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
     if check is None or check.have is None:
         return None
     how = (
-        f"{check.detail.partition(';')[0]} slots of nginx (worker_connections), of which it keeps a sixteenth free by closing "
-        "idle clients; if its workers get equal shares"
+        f"{format_count(check.have)} slots of nginx (worker_connections), of which it keeps a sixteenth free by closing idle "
+        "clients; if its workers get equal shares"
     )
     return Ceiling("worker_connections", math.floor(check.have * (1 - _REUSE_BELOW)), None, how)
 
@@ -299,7 +267,8 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
     if may is None or not most or not ended:
         return None
     how = f"a process of the server may have {format_count(may)} descriptors open (RLIMIT_NOFILE)"
-    if begun is not None and ended - begun >= _OWN_PROCESS * most:
+    # But for those that a pool kept ready.
+    if begun is not None and 2 * (ended - begun) >= most:
         return Ceiling("descriptors", None, None, f"{how}; no ceiling here: each connection has a process of its own")
     before, then = used.last(until_s=start), max(used.between(start, math.inf).values, default=0.0)
     if before is None:  # by Linux before 6.2, or of a server that is there since the run was resumed

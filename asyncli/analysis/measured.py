@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from asyncli.analysis.cost import Costs, costs, server_memory
 from asyncli.analysis.drift import drifts, source_of
-from asyncli.analysis.estimates import ALPHA, Estimate, Rate, Stretches, by_stretch, count_stretches, mean, quantile
+from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, mean, quantile
+from asyncli.analysis.levels import FEWEST, MINUTE_S
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.shared_host import company
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
-from asyncli.core.histogram import Histogram, bounds
-from asyncli.findings.comparison import compare_burst
+from asyncli.core.histogram import Histogram, summed
+from asyncli.findings.comparison import DIRECTIVE, compare_burst
 from asyncli.metrics import SERVER_CPU_S
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding
 from asyncli.run import Run, Ticks
 from asyncli.units import format_duration
 
-# The level at the hold's end is the mean over this long.
-_LEVEL_S = 60.0
-_FEWEST_LEVEL = 5
-# Losses in one second that make this share of all are one event rather than many.
-_BURST = 0.5
-# Losses that are worth a word about bursts.
-_FEW_LOSSES = 20
 _NONE = Histogram()
-# A tick speaks of a second, and of a generator that stood still of as long as that lasted.
-_LONGEST_S = 60.0
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 HOST = ("host", "machine", "cpu_model", "cpus", "memory_bytes", "kernel")
 OURS = ("asyncli",)
@@ -89,12 +80,14 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     said |= {f"latency.{name}": quantile(latency, q) for name, q in _QUANTILES.items()}
     lateness = by_stretch(hold, "lateness_us")
     said["lateness.p99"] = quantile(lateness, _QUANTILES["p99"])
+    late = summed([tick.lateness_us for _, tick in hold.ticks] if hold is not None else [])
+    late_ms = {name: value / 1e3 for name, q in _QUANTILES.items() if (value := late.quantile(q)) is not None}
     _losses(said, totals, measured)
     _drift(said, run)
     return MeasuredRun(
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
-        facts=facts(run.plan, run.environment), said=said, late_ms=_late_ms(lateness),
+        facts=facts(run.plan, run.environment), said=said, late_ms=late_ms,
         kinds=_kinds(run), levels=levels,
         findings=[*company(run, totals), *_bursts(name, measured.ticks)],
     )  # fmt: skip
@@ -143,14 +136,14 @@ def _memory(said: dict[str, Said], run: Run) -> None:
         said[key] = "the run never came to its hold"
         return
     in_hold = memory.between(hold.start_s, hold.end_s)
-    level = in_hold.between(hold.end_s - _LEVEL_S, hold.end_s).values
+    level = in_hold.between(hold.end_s - MINUTE_S, hold.end_s).values
     # A server of many processes is read more seldom.
-    level = level if len(level) >= _FEWEST_LEVEL else in_hold.values[-_FEWEST_LEVEL:]
+    level = level if len(level) >= FEWEST else in_hold.values[-FEWEST:]
     if not memory.values:
         said[key] = "the memory of the server's processes was not read"
-    elif len(level) < _FEWEST_LEVEL:
+    elif len(level) < FEWEST:
         readings = f"{len(level)} reading{'' if len(level) == 1 else 's'}"
-        said[key] = f"the hold has {readings} of the server's memory, and this wants {_FEWEST_LEVEL}"
+        said[key] = f"the hold has {readings} of the server's memory, and this wants {FEWEST}"
     else:
         said[key] = mean(level)
 
@@ -174,50 +167,36 @@ def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Sai
     The ratio of the sums. Its error is the spread of the stretches' remainders around their own trend: in the ramp the
     heartbeats of what is already held make each stretch dearer than the one before, which is no noise.
     """
+    import numpy as np
     from scipy.special import stdtrit
 
     cpu = run.series(SERVER_CPU_S).between(start_s, end_s)
     if not len(cpu):
         return "the CPU time of the server's processes was not read"
-    # Both ends must be readings: beyond them nothing is known.
+    # Both ends must be readings: beyond them nothing is known. CPU time comes in hundredths of a second, and samples and ticks
+    # once a second.
     start_s, end_s = cpu.t_s[0], cpu.t_s[-1]
-    ticks = [(t_s, getattr(tick, counted)) for t_s, tick in run.ticks if start_s < t_s <= end_s]
-    # CPU time comes in hundredths of a second, and samples and ticks once a second.
+    ticks = [(t_s, getattr(tick, counted)) for t_s, tick in run.ticks_between(start_s, end_s)]
     k = count_stretches(end_s - start_s, least_s=2.0)
     if k is None or not ticks:
         return f"the {name} is too short for the spread of its stretches"
-    length = (end_s - start_s) / k
-    edges = [start_s + place * length for place in range(k + 1)]
-    spent = [(cpu.at(b) or 0.0) - (cpu.at(a) or 0.0) for a, b in pairwise(edges)]
-    counts = [0.0] * k
+    edges = np.linspace(start_s, end_s, k + 1)
+    high, counts = np.array(ticks).T
+    spent = np.diff(np.interp(edges, cpu.t_s, cpu.values))
     # A tick counts its whole second: what of it lies in the next stretch belongs there.
-    for t_s, count in ticks:
-        low, high = max(start_s, t_s - 1.0), t_s
-        for place in {min(k - 1, int((edge - start_s) / length)) for edge in (low, math.nextafter(high, 0.0))}:
-            inside = min(high, edges[place + 1]) - max(low, edges[place])
-            counts[place] += count * max(0.0, inside) / (high - low)
-    whole = sum(counts)
-    if whole <= 0:
+    low = np.maximum(start_s, high - 1.0)
+    inside = np.minimum(high, edges[1:, None]) - np.maximum(low, edges[:-1, None])
+    done = (np.clip(inside, 0.0, None) / (high - low)) @ counts
+    if done.sum() <= 0:
         return f"nothing was {counted} in the {name}"
-    if min(spent) < 0:
+    if spent.min() < 0:
         return "the server's processes changed: its CPU time fell"
-    ratio = sum(spent) / whole
-    off = [a - ratio * b for a, b in zip(spent, counts, strict=True)]
-    middle = (k - 1) / 2
-    tilt = sum((place - middle) * one for place, one in enumerate(off)) / sum((place - middle) ** 2 for place in range(k))
-    rest = sum((one - tilt * (place - middle)) ** 2 for place, one in enumerate(off))
-    error = math.sqrt(rest / (k - 2) * k) / whole
+    ratio = float(spent.sum() / done.sum())
+    off, middle = spent - ratio * done, np.arange(k) - (k - 1) / 2
+    rest = off - (off @ middle) / (middle @ middle) * middle
+    error = math.sqrt(float(rest @ rest) / (k - 2) * k) / float(done.sum())
     half = float(stdtrit(k - 2, 1 - ALPHA / 2)) * error
     return Estimate(ratio * 1e6, (ratio - half) * 1e6, (ratio + half) * 1e6, k - 2)
-
-
-def _late_ms(found: Stretches | str) -> dict[str, float]:
-    """The quantiles of all stretches together, without an interval."""
-    if isinstance(found, str):
-        return {}
-    whole = Histogram({key: int(count) for key, count in zip(found.keys, found.table.sum(axis=0), strict=True)})
-    whole.least, whole.greatest = bounds(found.keys[0])[0], bounds(found.keys[-1])[1]
-    return {name: value / 1e3 for name, q in _QUANTILES.items() if (value := whole.quantile(q)) is not None}
 
 
 def _losses(said: dict[str, Said], totals: Totals, run: Run) -> None:
@@ -237,7 +216,7 @@ def connection_hours(run: Run) -> float:
         if t_s > run.stop_s + 0.5:
             break
         # Beyond that nobody counted: the run was interrupted meanwhile.
-        seconds += tick.held * (min(t_s - before, _LONGEST_S) if before is not None else 1.0)
+        seconds += tick.held * (min(t_s - before, MINUTE_S) if before is not None else 1.0)
         before = t_s
     return seconds / 3600
 
@@ -258,12 +237,8 @@ def _bursts(name: str, ticks: Ticks) -> list[Finding]:
     """The rates take each loss as an event of its own; where one second holds most of them, they are not."""
     lost = [(tick.lost, t_s) for t_s, tick in ticks if tick.deaths]
     total = sum(count for count, _ in lost)
-    if total < _FEW_LOSSES:
-        return []
-    most, at_s = max(lost)
-    if most < _BURST * total:
-        return []
-    return [compare_burst(name, most, total, at_s)]
+    most, at_s = max(lost, default=(0, 0.0))
+    return [compare_burst(name, most, total, at_s)] if total >= FEWEST and 2 * most >= total else []
 
 
 def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
@@ -272,6 +247,7 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if isinstance(server, dict):
         found |= {f"server.{key}": server.get(key) for key in ("label", "version", "exe", "config_hash")}
+        found |= {f"{DIRECTIVE}{name}": value for name, value in (server.get("directives") or {}).items()}
     found |= {f"plan.{key}": value for key, value in msgspec.to_builtins(plan).items() if key not in ("batch", "interval_s")}
     if plan.hold_until is not None:
         # By the wall clock it is a few seconds longer or shorter each time.

@@ -8,14 +8,16 @@ from typing import get_args
 
 import msgspec
 
-from asyncli.analysis.counts import PERHAPS_ACCEPTED, Client, Divergence, Pages, Pair, through_time
+from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, compared
 from asyncli.analysis.gaps import without_counters
+from asyncli.analysis.levels import FEWEST, WORTH_TELLING
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings.counts import (
     Apart,
     Beyond,
     Since,
+    Unknown,
     counters_restarted,
     parted,
     parted_in_words,
@@ -25,12 +27,10 @@ from asyncli.findings.counts import (
     reconcile_in_flight,
     reconcile_requests,
     reconcile_stale,
-    reconcile_until,
     reconciliation_unknown,
 )
-from asyncli.records import Finding, Tick
+from asyncli.records import Finding
 from asyncli.run import Run
-from asyncli.samples import Series
 
 RULE = (
     "open at the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
@@ -45,8 +45,8 @@ RULE_OF_TIME = (
 _STALE_S = 3.0
 
 
-class _Apart(msgspec.Struct, frozen=True):
-    """Two counts, and what was in flight: how far the second may be below and above the first."""
+class _AtEnd(msgspec.Struct, frozen=True):
+    """Two counts at the last page, and what was in flight: how far the second may be below and above the first."""
 
     pair: Pair
     first: int
@@ -88,95 +88,64 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
     ``diagnoses``: of what was lost, which may be what the server still counts.
     """
     result = Reconciliation(client_held=totals.open)
-    start, stop, ticks = run.first_connect_s, run.stop_s, run.ticks
+    start, stop, whole = run.first_connect_s, run.stop_s, totals.whole
     client, pages = Client(run), Pages(without_counters(run))
     context = _Context(
-        lost=totals.whole.lost, failed=sum(totals.whole.failures.values()),
+        lost=whole.lost, failed=sum(whole.failures.values()),
         addresses=len({(target.host, target.port) for target in run.plan.targets}),
+        silent=sum(never_answered(tick) for _, tick in run.ticks if tick.deaths),
         killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
     )  # fmt: skip
-    if len(pages) and pages.t_s[0] <= start and not math.isnan(pages.active[0]):
-        context.already = round(float(pages.active[0]))
-    result.divergences += client.behind_asked(start, stop)
-    whole = totals.whole
     if not math.isfinite(start):
         return result, [reconciliation_unknown("nothing_connected")]
+    result.divergences = client.behind_asked(start, stop)
     if not len(pages) or pages.t_s[0] > start:
         return result, [reconciliation_unknown("no_page"), *_parted(result.divergences, context)]
-    result.accepts_delta, result.handled_delta, result.requests_delta = (
-        _told(counts[-1]) for counts in (pages.accepts, pages.handled, pages.requests)
-    )
-    result.divergences += through_time(client, pages, start, stop)
+    if not math.isnan(pages.active[0]):
+        context.already = round(float(pages.active[0]))
+    every = compared(client, pages, start, stop)
+    result.divergences += [one for pair in every for one in pair.divergences()]
     result.divergences.sort(key=lambda one: one.from_s)
-    restarted = [] if not pages.restarts else [
-        counters_restarted([float(pages.t_s[at]) for at in pages.restarts], pages.counter, *pages.around[0])
-    ]
-    accepts, handled, requests = result.accepts_delta, result.handled_delta, result.requests_delta
-    polls, poller = round(float(pages.polls[-1])), round(float(pages.perhaps_reconnected[-1]))
-    flight, later = _in_flight(run, float(pages.t_s[-1]))
-    unread = round(float(pages.unanswered[-1]))
-    unsure = sum(whole.failures.get(cause, 0) for cause in PERHAPS_ACCEPTED)
-    opened = whole.opened - later.opened
-    untold_opened, untold_sent = (round(float(client.at(f"untold_{name}", math.inf))) for name in ("opened", "sent"))
-    context.silent = sum(never_answered(tick) for _, tick in ticks if tick.deaths)
-    context.others = accepts is not None and accepts - opened > unsure + poller + flight.opened + untold_opened
-    stale_s = max(_STALE_S, 2 * pages.step_s)
     # A page that came after the hold's end may speak of the drain. An agent asks for its own when it is time.
-    in_hold = pages.told_s <= stop
-    active = Series(pages.t_s[in_hold].tolist(), pages.active[in_hold].tolist()).last(stop, max(start, stop - stale_s))
-    if not pages.told:
-        return result, [reconciliation_unknown("page_tells_nothing"), *_parted(result.divergences, context)]
-    if active is None:
-        if pages.t_s[-1] < stop:
-            # They speak of another moment than ours.
-            result.accepts_delta = result.handled_delta = result.requests_delta = None
-        return result, [reconciliation_unknown("page_silent"), *restarted, *_parted(result.divergences, context)]
-    result.server_active = _told(active)
-
-    unseen_opened, unseen_sent = (round(float(missed[-1])) for missed in pages.unseen(client))
-    # The page may be from before what was opened or lost so near to the drain, or from after it.
-    churn = sum(tick.opened + tick.lost for t_s, tick in ticks if stop - 2.0 <= t_s <= stop + 1.0)
-    answered, sent = whole.answered - later.answered, whole.sent - later.sent
-    answers, unanswered = answered + polls, sent - answered
-    held, server = totals.open, result.server_active
+    recent = (pages.told_s <= stop) & (pages.t_s >= max(start, stop - max(_STALE_S, 2 * pages.step_s)))
+    active = float(pages.active[recent][-1]) if recent.any() else None
+    anew = [counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])] if pages.restarts else []
+    if not pages.told or active is None:
+        why: Unknown = "page_silent" if pages.told else "page_tells_nothing"
+        return result, [reconciliation_unknown(why), *anew, *_parted(result.divergences, context)]
+    result.server_active, result.accepts_delta, result.handled_delta, result.requests_delta = (
+        None if math.isnan(count) else round(float(count))
+        for count in (active, pages.accepts[-1], pages.handled[-1], pages.requests[-1])
+    )
+    at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]
+    context.others = any(one.pair == "accepts" and one.by > one.most for one in at_end)
     since: dict[str, Since] = {
         one.pair: {"from_s": one.from_s, "most": one.most, "at_s": one.at_s} for one in result.divergences if not one.closed
     }
-    known: tuple[tuple[Pair, int | None, int | None, int, int], ...] = (
-        ("held", held, server, -churn, churn + unread),
-        (
-            "accepts", opened, accepts, -flight.opened - unseen_opened - unread,
-            unsure + poller + flight.opened + untold_opened,
-        ),
-        ("handled", accepts, handled, 0, 0),
-        (
-            "requests", answers, requests, -flight.answered - poller - unseen_sent - unread,
-            unanswered + flight.sent + untold_sent,
-        ),
-    )  # fmt: skip
-    every = [
-        _Apart(pair, first, second, least, most)
-        for pair, first, second, least, most in known
-        if first is not None and second is not None
-    ]
-    disagreements = [_disagreement(one, since.get(one.pair), context) for one in every if not one.agrees]
+    disagreements = [_disagreement(one, since.get(one.pair), context) for one in at_end if not one.agrees]
     result.agrees = not disagreements
     ended = all(one is not None and one.end_s is not None for one in (run.phase("hold"), run.phase("drain")))
-    later_on = [reconcile_until(float(pages.t_s[-1]), later.opened, later.answered)] if later.opened or later.answered else []
     return result, [
         *disagreements,
-        *_in_flight_then(every, context, anew=bool(pages.restarts), ended=ended),
-        *later_on,
-        *restarted,
+        *_in_flight_then(at_end, context, anew=bool(pages.restarts), ended=ended),
+        *anew,
         *_parted(result.divergences, context),
     ]
 
 
-def _told(count: float) -> int | None:
-    return None if math.isnan(count) else round(float(count))
+def _at_end(pair: CountPair, client: Client, totals: Totals, active: float, stop: float) -> _AtEnd | None:
+    """The pair at the last page; None where one of its counts is not told."""
+    first, second, least, most = (float(one[-1]) for one in (pair.first, pair.second, pair.least, pair.most))
+    if pair.pair == "held":
+        # The page may be from before what was opened or lost so near to the drain, or from after it.
+        churn = sum(float(client.within(name, stop - 2.0, stop + 1.0)) for name in ("opened", "lost"))
+        first, second, least, most = totals.open, active, min(least, -churn), max(most, churn)
+    if math.isnan(first) or math.isnan(second):
+        return None
+    return _AtEnd(pair.pair, round(first), round(second), math.floor(least), math.ceil(most))
 
 
-def _disagreement(one: _Apart, since: Since | None, context: _Context) -> Finding:
+def _disagreement(one: _AtEnd, since: Since | None, context: _Context) -> Finding:
     match one.pair:
         case "held":
             return reconcile_held(one.first, one.second, since, context.addresses, context.beyond(one.by))
@@ -189,23 +158,8 @@ def _disagreement(one: _Apart, since: Since | None, context: _Context) -> Findin
             return reconcile_requests(one.first, one.second, since, context.addresses)
 
 
-def _in_flight(run: Run, page_s: float) -> tuple[Tick, Tick]:
-    """Counts by which client and server may differ at the last page: none once the drain is over; and what came later."""
-    around, later = Tick(), Tick()
-    residue = run.phase("residue")
-    if residue is None or page_s < residue.start_s:
-        for t_s, tick in reversed(run.ticks):
-            # A page and a tick are up to a second apart, either way.
-            if t_s < page_s - 2.0:
-                break
-            (later if t_s > page_s + 2.0 else around).merge_counts(tick)
-    return around, later
-
-
 # Saying it.
 
-# So many more or less, or such a share, are our poller's, or came and went while a worker was replaced.
-_A_FEW, _A_FEW_SHARE = 5, 0.01
 _PAIRS: tuple[Pair, ...] = get_args(Pair)
 
 
@@ -226,7 +180,8 @@ class _Context(msgspec.Struct):
 
     def stale(self, excess: int) -> tuple[int, int]:
         """What it counts beyond ours of killed workers and from before our first connect, where that explains it; else none."""
-        enough = max(_A_FEW, round(_A_FEW_SHARE * excess))
+        # A few are our poller's, or came and went while a worker was replaced.
+        enough = max(FEWEST, round(WORTH_TELLING * excess))
         known = ((self.killed, 0), (0, self.already), (self.killed, self.already))
         return next((one for one in known if excess > 0 and any(one) and abs(sum(one) - excess) <= enough), (0, 0))
 
@@ -240,14 +195,12 @@ def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     """Whether the counts agree, in words; ``findings`` are the run's."""
     if agrees and any(one.code == reconcile_stale.code for one in findings):
         return "They agree but for connections that are not this run's, or went with a killed worker (see the findings)"
-    if agrees and any(one.code == reconcile_until.code for one in findings):
-        return "They agree up to the last status page (see the findings)"
     if agrees and any(one.code == reconcile_in_flight.code for one in findings):
         return "They agree within what was in flight (see the findings)"
     return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is not known"}[agrees]
 
 
-def _in_flight_then(every: Sequence[_Apart], context: _Context, *, anew: bool, ended: bool) -> list[Finding]:
+def _in_flight_then(every: Sequence[_AtEnd], context: _Context, *, anew: bool, ended: bool) -> list[Finding]:
     """How far those that agree differ all the same, and how far they may. ``anew``: the server's counters began anew."""
     apart: list[Apart] = []
     found = []

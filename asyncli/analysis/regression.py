@@ -38,10 +38,6 @@ _PRIOR_WHITE, _PRIOR_WALK = 12.0, 6.0
 # Variance of the step from the baseline to the first connections, in the same unit: none; several of the usual steps;
 # hundreds of them, as measured of nginx (0.1 MB beside a noise of some kB) and of asyncli (5 MB beside 30 kB).
 _FIRST_USE = (0.0, 1e2, 1e5)
-# A baseline is said to stand apart from the line where no more than this of the posterior has it on the line.
-_UNLIKELY = 0.05
-# An interval is found to this share of itself: far below what it says of itself.
-_FINE = 1e-6
 #: Residuals below this share of the points' range are rounding: the points lie on the line.
 ROUNDING = 1e-12
 
@@ -161,7 +157,7 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
     slope, intercept = (float(one) for one in np.array([means[:, 1], means[:, 0]]) @ weight)
     half = _half_width(slope, [(part.weight, part.slope, part.var_slope) for part in parts], m - 2)
     # Each kind of noise stands there first without a step to the first connections.
-    apart = float(weight[:together].sum()) < _UNLIKELY
+    apart = float(weight[:together].sum()) < 1 - CONFIDENCE
     on_it = points[:-1] if apart else points
     found = FittedLine(slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart)
     return found if all(map(math.isfinite, (slope, intercept, half))) else None
@@ -241,7 +237,7 @@ def _half_width(middle: float, parts: Sequence[tuple[float, float, float]], free
     while inside(high) < CONFIDENCE:
         low, high = high, 2 * high
     for _ in range(60):
-        if high - low <= _FINE * high:
+        if high - low <= 1e-6 * high:
             break
         half = (low + high) / 2
         low, high = (half, high) if inside(half) < CONFIDENCE else (low, half)

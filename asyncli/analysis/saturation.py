@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from asyncli.analysis.levels import NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram
 from asyncli.findings.generator import (
@@ -26,12 +27,8 @@ LATE_FOR_S = 0.25
 MOST_BEAT_LATENESS_S = 0.25
 # A loop that stands still for a second misses a whole tick, and the latencies in it are the generator's own.
 LONGEST_TURN_S = 1.0
-# As of the heartbeats, of which one in a hundred may be late: a worker that stands still once in a night is no limit.
-MOST_STILL_SHARE = 0.01
 # Above this a core has no slack for bursts, and what is due waits for its turn.
-MOST_CPU_SHARE = 0.90
-# The ramp's grid is not random: a tenth less is no scatter.
-LEAST_RATE_SHARE = 0.90
+MOST_CPU_SHARE = NEARLY_ALL
 # Workers keep at most 256 connects pending; with half of that the ramp waits for the server rather than for us.
 PENDING_HOLDS_BACK = 128
 # Readings of CPU time and of ticks are off by a part of a second: over less than this, shares and rates are too rough.
@@ -100,7 +97,7 @@ def _ramp(run: Run, totals: Totals) -> Finding | None:
     for_s = ramp.ramp_lateness_us.above(round(1e6 * MOST_RAMP_LATENESS_S)) * plan.interval_s
     late_s = p99_s if p99_s > MOST_RAMP_LATENESS_S and for_s > LATE_FOR_S else None
     # Attempts that failed are not opened either; that is another's doing, and told of elsewhere.
-    if late_s is None and (rate is None or rate >= LEAST_RATE_SHARE * plan.asked_per_s or ramp.failures):
+    if late_s is None and (rate is None or rate >= NEARLY_ALL * plan.asked_per_s or ramp.failures):
         return None
     if totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
         return ramp_held_back(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker)
@@ -119,9 +116,9 @@ def _still(run: Run) -> Finding | None:
     until_s, longest_s = max(still, key=lambda one: one[1])
     # A tick is a second.
     share = sum(seconds for _, seconds in still) / len(busy)
-    if share > MOST_STILL_SHARE or longest_s > run.plan.timeout_s:
+    if share > WORTH_TELLING or longest_s > run.plan.timeout_s:
         return saturated_turn(longest_s, LONGEST_TURN_S)
-    return stood_still(longest_s, until_s, share, MOST_STILL_SHARE)
+    return stood_still(longest_s, until_s, share, WORTH_TELLING)
 
 
 def _cpu(run: Run, totals: Totals, name: PhaseName) -> Finding | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+from asyncli.analysis.levels import PART
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.totals import Totals
 from asyncli.findings.host import host_busy, host_shared
@@ -13,12 +14,8 @@ from asyncli.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_TCP_ALLOC, 
 from asyncli.records import Finding
 from asyncli.run import Run
 
-# Sockets of daemons come and go by the dozen; and a share of ours below this moves no number that we print by more.
-_FEW, _SHARE = 50, 0.05
 #: Of all CPUs, where none was idle: what others use beyond this is missing from what the server and asyncli could do.
-MOST_OF_OTHERS = 0.10
-# The count of sockets at the hold's end may be this old (s).
-_STALE_S = 10.0
+MOST_OF_OTHERS = PART
 
 
 def others_cores(run: Run, start_s: float, stop_s: float) -> float | None:
@@ -62,11 +59,12 @@ def company(run: Run, totals: Totals) -> list[Finding]:
     should rise by as many as we hold, twice that where the server is on this host.
     """
     allocated, start, stop = run.series(KERNEL_TCP_ALLOC), run.first_connect_s, run.stop_s
-    before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - _STALE_S))
+    before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - 10.0))
     if before is None or after is None or not math.isfinite(start):
         return []
     ours = totals.open * run.sides.ends
     others = round(after - before) - ours
-    if abs(others) <= _FEW + _SHARE * ours:
+    # Sockets of daemons come and go by the dozen; and so small a share of ours moves no number that we print by more.
+    if abs(others) <= 50 + 0.05 * ours:
         return []
     return [host_shared(run.sides.host, ours, others)]

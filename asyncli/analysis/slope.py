@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
+from asyncli.analysis.levels import WORTH_TELLING
 from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
 from asyncli.run import Run
@@ -21,10 +22,8 @@ from asyncli.samples import Series
 from asyncli.units import format_bytes
 
 # Forty points tell noise that is fresh in each from noise that wanders better than twenty do. A ramp of two minutes fills each
-# with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than six.
+# with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than a line takes.
 MOST_BINS = 40
-FEWEST_BINS = 6
-_SAMPLES_PER_BIN = 3
 # A slope through fewer points than this says nothing to act on: six of a ramp with its baseline, or three plateaus and
 # the baseline (each plateau is a median over seconds at rest, and so worth more than a bin).
 FEWEST_RAMP_POINTS = 6
@@ -38,10 +37,6 @@ _INTO_HOLD_S = 5.0
 OTHERS_INTO_HOLD_S = 15.0
 #: Sampled less often than this, a metric cannot be laid on another's instants by a line between its neighbours.
 WIDEST_GAP_S = 30.0
-# Nothing read for longer than this share of the ramp leaves a hole in the line.
-_GAP_SHARE = 0.2
-# What still moves by less than this share of the climb moves the slope by less than that.
-_MOVES_TOO_LITTLE = 0.01
 #: What a process holds in reserve and no reading shows: glibc keeps up to this much freed memory at its heap's top
 #: (M_TRIM_THRESHOLD, mallopt(3)). Two levels of a process's memory are not known better, however still each is.
 FREED_KEPT = 128 * 1024.0
@@ -118,7 +113,7 @@ def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> l
     points = [_median(empty, baseline=True)] if empty else []
     if not triples:
         return points
-    bins = max(FEWEST_BINS, min(MOST_BINS, len(triples) // _SAMPLES_PER_BIN))
+    bins = max(FEWEST_RAMP_POINTS, min(MOST_BINS, len(triples) // 3))
     most = max(n for _, n, _ in triples)
     cells: list[list[tuple[float, float, float]]] = [[] for _ in range(bins)]
     for one in triples:
@@ -165,7 +160,7 @@ def unsettled(rests: Sequence[Series], climbs: Sequence[float]) -> list[float]:
             continue
         by = statistics.median(v for _, v in late) - statistics.median(v for _, v in early)
         apart_s = statistics.median(t for t, _ in late) - statistics.median(t for t, _ in early)
-        enough = max(_MOVES_TOO_LITTLE * abs(climb), _MOVES_BEYOND * noise * math.sqrt(apart_s))
+        enough = max(WORTH_TELLING * abs(climb), _MOVES_BEYOND * noise * math.sqrt(apart_s))
         moved.append(by if abs(by) > enough else 0.0)
     return moved
 
@@ -188,6 +183,19 @@ def _wander(rests: Sequence[Series]) -> float:
     return math.sqrt(squares / freedom) if freedom else 0.0
 
 
+def minus(whole: Series, parts: Sequence[Series]) -> Series:
+    """``whole`` less the parts, at the instants of whichever was sampled least often."""
+    sparsest = min([whole, *parts], key=len)
+    rest = Series()
+    for t_s in sparsest.t_s:
+        values = [one.near(t_s, WIDEST_GAP_S) for one in (whole, *parts)]
+        if all(value is not None for value in values):
+            total, *others = (value for value in values if value is not None)
+            rest.t_s.append(t_s)
+            rest.values.append(total - sum(others))
+    return rest
+
+
 class Fitter:
     """Fits one metric after another against the same N(t)."""
 
@@ -199,8 +207,6 @@ class Fitter:
         hold_end = hold.end_s if hold is not None and hold.end_s is not None else math.inf
         self._end = min(end + _INTO_HOLD_S, hold_end) if hold is not None else end
         rests = [(a, b) for a, b in run.plan.schedule.rests() if self._start + b <= self._end + 1.0]
-        #: Plateaus that were rested on to the end.
-        self.reached = len(rests)
         self._rests = rests if len(rests) >= FEWEST_PLATEAUS else []
         # At rest with all connections held, for where the ramp is too short for a line.
         held_any = hold is not None and any(tick.held for _, tick in run.ticks)
@@ -212,8 +218,6 @@ class Fitter:
         self.unsettled: dict[str, list[Moved]] = {}
         #: By the name of the cost that is a difference of two levels: how many points there were for a slope.
         self.levels: dict[str, int] = {}
-        #: By the name of the cost: the longest time (from, to) without a sample in the ramp, where it is long.
-        self.gaps: dict[str, tuple[float, float]] = {}
 
     def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "") -> Fit | int:
         """The line that ``metric`` x ``scale`` follows, or the number of points where they are too few."""
@@ -245,7 +249,6 @@ class Fitter:
             settled = regress(further)
             if settled is not None:
                 low, high = min(low, settled.slope - settled.half), max(high, settled.slope + settled.half)
-        self._mind_gaps(name, metric)
         on_it = [one for one in points if not (line.apart and one.baseline)]
         cost = Cost(line.slope, (low, high), line.intercept, method, len(on_it), line.r2)
         return self._fit(cost, on_it, metric.between(-math.inf, self._end), line, apart)
@@ -296,10 +299,3 @@ class Fitter:
         if noted:
             self.unsettled[name] = noted
         return moving
-
-    def _mind_gaps(self, name: str, metric: Series) -> None:
-        part = metric.between(self._start, self._end)
-        gaps = [(b - a, a, b) for a, b in pairwise([self._start, *part.t_s, self._end])]
-        length, begin, end = max(gaps)
-        if length > max(WIDEST_GAP_S, _GAP_SHARE * (self._end - self._start)):
-            self.gaps[name] = (begin, end)

@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.losses.recorded import lost_with
 from asyncli.analysis.losses.slowness import Unheard
 from asyncli.analysis.totals import Totals, errors
+from asyncli.findings.losses import lost_with
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
 from asyncli.units import format_duration, format_many
@@ -132,8 +132,3 @@ def ended_by_user(findings: Sequence[Finding]) -> dict[str, str]:
     """How the user ended it, by the code of the finding; what a run that was gone on with said before that is over."""
     last = max((place for place, one in enumerate(findings) if one.code == RESUMED), default=0)
     return {one.code: one.evidence for one in findings[last:] if one.code in (STOPPED, CUT)}
-
-
-def exit_status(verdict: Verdict) -> int:
-    """The exit status that stands for a verdict."""
-    return {"passed": 0, "untested": 3, "invalid": 4, "failed": 99}[verdict]

@@ -26,7 +26,7 @@ from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, show
 from asyncli.environment import probe_host, read_environment
-from asyncli.findings.bench_run import requests_unaccounted
+from asyncli.findings.bench import requests_unaccounted
 from asyncli.findings.generator import asyncli_failed, generator_failed, generator_silent, worker_lost, worker_silent
 from asyncli.findings.server import address_dropped
 from asyncli.preflight.checks import host_checks

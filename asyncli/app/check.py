@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -14,7 +14,8 @@ from asyncli.collect.collector import Collector
 from asyncli.engine.spread import Spread
 from asyncli.environment import probe_host
 from asyncli.plan import Plan
-from asyncli.preflight.limits import Limits
+from asyncli.preflight.configured import Configured, read_configured
+from asyncli.preflight.limits import Limits, read_limits
 from asyncli.records import Check, Finding, Sample
 
 if TYPE_CHECKING:
@@ -48,23 +49,34 @@ async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], N
     return await (probe_host(plan) if cluster is None else cluster.muster(plan, waits))
 
 
-async def examine(
-    plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None
-) -> tuple[Spread, list[Check], list[Finding]]:
-    """The spread as the opened ``sampler`` knows it, every limit against the plan, and what was odd about the cluster."""
+class Examined(NamedTuple):
+    """The spread as the opened sampler knows it, every limit against the plan, what was odd about the cluster, and what the
+    server's configuration says of the plan's target (directive -> value)."""
+
+    spread: Spread
+    checks: list[Check]
+    found: list[Finding]
+    directives: dict[str, str]
+
+
+async def examine(plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None) -> Examined:
+    """Whether ``plan`` can succeed, now that ``sampler`` is open."""
     spread = msgspec.structs.replace(spread, local=sampler.local)
     if cluster is not None and not isinstance(sampler, Collector):
         cluster.watched_by_agent(sampler.boot)
-    hosts = None if cluster is None else cluster.checks
-    if isinstance(sampler, Collector):
+    hosts, found = (None, []) if cluster is None else (cluster.checks, cluster.findings)
+    far, status_url = None, plan.status_url
+    if not isinstance(sampler, Collector):
+        far, configured, status_url = sampler.read_far()
+    elif spread.local:
         server = sampler.server
-        checks = await asyncio.to_thread(
-            preflight.examine, plan, spread, server_pid=server.pid, server_exe=server.exe, server_config=server.config_path,
-            hosts=hosts,
-        )  # fmt: skip
+        configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path)
     else:
-        checks = await asyncio.to_thread(sampler.examine, plan, spread, hosts=hosts)
-    return spread, checks, [] if cluster is None else cluster.findings
+        configured = Configured()
+    limits = await asyncio.to_thread(read_limits)
+    checks = preflight.examine(plan, spread, limits, configured, far=far, status_url=status_url, hosts=hosts)
+    nginx = configured.nginx
+    return Examined(spread, checks, found, {} if nginx is None else nginx.directives_for(plan.targets[0]))
 
 
 async def check(
@@ -84,7 +96,7 @@ async def check(
     try:
         # Another session may hold an agent meanwhile: looking takes nothing from it.
         await sampler.open(hold=False)
-        spread, checks, of_cluster = await examine(plan, spread, sampler, cluster)
-        return spread, checks, [*findings, *of_cluster]
+        examined = await examine(plan, spread, sampler, cluster)
+        return examined.spread, examined.checks, [*findings, *examined.found]
     finally:
         await sampler.close()

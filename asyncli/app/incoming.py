@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from asyncli.app.progress import STOPPABLE, Progress
 from asyncli.app.recorder import Recorder
@@ -62,6 +62,10 @@ class Incoming:
         self._resume, self._on_told, self._on_sample = resume, on_told, on_sample
         self._dropped: set[int] = set()
         self._silent_turns = 0
+
+    async def listen(self, messages: AsyncIterator[Up]) -> None:
+        async for message in messages:
+            self.hear(message)
 
     def hear(self, message: Up) -> None:
         found = self._recorder.finding

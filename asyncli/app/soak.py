@@ -149,13 +149,13 @@ class Soak:
         waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._waits, stopped)
         await self._when_free(sampler.open)
         judged = plan if self._resumption is None else self._resumption.plan_from_here(plan)
-        spread, checks, of_cluster = await examine(judged, spread, sampler, self._cluster)
+        spread, checks, of_cluster, directives = await examine(judged, spread, sampler, self._cluster)
         if not plan.force:
             preflight.refuse(checks)
         if self._resumption is None:
-            self._recorder.open(self._create_run_file(limits, spread, sampler))
+            self._recorder.open(self._create_run_file(limits, spread, sampler, directives))
         else:
-            self._resumption.open(self.out, sampler.server, progress, self._recorder)
+            self._resumption.open(self.out, sampler.server, directives, progress, self._recorder)
         writer = self._recorder.writer
         assert writer is not None
         writer.checks(checks)
@@ -198,10 +198,6 @@ class Soak:
         )  # fmt: skip
         tasks: list[asyncio.Task[None]] = []
 
-        async def listen() -> None:
-            async for message in generator.messages():
-                incoming.hear(message)
-
         def ended(task: asyncio.Task[None]) -> None:
             # By itself, it is a bug that must neither hide nor let the run go on without numbers.
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -214,7 +210,7 @@ class Soak:
         try:
             await generator.start()
             self._record_cluster()
-            begin(listen(), "the reader of ticks")
+            begin(incoming.listen(generator.messages()), "the reader of ticks")
             if self._resumption is None:
                 progress.zero_s = time.monotonic()
                 if recorder.writer is not None:
@@ -241,10 +237,10 @@ class Soak:
         """Told before there is a run file."""
         self._recorder.show(lambda observer: observer.finding(waiting(what)))
 
-    def _create_run_file(self, limits: Limits, spread: Spread, sampler: Sampler) -> RunWriter:
+    def _create_run_file(self, limits: Limits, spread: Spread, sampler: Sampler, directives: dict[str, str]) -> RunWriter:
         wall = datetime.datetime.now(datetime.UTC)
         environment = read_environment(limits, spread)
-        environment["server"] = sampler.server.record(self._target.label if self._target else None)
+        environment["server"] = sampler.server.record(self._target.label if self._target else None, directives)
         if sampler.agent is not None:
             environment["agent"] = sampler.agent
         environment["wall_start"] = wall.isoformat()

@@ -17,6 +17,7 @@ from asyncli.cli.options import (
     wait_option,
     with_headers_of_environment,
 )
+from asyncli.exit_status import INTERRUPTED, exit_status
 from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 
 
@@ -27,7 +28,7 @@ from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 @click.option("-d", "--duration", metavar="TIME", help="For how long, whichever comes first.  [default: 10s without -n]")
 @click.option("--short", is_flag=True, default=None, help="A new connection for each request, instead of keeping them alive.")
 @click.option("--pipeline", metavar="DEPTH", help="Write so many requests at once on each connection.")
-@click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants, whoever is free.")
+@click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants.")
 @click.option("--method", metavar="METHOD", help="GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS.  [default: GET]")
 @header_options
 @click.option("--body", metavar="TEXT|@FILE", help="Sent with each request, by POST unless --method says otherwise.")
@@ -71,13 +72,11 @@ def command(
     from rich.console import Console
 
     from asyncli.app.bench import Bench, bench_results, require_limits
-    from asyncli.cli.main import INTERRUPTED
     from asyncli.cli.outputs import deliver, printing, require_files, write_file
     from asyncli.cli.screen import speaker
     from asyncli.cli.signals import until_stopped
     from asyncli.report.bench_report import one_line, print_bench, tick_line, to_json
     from asyncli.report.junit import suite
-    from asyncli.report.summary import exit_status
 
     require_limits(plan)
     require_files({"--json": json_file, "--junit": junit_file})

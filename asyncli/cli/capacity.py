@@ -11,6 +11,7 @@ import msgspec
 
 from asyncli.cli.options import plan_from, plan_options
 from asyncli.errors import PlanError
+from asyncli.exit_status import INTERRUPTED, exit_status
 from asyncli.plan import Layer, Plan
 from asyncli.units import format_count, format_duration, parse_count
 from asyncli.values import MOST_CONNECTIONS
@@ -58,6 +59,7 @@ _LEFT_OUT = (
 @plan_options(without=_LEFT_OUT)
 @click.option("--out", metavar="FOLDER", help="The steps' run files; a new folder.  [default: asyncli-capacity-<time> here]")
 @click.option("--json", "json_file", metavar="FILE", help="Write what was found as JSON; '-' for standard output.")
+@click.option("--html", "html_file", metavar="FILE", help="Write what was found as one HTML file that opens offline.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
     urls: tuple[str, ...],
@@ -66,6 +68,7 @@ def command(
     within: str,
     out: str | None,
     json_file: str | None,
+    html_file: str | None,
     quiet: bool,
     **values: Any,
 ) -> int:
@@ -93,30 +96,31 @@ def command(
             f"--hold {format_duration(plan.hold_s)} is shorter than the longest gap between heartbeats and their timeout "
             f"together ({format_duration(heard_s)}): a connection that falls silent late in a step is not seen"
         )
-    return _run(plan, first, last, share, out=out, json_file=json_file, quiet=quiet, hint=hint)
+    return _run(plan, first, last, share, out=out, files={"--json": json_file, "--html": html_file}, quiet=quiet, hint=hint)
 
 
 def _run(
-    plan: Plan, start: int, most: int | None, within: float, *, out: str | None, json_file: str | None, quiet: bool, hint: str
-) -> int:
+    plan: Plan, start: int, most: int | None, within: float, *,
+    out: str | None, files: dict[str, str | None], quiet: bool, hint: str,
+) -> int:  # fmt: skip
     """Search and report; the exit status. ``most``: None for what this host can carry; ``hint``: told before it begins."""
     import asyncio
+    from functools import partial
 
     from rich.console import Console
 
-    from asyncli.analysis.capacity import exit_status
     from asyncli.app.capacity import CapacitySearch
     from asyncli.app.headroom import bounded
     from asyncli.app.results import free_name
-    from asyncli.cli.main import INTERRUPTED
     from asyncli.cli.outputs import deliver, made_folder, printing, require_files, write_file
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped
-    from asyncli.report.capacity_report import one_line, print_capacity, to_json
+    from asyncli.report.capacity_report import capacity_document, one_line, print_capacity, to_json
+    from asyncli.report.html import page
 
-    require_files({"--json": json_file})
+    require_files(files)
     folder = Path(out) if out is not None else free_name("asyncli-capacity", "")
-    console = Console(stderr=json_file == "-", highlight=False)
+    console = Console(stderr="-" in files.values(), highlight=False)
     say = speaker(console, quiet)
     search: CapacitySearch | None = None
 
@@ -160,11 +164,12 @@ def _run(
                 console.print()
                 print_capacity(found, console)
 
-    def write() -> None:
-        if json_file is not None:
-            write_file("--json", json_file, to_json(found) + "\n")
+    made = {"--json": lambda: to_json(found) + "\n", "--html": lambda: page(capacity_document(found))}
 
-    deliver(tell, write)
+    def write(flag: str, file: str) -> None:
+        write_file(flag, file, made[flag]())
+
+    deliver(tell, *(partial(write, flag, file) for flag, file in files.items() if file is not None))
     return exit_status(found.verdict) if finished else INTERRUPTED
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asyncli.errors import PlanError, StoreError
+from asyncli.exit_status import INTERRUPTED, INVALID, PASSED, UNTESTED
 from asyncli.experiments import ABOUT
 from asyncli.units import parse_count
 
@@ -57,8 +56,11 @@ def command(
         if quick and not recorded.quick:
             raise PlanError(f"--quick: {plan_file} is the plan of a whole run; leave --quick or --plan out")
         quick, changes = recorded.quick, recorded.plan
-        experiments.require_plan(experiment, changes, f"--plan: {plan_file}: ")
+        experiments.plan_of(experiment, quick, changes, f"--plan: {plan_file}: ")
     changes = changes | {key: _parsed(key, value) for key, value in said.items() if value not in (None, ())}
+    unknown = next((key for key in changes if key in said and key not in experiment.plan.__struct_fields__), None)
+    if unknown is not None:
+        raise PlanError(f"--{unknown}: {name} has no such thing; leave it out")
     plan = experiments.plan_of(experiment, quick, changes, "--")
     folder = Path(out) if out is not None else Path(f"experiment-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     from asyncli.cli.outputs import deliver, made_folder, printing, require_files, require_folder, write_file
@@ -76,25 +78,26 @@ def command(
 
     # What is said has paths and compilers' complaints in it: brackets are no markup, and colons no emoji.
     console = Console(stderr=json_file == "-", highlight=False, markup=False, emoji=False)
-    done: tuple[Record, Path | None, str | None] | None = None
+    done: tuple[Record, str | None] | None = None
 
     async def work() -> None:
         nonlocal done
         record = await run(experiment, plan, quick=quick, say=speaker(console, quiet, "dim"), folder=folder)
         # Here, where a second Ctrl-C waits its turn, and before a word is printed: whoever reads it may have left.
-        done = (record, *_keep(record, folder))
+        done = (record, _keep(record, folder))
 
     with made_folder("--out", folder):
         asyncio.run(until_stopped(work(), lambda: False))
     assert done is not None
-    record, kept, lost = done
+    record, lost = done
 
     def tell() -> None:
         with printing():
-            if not quiet or kept is None:
+            # What is kept nowhere else is printed at least.
+            if not quiet or lost:
                 print_experiment(record, console)
-            if kept is not None:
-                console.print(f"{kept}/report.html, {kept}/record.json", soft_wrap=True)
+            if not lost:
+                console.print(f"{folder}/report.html, {folder}/record.json", soft_wrap=True)
 
     def pass_on() -> None:
         if json_file is not None:
@@ -108,42 +111,22 @@ def command(
     return _exit_status(record)
 
 
-def _keep(record: Record, folder: Path) -> tuple[Path | None, str | None]:
-    """Write the record and its page, into a temporary folder where this one cannot be written any more: where they are, and
-    what to complain of.
-    """
-    try:
-        _write(record, folder)
-        return folder, None
-    except OSError as error:
-        lost = f"--out: {folder} cannot be written ({error.strerror})"
-    try:
-        instead = Path(tempfile.mkdtemp(prefix="asyncli-experiment-"))
-        _write(record, instead)
-        return instead, f"{lost}; the record is in {instead} instead"
-    except OSError:
-        return None, f"{lost}, nor can a temporary folder; what was measured is kept nowhere but in what stands above"
-
-
-def _write(record: Record, folder: Path) -> None:
+def _keep(record: Record, folder: Path) -> str | None:
+    """Write the record and its page, each whole or not at all; what to complain of."""
     from asyncli.report.experiment_report import page
 
-    folder.mkdir(exist_ok=True)
-    # The record first: the page can be made of it.
-    _replace(folder / "record.json", _text(record))
-    _replace(folder / "report.html", page(record))
-
-
-def _replace(path: Path, text: str) -> None:
-    """All of the text, or no file."""
-    part = path.with_name(f"{path.name}.part")
+    part = folder / "part"
     try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
+        folder.mkdir(exist_ok=True)
+        # The record first: the page can be made of it.
+        for name, text in (("record.json", _text(record)), ("report.html", page(record))):
+            part.write_text(text, encoding="utf-8")
+            part.replace(folder / name)
+    except OSError as error:
         with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
+            part.unlink()
+        return f"--out: {folder} cannot be written ({error.strerror}); what was measured is kept nowhere but in what is printed"
+    return None
 
 
 def _text(record: Record) -> str:
@@ -155,15 +138,14 @@ def _text(record: Record) -> str:
 
 
 def _exit_status(record: Record) -> int:
-    from asyncli.cli.main import INTERRUPTED
     from asyncli.experiments.run import counted
     from asyncli.findings.experiment import stopped
 
     if any(one.code == stopped.code for one in record.findings):
         return INTERRUPTED
     if not record.complete:
-        return 4
-    return 0 if counted(record.rounds) else 3
+        return INVALID
+    return PASSED if counted(record.rounds) else UNTESTED
 
 
 def _recorded(file: str, name: str) -> Record:

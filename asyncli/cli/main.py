@@ -19,6 +19,7 @@ from asyncli.cli.outlet import Outlet, UnwrittenError, await_readers, outlet_of,
 from asyncli.cli.outputs import hush, reader_left, unprinted
 from asyncli.cli.signals import Heard
 from asyncli.errors import AsyncliError
+from asyncli.exit_status import INTERRUPTED, LISTED
 from asyncli.secret_variables import keep_secrets
 from asyncli.text import printable
 
@@ -38,7 +39,6 @@ COMMANDS = {
     "demo": ("asyncli.cli.demo", "Hold 100,000 connections on an nginx of our own on this machine."),
     "lab": ("asyncli.cli.lab", "Start a local server to aim at, until Ctrl-C."),
 }
-INTERRUPTED = 130
 
 
 class _Commands(click.Group):
@@ -59,7 +59,7 @@ class _Commands(click.Group):
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit status: 0 passed, 2 usage or refused by the preflight, 3 untested, 4 invalid, 99 failed, 130 interrupted.",
+    epilog=LISTED,
 )
 @click.version_option(__version__, "-V", "--version", message="asyncli %(version)s")
 def cli() -> None:
@@ -78,25 +78,34 @@ def _is_original_usage(arguments: Sequence[str]) -> bool:
     return bool(arguments) and arguments[0] not in {*COMMANDS, "-h", "--help", "-V", "--version"}
 
 
+def _soak_forever(words: list[str]) -> list[str]:
+    """The original usage in words of today."""
+    near = difflib.get_close_matches(words[0], COMMANDS, n=1) if "/" not in words[0] else []
+    if near and not words[0].startswith("-"):
+        raise click.UsageError(f"no command {words[0]!r}; did you mean {near[0]!r}?")
+    # Of a run that is resumed the plan says how long it holds.
+    resumed = any(word == "--resume" or word.startswith("--resume=") for word in words)
+    return ["soak", *([] if resumed else ["--hold", "forever"]), *words]
+
+
+def _invoke(words: list[str]) -> int:
+    if "_ASYNCLI_COMPLETE" in os.environ:
+        cli.main(words, prog_name="asyncli")
+    # Not main(): it has an end of its own for a reader that has left, with status 1.
+    with cli.make_context("asyncli", words) as context:
+        result: Any = cli.invoke(context)
+    if sys.stdout is not None and outlet_of(sys.stdout) is None:
+        sys.stdout.flush()
+    return result if isinstance(result, int) else 0
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit status. Prints errors as one line each on standard error."""
     words = list(arguments)
     try:
         if _is_original_usage(words):
-            near = difflib.get_close_matches(words[0], COMMANDS, n=1) if "/" not in words[0] else []
-            if near and not words[0].startswith("-"):
-                raise click.UsageError(f"no command {words[0]!r}; did you mean {near[0]!r}?")
-            # Of a run that is resumed the plan says how long it holds.
-            resumed = any(word == "--resume" or word.startswith("--resume=") for word in words)
-            words = ["soak", *([] if resumed else ["--hold", "forever"]), *words]
-        if "_ASYNCLI_COMPLETE" in os.environ:
-            cli.main(words, prog_name="asyncli")
-        # Not main(): it has an end of its own for a reader that has left, with status 1.
-        with cli.make_context("asyncli", words) as context:
-            result: Any = cli.invoke(context)
-        if sys.stdout is not None and outlet_of(sys.stdout) is None:
-            sys.stdout.flush()
-        return result if isinstance(result, int) else 0
+            words = _soak_forever(words)
+        return _invoke(words)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as help_wanted:

@@ -25,7 +25,7 @@ from asyncli.cli.signals import Heard, caught
 
 # A line of a log is 100 to 200 bytes, one every ten seconds: a day of a log for people, two hours of one for machines.
 _MOST_IN_A_LOOP = 1 << 20
-# Of a report, an HTML page of some MB with it: whoever prints more waits for the reader.
+# A report with an HTML page takes some MB; more than this waits for the reader.
 _MOST = 16 << 20
 # What was interrupted ends at once; but a reader that is there shall have what was said.
 _PARTING_S = 1.0

@@ -16,10 +16,10 @@ from rich.console import Console
 
 from asyncli.app.results import Results, free_name, read_results
 from asyncli.app.soak import KnownServer, Soak
-from asyncli.cli.main import INTERRUPTED
 from asyncli.cli.outputs import Outputs, deliver, printing, require_files, written_reports
 from asyncli.cli.screen import Screen, speaker
 from asyncli.cli.signals import until_stopped
+from asyncli.exit_status import INTERRUPTED, exit_status
 from asyncli.lab.program import LabServer
 from asyncli.plan import Plan
 from asyncli.report.answer import one_line
@@ -27,7 +27,6 @@ from asyncli.report.jsonout import to_json
 from asyncli.report.live import end_line
 from asyncli.report.livelimits import unwatched
 from asyncli.report.run_report import print_report
-from asyncli.report.summary import exit_status
 from asyncli.store.writer import require_free
 
 # A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for what hangs.

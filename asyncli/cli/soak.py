@@ -51,7 +51,7 @@ def command(urls: tuple[str, ...], resume: str | None, wait_for_server: str | No
     return run_soak(plan, to, resume=before, cluster=cluster_of(hosts), wait_for_server_s=wait_s)
 
 
-#: What may be said anew of a run that is resumed: where its server is, which a reboot changes, and nothing that is asked of it.
+#: The flags that --resume takes: where the server is, which a reboot may change; nothing else of the plan.
 _SERVER = ("server_pid", "server_pidfile", "server_name")
 _AGENT = ("agent", "agent_token_file", "agent_ca")
 _ANEW = (*_SERVER, *_AGENT, "force")

@@ -24,7 +24,7 @@ _QUIET_S = 10.0
 # And one whose file no process claims was killed, unless it still comes: not every file system knows claims.
 _UNCLAIMED_S = 3.0
 # A soak that was started just now makes its file after its preflight.
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
 #: The exit status of --once for a run that nobody writes, or whose process stands still.
 _NOT_GOING_ON = 1
 

@@ -51,7 +51,7 @@ _WATCH_S = 0.2
 _STALL_S, _STALL_OVER_S = 1.0, 1.0
 # A host that comes back, or another one, is looked for so often while nobody opens a part of the connections.
 _LOOK_S, _MOST_LOOK_S = 3.0, 60.0
-# Where no host is left, one is waited for so long: a switch or a scheduler that is started anew takes a minute or two.
+# How long to wait for a host when none is left: a switch or a scheduler takes a minute or two to restart.
 ALONE_S = 600.0
 
 
@@ -181,7 +181,7 @@ class ClusterGenerator:
                 host.silent = False
                 self._merging.silence(host.name, False)
                 self._record_finding(host_back(host.name, now - host.heard_s))
-                # For whoever explains what it lost meanwhile, of which it tells from now on.
+                # The analysis explains by this what the host lost while it was silent.
                 self._out.put_nowait(ProcessUsage({f"{SILENT}{host.name}": now - host.heard_s}))
             host.heard_s = now
         for message in messages:

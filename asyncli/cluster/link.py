@@ -273,7 +273,7 @@ class Cluster:
             await self._connect()
         every = await self._see(plan, await self._addresses())
         seen = {address: one for address, one in every.items() if isinstance(one, HostProbe)}
-        # A host is held by whoever holds one of its workers.
+        # A session that holds one of a host's workers holds the host.
         taken = known | {one.place for one in seen.values() if one.held_by}
         usable = {address: one for address, one in seen.items() if one.place not in taken and not one.why_not}
         return choose(usable, plan)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 # Two quartz clocks part by at most so much (s/s): each is held to 50 ppm.
 _PART = 100e-6
 _KEPT = 64
-# A drift is told from offsets so far apart (s), lest it be their errors.
+# A drift is computed from offsets at least this far apart (s): nearer ones differ by their errors.
 _APART_S = 10.0
 
 

@@ -1,4 +1,4 @@
-"""The memory control group of a process: where it is, its limit, what it uses, whom the kernel ended for it.
+"""The memory control group of a process: where it is, its limit, what it uses, how many processes the kernel killed for it.
 
 The files are those of Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst. Bytes throughout.
 """

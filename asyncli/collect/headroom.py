@@ -63,7 +63,7 @@ class Headroom:
             self._group = self._tightest(pids)
         if self._group is None:
             return {}
-        # The group goes with its last process where whoever made it tidies up.
+        # The group may be removed with its last process.
         with contextlib.suppress(OSError, ValueError):
             limit = self._group.limit_bytes
             return {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LONGEST = 1 << 20
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """``whole`` is false where ``body`` is only the beginning."""
 
     status: int
@@ -39,7 +39,7 @@ class KeptConnection:
 
     async def ask(
         self, method: str, url: str, *, within_s: float, headers: Mapping[str, str] | None = None, body: bytes | None = None
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Raises TimeoutError, and what aiohttp raises (:func:`reason`)."""
         import aiohttp  # 200 ms of import that a run without a peer does not owe
 
@@ -53,7 +53,8 @@ class KeptConnection:
                     response.close()
                     whole = False
                     break
-            return Answer(response.status, response.reason or "", response.headers, response.content_type, bytes(answer), whole)
+            why, headers, kind = response.reason or "", response.headers, response.content_type
+            return HttpAnswer(response.status, why, headers, kind, bytes(answer), whole)
 
     async def close(self) -> None:
         if self._session is not None:

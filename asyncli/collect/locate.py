@@ -12,6 +12,7 @@ import re
 import socket
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -84,17 +85,23 @@ class ServerFacts(msgspec.Struct, frozen=True):
         called = label or self.version or self.name or "the server"
         return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe, "hidden": self.hidden}
 
-    def record(self, label: str | None = None) -> dict[str, object]:
-        """What a run file keeps: :meth:`document`, and the fingerprint of its configuration."""
-        return {**self.document(label), "config_hash": self.config_hash}
+    def record(self, label: str | None, directives: Mapping[str, str]) -> dict[str, object]:
+        """What a run file keeps: :meth:`document`, its configuration's fingerprint, and directives where they were read."""
+        return {**self.document(label), "config_hash": self.config_hash, **({"directives": directives} if directives else {})}
 
-    def differences(self, before: Mapping[str, object]) -> list[str]:
+    def differences(self, before: Mapping[str, Any], directives: Mapping[str, str]) -> list[str]:
         """What makes it another server than the one of an earlier :meth:`record`, in words; the pid does not.
 
-        What one of them does not know is not compared.
+        What one of them does not know is not compared. The rest of a file of which the directives for the target are known tells
+        nothing.
         """
-        files = (("executable", "exe", self.exe), ("configuration", "config_hash", self.config_hash))
-        found = [f"{what} {new}, before {old}" for what, key, new in files if (old := before.get(key)) and new and old != new]
+        pairs = [("executable", before.get("exe"), self.exe)]
+        if (earlier := before.get("directives")) and directives:
+            names = dict.fromkeys([*earlier, *directives])
+            pairs += [(name, earlier.get(name, "not said"), directives.get(name, "not said")) for name in names]
+        else:
+            pairs.append(("configuration", before.get("config_hash"), self.config_hash))
+        found = [f"{what} {new}, before {old}" for what, old, new in pairs if old and new and old != new]
         old, new = before.get("version"), self.version
         if old and new:
             # "nginx" alone is the same as any nginx/1.22.1: a Server header may leave the number out.

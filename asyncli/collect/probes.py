@@ -41,7 +41,7 @@ class Schedule:
         self.name = name
         self._budget = OWN_BUDGET if name in OWN else BUDGET
         self._due_s = float("-inf")
-        # CPU that was used and not yet allowed, and when that was reckoned.
+        # CPU that was used and not yet allowed, and when that was computed.
         self._debt_s, self._at_s = 0.0, float("-inf")
         self._begun_s = self._run_s = self._ahead_s = 0.0
         self._over = 0

@@ -140,7 +140,7 @@ class ProcessGroup:
 
 
 class ServerTree:
-    """The server's root processes and all their descendants, found anew at each call: a reload replaces workers.
+    """The server's root processes and all their descendants, looked up at each call: a reload replaces workers.
 
     When a root ends and descendants live on (an nginx upgraded in place), they are the tree. When none does,
     ``relocate`` is asked for the roots of a restarted server; it gives none, or raises, while there is none.

@@ -163,7 +163,7 @@ class Generator:
     async def _receive(self) -> Up | None:
         if self._process is None:
             return None
-        # By a name of its own: whoever closes meanwhile takes the process away.
+        # A local name: close() may reset the attribute meanwhile.
         said = self._process.stdout
         assert said is not None
         try:

@@ -104,7 +104,7 @@ class WorkerHost:
         # CPU of workers that are no more, and what they held when the drain began, which the gauges would forget.
         self._spent = Tick()
         self._buffer = b""
-        # Zeros without pages until they are written over; one made anew for each message is mapped and unmapped each time.
+        # Zeros without pages until they are written; a buffer for each message would be mapped and unmapped each time.
         self._inbox = bytearray(MOST_MESSAGE)
 
     def run(self) -> None:
@@ -173,24 +173,27 @@ class WorkerHost:
             if isinstance(order, Alive):
                 # The kernel's own clock: it ends us also where we wait for room in a pipe that nobody reads; the workers follow.
                 signal.alarm(order.leash_s)
-                continue
-            if isinstance(order, Adopt):
+            elif isinstance(order, Adopt):
                 if isinstance(self._shard, Shard):
                     self._shard = msgspec.structs.replace(self._shard, crowded=self._shard.crowded or order.crowded)
                 for number in order.workers:
                     self._adopt(number)
-                continue
-            if isinstance(order, Start):
-                self._t0 = order.t0
-            self._draining |= isinstance(order, Drain)
-            for link in self._links.values():
-                if isinstance(order, Start):
-                    link.heard = max(time.monotonic(), order.t0)
-                with contextlib.suppress(OSError):
-                    link.sock.send(message)
-            if isinstance(order, Stop):
-                return False
+            else:
+                self._pass_on(order, message)
+                if isinstance(order, Stop):
+                    return False
         return True
+
+    def _pass_on(self, order: Start | Drain | Stop, message: bytes) -> None:
+        """An order for every worker."""
+        if isinstance(order, Start):
+            self._t0 = order.t0
+        self._draining |= isinstance(order, Drain)
+        for link in self._links.values():
+            if isinstance(order, Start):
+                link.heard = max(time.monotonic(), order.t0)
+            with contextlib.suppress(OSError):
+                link.sock.send(message)
 
     def _heard(self, link: _Link) -> None:
         size = 0

@@ -54,29 +54,12 @@ def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
     time.sleep(max(0.0, t0 - time.monotonic()))
     load.start(t0)
     link.setblocking(False)
-    before = spent = _cpu_s()
-    second, next_look, told = 0, t0, False
-    unsent: Tick | None = None
+    teller, next_look = _Teller(load, link, t0), t0
     while True:
         now = time.monotonic()
-        ended = load.over and not told
-        if now >= next_look or ended:
+        if now >= next_look or teller.has_ended:
             next_look = now + _LOOK_S
-            if not told:
-                # What it spends on waiting for the others to end is no part of the load.
-                spent = _cpu_s()
-            if ended or now >= t0 + second + 1:
-                # What comes to its end within a second says so at once, and then every second, as the others do.
-                second = second + 1 if ended else max(second + 1, int(now - t0))
-                told = load.over
-                tick = load.take_tick(second)
-                tick.cpu_user_s, tick.cpu_system_s = spent[0] - before[0], spent[1] - before[1]
-                if unsent is not None:
-                    tick.merge_counts(unsent)
-                unsent = tick
-                with contextlib.suppress(BlockingIOError, OSError):
-                    link.send(_encode(tick))
-                    unsent = None
+            teller.tell(now)
             with contextlib.suppress(BlockingIOError):
                 order = _receive(link)
                 if order is None or isinstance(order, Stop):
@@ -95,6 +78,40 @@ def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
         load.turn(net.poll(MOST_EVENTS, wait_s))
         if load.pause_s > _LEAST_PAUSE_S:
             time.sleep(load.pause_s)
+
+
+class _Teller:
+    """Sends a tick a second, with the counts of those that the link had no room for."""
+
+    def __init__(self, load: Load, link: socket.socket, t0: float) -> None:
+        self._load, self._link, self._t0 = load, link, t0
+        self._before = self._spent = _cpu_s()
+        self._second, self._told_end = 0, False
+        self._unsent: Tick | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """The load is over, and that was not told."""
+        return self._load.over and not self._told_end
+
+    def tell(self, now: float) -> None:
+        if not self._told_end:
+            # What it spends on waiting for the others to end is no part of the load.
+            self._spent = _cpu_s()
+        ended = self.has_ended
+        if not ended and now < self._t0 + self._second + 1:
+            return
+        # What comes to its end within a second says so at once, and then every second, as the others do.
+        self._second = self._second + 1 if ended else max(self._second + 1, int(now - self._t0))
+        self._told_end = self._load.over
+        tick = self._load.take_tick(self._second)
+        tick.cpu_user_s, tick.cpu_system_s = (after - before for after, before in zip(self._spent, self._before, strict=True))
+        if self._unsent is not None:
+            tick.merge_counts(self._unsent)
+        self._unsent = tick
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._link.send(_encode(tick))
+            self._unsent = None
 
 
 def _cpu_s() -> tuple[float, float]:

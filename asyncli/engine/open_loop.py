@@ -1,4 +1,4 @@
-"""An open loop asks at instants that stand beforehand, whoever is free: latency counts from that instant, so neither a slow
+"""An open loop asks at fixed instants, whether or not a connection is free: latency counts from that instant, so neither a slow
 server nor a stalled generator can hide in it.
 """
 

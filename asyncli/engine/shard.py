@@ -11,7 +11,7 @@ from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
-from asyncli.protocols.http1 import Http1, Scanner
+from asyncli.protocols import new_protocol, new_reader
 from asyncli.protocols.interface import Protocol, Reader
 from asyncli.records import Finding, Tick
 from asyncli.values import Target
@@ -42,7 +42,7 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
 
     def new_protocol(self, rows: int) -> Protocol:
         """What so many rows speak."""
-        return Http1(self.method, self.requests)
+        return new_protocol(self.method, self.requests)
 
     def addresses_beside(self, destination: int) -> int:
         """How many addresses the name of a destination has, itself among them."""
@@ -80,7 +80,7 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
 
     def new_reader(self) -> Reader:
         """What reads one answer."""
-        return Scanner(self.method)
+        return new_reader(self.method)
 
     @property
     def may_repeat(self) -> bool:
@@ -239,7 +239,7 @@ class WorkerBack(msgspec.Struct, tag=True):
 
 
 class Failed(msgspec.Struct, tag=True):
-    """The generator cannot go on; ``why`` in one line. ``away``: not by itself, but for want of whoever it works for."""
+    """The generator cannot go on; ``why`` in one line. ``away``: not by itself, but because the controller disconnected."""
 
     why: str
     away: bool = False

@@ -208,13 +208,7 @@ class SimNet:
             return  # it is over, and the handle may be another's by now
         server = self.server
         if what == "accept":
-            if server.refuse_after is not None and self.accepted >= server.refuse_after:
-                found.error = errno.ECONNREFUSED
-            else:
-                found.accepted = True
-                found.age_from = self.now
-                self.accepted += 1
-                self._arm_idle(handle, found)
+            self._accept(handle, found)
         elif what == "data":
             found.inbox.append(data)
         elif what == "room":
@@ -227,6 +221,14 @@ class SimNet:
                 return
             found.inbox.append(b"")
         self._note(handle)
+
+    def _accept(self, handle: int, connection: _Connection) -> None:
+        if self.server.refuse_after is not None and self.accepted >= self.server.refuse_after:
+            connection.error = errno.ECONNREFUSED
+            return
+        connection.accepted, connection.age_from = True, self.now
+        self.accepted += 1
+        self._arm_idle(handle, connection)
 
     def _serve(self, handle: int, connection: _Connection, close: bool) -> None:
         server = self.server

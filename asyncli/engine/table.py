@@ -55,7 +55,7 @@ class ConnectionTable:
         """Count what is open; from here nothing is sent or opened."""
         connections = self._connections
         if not connections.draining:
-            # What the peer has closed by now is lost, and must not be counted as held for want of a look.
+            # Connections that the peer has closed by now are lost: look before counting them as held.
             for _ in range(connections.rows // _MOST_EVENTS + 1):
                 if connections.take_events(_MOST_EVENTS) < _MOST_EVENTS:
                     break

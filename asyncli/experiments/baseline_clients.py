@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypedDict
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from asyncli.errors import HostError
@@ -26,7 +26,7 @@ from asyncli.lab import child
 _TIMEOUT_S = 60.0
 
 
-class Answers(TypedDict):
+class Answers(NamedTuple):
     """What a client says: seconds from its first request to its last answer, CPU seconds (user and system) of the whole process
     in that time, body bytes, and milliseconds of each answer from when its request was made.
     """
@@ -94,14 +94,14 @@ def by_tasks(url: str, connections: int, responses: int) -> list[Exchange]:
 CLIENTS: dict[str, Callable[[str, int, int], list[Exchange]]] = {"threads": by_threads, "tasks": by_tasks}
 
 
-async def run_client(client: str, url: str, connections: int, responses: int, timeout_s: float = 120.0) -> Answers:
+async def run_client(client: str, url: str, connections: int, responses: int, timeout_s: float = 120.0) -> dict[str, Any]:
     """Run a client as a process. :class:`HostError` where it cannot, or does not end in time; cancelled, it ends it."""
     flags = [client, f"--url={url}", f"--connections={connections}", f"--responses={responses}"]
     line, words = await child.run_module("asyncli.experiments.baseline_clients", flags, timeout_s)
     if line is None:
         raise HostError(f"the client of {client} has not ended after {timeout_s:.0f} s; leave more CPU to it")
     try:
-        said: Answers = json.loads(line)
+        said: dict[str, Any] = json.loads(line)
     except ValueError:
         raise HostError(f"the client of {client} failed: {words}; run it by hand to see more (python -m {__name__})") from None
     return said
@@ -127,15 +127,8 @@ def main(argv: list[str] | None = None) -> int:
     duration_s, cpu_s = time.monotonic() - begun, time.process_time() - cpu_s
     # An answer that is an error has failed, and is none.
     latencies = [round(ms, 3) for status, _, ms in exchanges if status == 200]
-    said: Answers = {
-        "duration_s": duration_s,
-        "cpu_s": cpu_s,
-        "answered": len(latencies),
-        "failed": len(exchanges) - len(latencies),
-        "bytes": sum(size for _, size, _ in exchanges),
-        "latencies_ms": latencies,
-    }
-    print(json.dumps(said), flush=True)
+    answered, size = len(latencies), sum(size for _, size, _ in exchanges)
+    print(json.dumps(Answers(duration_s, cpu_s, answered, len(exchanges) - answered, size, latencies)._asdict()), flush=True)
     return 0
 
 

@@ -78,13 +78,11 @@ def _loops(host: str, port: int, sources: tuple[str | None, ...], loops: int, wa
 
 def _sources(host: str, processes: int, loops: int) -> list[tuple[str | None, ...]]:
     """Each process's own addresses to connect from; the kernel's choice where the server is not on 127.0.0.0/8."""
-    if not host.startswith("127."):
-        return [(None,)] * processes
     each = sources_wanted(loops, 1, _PORTS)
-    found = loopback_sources(processes * each)
-    # More connections than there are addresses for: they go round.
+    found = loopback_sources(processes * each) if host.startswith("127.") else ()
     if not found:
         return [(None,)] * processes
+    # More connections than there are addresses for: they go round.
     return [tuple(found[(process * each + at) % len(found)] for at in range(each)) for process in range(processes)]
 
 

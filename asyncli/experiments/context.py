@@ -23,19 +23,19 @@ from asyncli.records import Environment, Finding
 class Context:
     """One run of an experiment: its ``plan``, and the ``rounds`` and ``findings`` that it leaves."""
 
-    def __init__(self, plan: dict[str, Any], say: Callable[[str], None] = lambda _: None, folder: Path | None = None) -> None:
+    def __init__(self, plan: Any, say: Callable[[str], None] = lambda _: None, folder: Path | None = None) -> None:
         self.plan, self.say = plan, say
         #: For run files that are kept beside the record; None where nothing is kept.
         self.folder = folder
         self.rounds: list[Round] = []
         self.findings: list[Finding] = []
         self.environment: Environment = {}
-        self._left_out: set[str] = set()
+        #: Servers, or steps, that could not be had.
+        self.left_out: set[str] = set()
 
     def wanted(self, server: str) -> bool:
         """Whether ``--only`` lets it take part, and it could be had so far."""
-        only = self.plan.get("only") or []
-        return server not in self._left_out and (not only or server in only)
+        return server not in self.left_out and (not self.plan.only or server in self.plan.only)
 
     @contextlib.contextmanager
     def step(self, server: str, what: str) -> Iterator[None]:
@@ -48,8 +48,9 @@ class Context:
         except PlanError:
             raise
         except (AsyncliError, ProcessesGoneError) as error:
-            self._left_out.add(server)
-            self.findings.append(left_out(what, *why_and_remedy(error)))
+            self.left_out.add(server)
+            why, _, remedy = str(error).partition("; ")
+            self.findings.append(left_out(what, why, remedy))
             self.say(f"{what} is left out: {error}")
 
     def add(self, step: str, number: int, **figures: Any) -> None:
@@ -60,11 +61,7 @@ class Context:
 
     def tell(self, number: int, step: str, words: str) -> None:
         """Say what came of a step in round ``number``."""
-        self.say(f"round {number + 1} of {self.plan['rounds']}, {step}: {words}")
-
-    def found(self, code: str) -> bool:
-        """Whether a finding of this code has been made."""
-        return any(one.code == code for one in self.findings)
+        self.say(f"round {number + 1} of {self.plan.rounds}, {step}: {words}")
 
     def met(self, server: LabServer, host: Environment | None = None) -> None:
         """A server took part: keep its version, and what is known of the ``host``."""
@@ -83,12 +80,6 @@ class Context:
         run = await Bench(build_bench_plan([Layer("{key}", keys)]), label=server.label).run()
         self.met(server, run.environment)
         return run
-
-
-def why_and_remedy(error: Exception) -> tuple[str, str]:
-    """The two parts of an error's message: what is wrong, and how to mend it."""
-    why, _, remedy = str(error).partition("; ")
-    return why, remedy
 
 
 # Who was the limit is no failure: what is measured then is asyncli, and the claims on a server's speed say so.
@@ -115,24 +106,21 @@ def fitness_of(found: Benched) -> dict[str, Any]:
 
 def figures(found: Benched) -> dict[str, Any]:
     """A bench's figures under the names that the experiments' tables use."""
-    total, connect = found.times_ms["total"], found.times_ms["connect"]
+    times = found.times_ms["total"]
     return {
         **fitness_of(found),
         "per_s": found.requests.per_s,
         "failed": found.requests.failed,
-        "keepalive": found.requests.keepalive,
         "resent": found.requests.resent,
         "total": found.requests.total,
         "duration_s": found.duration_s,
-        "mean_ms": total and total.mean,
-        "sd_ms": total and total.sd,
-        "connect_ms": connect and connect.mean,
+        "mean_ms": times and times.mean,
+        "sd_ms": times and times.sd,
         **{f"{name}_ms": getattr(found.latency_ms, name) for name in ("p50", "p90", "p99", "p999", "max")},
         "opened": found.connections.opened,
         "client_us": found.generator.cpu_us_per_request,
-        "client_cores": found.generator.cores,
         "server_us": found.server.cpu_us_per_request,
-        "server_cores": found.server.cores,
+        "cpu_s": found.generator.cpu_s,
         "bytes": found.bytes.received,
         "busy": [one.code for one in found.findings if one.code in _BUSY],
     }

@@ -10,51 +10,35 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import re
-import socket
 import sys
 from collections import deque
 from typing import cast
 
 import asyncli
-from asyncli.errors import HostError
-from asyncli.lab import ports
 from asyncli.lab.program import LabServer
-from asyncli.lab.serve import listen, new_loop, until_told
+from asyncli.lab.serve import run_listener
 from asyncli.lab.wire import answer
 
 _CONNECTIONS = 4096
-# Requests that came and wait for their turn: beyond, the client is not read, as a real server would not.
-_MOST_UNREAD = 1 << 20
-# What stands ready together goes out together, and not much more than the client can be expected to take.
-_MOST_AT_ONCE = 65_536
 _REQUEST = re.compile(rb"GET /(?:\?ms=([0-9]{1,5}))? HTTP/1\.1\r\n(?:[^\r\n]+\r\n)*\r\n")
 
 
 class DelayConnection(asyncio.Protocol):
-    """One client."""
+    """One client, which is the experiment's own: it reads what it asked for."""
 
     def __init__(self, response: bytes, round_trip_s: float) -> None:
         self._response, self._round_trip_s = response, round_trip_s
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
         self._on_the_way: deque[bytes] = deque()
         self._heard = bytearray()
-        self._unread = 0
-        self._busy = self._paused = False
+        self._busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's is one in all but its class.
         self._transport = cast("asyncio.Transport", transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-
     def data_received(self, data: bytes) -> None:
-        self._unread += len(data)
-        if self._unread > _MOST_UNREAD and self._transport is not None:
-            self._transport.pause_reading()
         # A queue, so that what comes first is heard first even where two timers are due together.
         self._on_the_way.append(data)
         if self._round_trip_s:
@@ -62,48 +46,28 @@ class DelayConnection(asyncio.Protocol):
         else:
             self._hear()
 
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._go_on()
-
     def _hear(self) -> None:
         self._heard += self._on_the_way.popleft()
         self._go_on()
 
     def _done(self) -> None:
         self._busy = False
-        if self._transport is not None:
-            self._transport.write(self._response)
-            self._go_on()
+        self._transport.write(self._response)
+        self._go_on()
 
     def _go_on(self) -> None:
-        """Answer what is here, up to a request that takes time, or as far as the client reads."""
-        transport, at, ready = self._transport, 0, 0
-        while transport is not None and not (self._paused or self._busy):
-            match = _REQUEST.match(self._heard, at)
-            if match is None:
-                if self._heard.find(b"\r\n\r\n", at) >= 0:
-                    transport.close()  # nothing of ours: this serves the experiment's own clients
-                break
+        """Answer what is here, up to a request that takes time."""
+        at, ready = 0, 0
+        while not self._busy and (match := _REQUEST.match(self._heard, at)) is not None:
             at = match.end()
             if took_ms := int(match[1] or 0):
                 self._busy = True
                 self._loop.call_later(took_ms / 1000, self._done)
             else:
                 ready += 1
-            if ready * len(self._response) > _MOST_AT_ONCE or (ready and self._busy):
-                transport.write(self._response * ready)
-                ready = 0
-        if transport is None or not at:
-            return
-        transport.write(self._response * ready)
         del self._heard[:at]
-        self._unread -= at
-        if self._unread <= _MOST_UNREAD and not transport.is_closing():
-            transport.resume_reading()
+        if ready:
+            self._transport.write(self._response * ready)
 
 
 class DelayServer(LabServer):
@@ -117,25 +81,12 @@ class DelayServer(LabServer):
     prints_when_ready = True
 
     def __init__(self, size_bytes: int, round_trip_ms: float = 0.0) -> None:
-        super().__init__(_CONNECTIONS, 0, "127.0.0.1")
+        super().__init__(_CONNECTIONS)
         self.size_bytes, self.round_trip_ms = size_bytes, round_trip_ms
-
-    async def _prepare(self) -> None:
-        pass
 
     def _argv(self) -> list[str]:
         flags = {"port": self.port, "bytes": self.size_bytes, "round-trip-ms": self.round_trip_ms}
         return [sys.executable, "-m", __name__, *(f"--{name}={value}" for name, value in flags.items())]
-
-
-async def _serve(listener: socket.socket, size_bytes: int, round_trip_s: float) -> None:
-    response = answer(200, b"x" * size_bytes, head_only=False, keep=True)
-    loop = asyncio.get_running_loop()
-    await loop.create_server(lambda: DelayConnection(response, round_trip_s), sock=listener, backlog=_CONNECTIONS)
-    stopped = until_told()
-    gc.freeze()
-    print(listener.getsockname()[1], flush=True)
-    await stopped
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -145,13 +96,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--bytes", type=int, default=6000, help="length of the body of each answer (6000)")
     parser.add_argument("--round-trip-ms", type=float, default=0.0, help="how long the line is, there and back (0)")
     chosen = parser.parse_args(argv)
-    try:
-        with listen("127.0.0.1", chosen.port or ports.free_pair("127.0.0.1")[0]) as listener:
-            new_loop().run_until_complete(_serve(listener, chosen.bytes, chosen.round_trip_ms / 1000))
-    except HostError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    response = answer(200, b"x" * chosen.bytes, head_only=False, keep=True)
+    return run_listener("127.0.0.1", chosen.port, lambda: DelayConnection(response, chosen.round_trip_ms / 1000))
 
 
 if __name__ == "__main__":

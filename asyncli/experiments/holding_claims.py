@@ -5,24 +5,43 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from asyncli.experiments.holding_limits import CAUSES, MIB, SHAPES, memory_stop, mib, stops, sure, why_it_stopped
-from asyncli.experiments.judging import WORTH, ClaimCase, Interval, Side, claimed, in_every_round, verdict
-from asyncli.experiments.record import (
-    Chart,
-    Claim,
-    Column,
-    Conclusions,
-    FigureRow,
-    FigureTable,
-    Round,
-    Rounds,
-    bars,
-    span,
-)
-from asyncli.units import format_bytes, format_count
+from asyncli.experiments.judging import Interval, Rule, claimed, counted
+from asyncli.experiments.record import Chart, Claim, Column, Conclusions, FigureRow, FigureTable, Round, Rounds, bars, span
 
+_MIB = 1 << 20
+
+
+class Shape(NamedTuple):
+    """How a server holds: by events, a process or a thread for each connection; in ``pool``, made before the first one.
+
+    ``many``: its descriptors and memory maps are those of several processes. ``guess_bytes``: more than a connection takes on
+    a host with both ends, to keep a ladder within the memory there is.
+    """
+
+    holds: Literal["event", "process", "thread"]
+    guess_bytes: int
+    pool: bool = False
+    many: bool = False
+
+
+SHAPES = {
+    "nginx": Shape("event", 16_000, many=True),
+    "nginx-proxy": Shape("event", 16_000, many=True),
+    "haproxy": Shape("event", 20_000),
+    "apache-event": Shape("event", 24_000, many=True),
+    "builtin": Shape("event", 24_000, many=True),
+    "asyncio": Shape("event", 24_000),
+    "apache-prefork": Shape("process", 2 * _MIB, pool=True, many=True),
+    "fork": Shape("process", 400_000, many=True),
+    "prefork": Shape("process", 400_000, pool=True, many=True),
+    "thread": Shape("thread", 100_000),
+    "thread-pool": Shape("thread", 100_000, pool=True),
+    "thread-queue": Shape("thread", 100_000, pool=True),
+}
+# A slope with a wider interval than this is no ground to divide by.
+_SURE = 0.5
 _COST = [
     Column("user", "its processes", "B"), Column("user_half", "±", "B"), Column("socket", "socket", "B"),
     Column("rest", "left over", "B"), Column("own", "one more", "B"), Column("own_half", "±", "B"),
@@ -31,245 +50,118 @@ _COST = [
 _STATE = [
     Column("asked", "asked"), Column("held", "held"), Column("processes", "processes"), Column("threads", "threads"),
     Column("start", "none held", "B"), Column("full_bytes", "all held", "B"), Column("p99_ms", "p99", "ms"),
-    Column("beat_us", "CPU a beat", "us"),
 ]  # fmt: skip
 _STOPS = [
-    Column("memory", "memory"), Column("least", "at least"), Column("most", "at most"), Column("descriptors", "descriptors"),
-    Column("ids", "ids"), Column("cut", "cut for"), Column("held_most", "when pushed"),
+    Column("least", "at least"), Column("memory", "memory"), Column("most", "at most"), Column("descriptors", "descriptors"),
+    Column("ids", "ids"), Column("maps", "memory maps"), Column("cut", "cut for"),
 ]  # fmt: skip
+_COST_CAPTION = (
+    "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more: what this host takes for "
+    "it, less asyncli's memory and the kernel's for asyncli's end. It is its processes' memory (PSS), the kernel's objects for "
+    "its socket, where they are known to ± 10 %, and what is left over: its task and stack in the kernel, page tables, what "
+    "processes share. Place in pool: what the host took for the server's start, by its processes or threads; in all: with that."
+)
 
 
-def conclude(plan: dict[str, Any], measured: list[Round]) -> Conclusions:
+def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     """Its tables, its picture, and what it says of what was expected."""
-    rounds = Rounds(measured)
     met = [name for name in SHAPES if rounds.of(name, "asked")]
     order = sorted(met, key=lambda name: rounds.median(name, "each") or math.inf)
-    cost = FigureTable(
-        "What one more held connection takes, on the server's side",
-        _COST,
-        [rounds.row(name, _COST, label=name) for name in order],
-        "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more: what the server's "
-        "control group is charged for it, and its TCP socket where cgroup v1 leaves that out; without such a group, what the "
-        "host takes for it, less asyncli's memory and the kernel's for asyncli's end. It is its processes' memory (PSS), the "
-        "kernel's objects for its socket, where they are known to ± 10 %, and what is left over: its task and stack in the "
-        "kernel, page tables, what processes share. Place in pool: what stood before the first connection, less what the "
-        "smallest pool takes where that is known, by the processes or threads that it has more; in all: with that.",
-    )
-    state = FigureTable(
-        "What it was when it held them",
-        _STATE,
-        [rounds.row(name, _STATE, label=name) for name in ("iterative", *order) if rounds.of(name, "asked")],
-        "Memory with none held: what is charged to its control group then, or where it had none its processes' (PSS); with all: "
-        "of its processes alone (PSS). p99: of a heartbeat, from due to answered.",
-    )
+    tables = [
+        rounds.table("What one more held connection takes, on the server's side", _COST, order, _COST_CAPTION),
+        rounds.table(
+            "What it was when it held them", _STATE, ["iterative", *order],
+            "Memory with none held: what this host took for its start; with all: of its processes (PSS). p99: of a heartbeat, "
+            "from due to answered.",
+        ),
+        _stops_table(plan, rounds, order),
+    ]  # fmt: skip
     drawn = [name for name in order if rounds.median(name, "user") is not None]
-    charts = [_chart(rounds, drawn)] if drawn else []
-    tables = [one for one in (cost, state, _stops_table(plan, rounds, order)) if one.rows]
-    return Conclusions(tables, charts, [*_claims(rounds)])
-
-
-def _chart(rounds: Rounds, names: list[str]) -> Chart:
-    sockets = [rounds.median(name, "socket") for name in names]
+    sockets = [rounds.median(name, "socket") for name in drawn]
     parts = [
-        bars("its processes", [rounds.median(name, "user") for name in names]),
+        bars("its processes", [rounds.median(name, "user") for name in drawn]),
         bars("kernel, both ends of the socket", [None if one is None else 2 * one for one in sockets]),
-        bars("in all on the server's side, with its place in a pool", [rounds.median(name, "each") for name in names]),
+        bars("in all on the server's side, with its place in a pool", [rounds.median(name, "each") for name in drawn]),
     ]
-    return Chart("bars", "Memory of a held connection", "", "bytes a connection", parts, names)
+    chart = Chart("bars", "Memory of a held connection", "", "bytes a connection", parts, drawn)
+    return Conclusions(tables, [chart], [*_claims(rounds)])
 
 
-def _stops_table(plan: dict[str, Any], rounds: Rounds, order: list[str]) -> FigureTable:
-    limit = plan["limit_mib"] * MIB
-    rows, reasons = [], []
+def _known(one: Round) -> Interval | None:
+    """Where what a connection takes in all lies; None where it is not known well enough to divide by it."""
+    each, half = one.get("each"), one.get("own_half")
+    return Interval(each - half, each + half) if each and half is not None and half <= _SURE * each else None
+
+
+def stops(name: str, one: Round, limit_bytes: float) -> dict[str, float]:
+    """How many each thing that ends a server's growth allows: ``memory`` (with ``least`` and ``most``), ``descriptors``, ``ids``,
+    ``maps``; without what is not known.
+    """
+    shape, found = SHAPES[name], {}
+    if (known := _known(one)) is not None:
+        # A pool is taken to be as large as then fits.
+        room = max(0.0, limit_bytes - (0.0 if shape.pool else one["start"]))
+        found = {"memory": room / one["each"], "least": room / known.high, "most": room / known.low}
+    if shape.holds != "process" and one.get("nofile"):
+        found["descriptors"] = one["nofile"] * ((one.get("workers") or 1) if shape.many else 1)
+    ids = [number for number in (one.get("pid_max"), one.get("threads_max")) if number]
+    if shape.holds != "event" and ids:
+        found["ids"] = min(ids)
+    if shape.holds == "thread" and one.get("map_max"):
+        # A stack and its guard page.
+        found["maps"] = one["map_max"] // 2
+    return {key: float(math.floor(number)) for key, number in found.items()}
+
+
+def _stops_table(plan: Any, rounds: Rounds, order: list[str]) -> FigureTable:
+    limit = plan.limit_mib * _MIB
+    rows, first = [], []
     for name in order:
-        of_it = [one for one in rounds if one["step"] == name]
-        ladders = [stops(SHAPES[name], one, limit) for one in of_it]
-        memories = [stop for one in of_it if (stop := memory_stop(one, limit)) is not None]
+        ladders = [stops(name, one, limit) for one in rounds if one["step"] == name]
+        values = {one.key: [ladder[one.key] for ladder in ladders if one.key in ladder] for one in _STOPS}
+        rows.append(FigureRow(name, {**values, "cut": rounds.of(name, "cut")}))
         # Where memory cannot be reckoned, it may be what ends first.
-        firsts = [ladder[0] for one, ladder in zip(of_it, ladders, strict=True) if sure(one)]
-        values = {
-            "least": [stop.least for stop in memories if stop.least is not None],
-            "memory": [stop.number for stop in memories],
-            "most": [stop.most for stop in memories if stop.most is not None],
-            "cut": rounds.of(name, "cut"),
-            "held_most": rounds.of(f"{name}, pushed", "most"),
-        }
-        for kind in ("descriptors", "ids"):
-            values[kind] = [stop.number for ladder in ladders for stop in ladder if stop.kind == kind]
-        if firsts:
-            reasons.append(f"{name} by {statistics.mode(stop.words for stop in firsts)}")
-        else:
-            reasons.append(f"{name} not known, its slope being too wide")
-        rows.append(FigureRow(name, values))
-    return FigureTable(
-        f"The most that each would hold in {mib(limit)}, by each thing that would stop it",
-        _STOPS,
-        rows,
-        f"What stops each first: {'; '.join(reasons) or 'not known'}. Reckoned, not measured. Memory: the limit, less what is "
-        "there with none held, by what a connection takes in all, with its 95 % interval; a pool is taken to be as large as "
-        "then fits. Descriptors, and ids of processes or threads: of this host. Cut for: its slots or pool in this test, which "
-        "a setting changes. When pushed: measured, in a control group with that limit on what is charged to it, "
-        "which are no TCP sockets of cgroup v1: more fit then than are reckoned with them.",
+        kinds = {key: statistics.median(values[key]) for key in ("memory", "descriptors", "ids", "maps") if values[key]}
+        first.append(f"{name} by {min(kinds, key=lambda key: kinds[key])}" if "memory" in kinds else f"{name} not known")
+    title = f"The most that each would hold in {plan.limit_mib:,} MiB, by each thing that would stop it"
+    caption = (
+        f"What stops each first: {'; '.join(first)}. Reckoned, not measured. Memory: the limit, less what is there with none "
+        "held, by what a connection takes in all, with its 95 % interval; a pool is taken to be as large as then fits. "
+        "Descriptors, ids of processes or threads, memory maps of one process: of this host. Cut for: its slots or pool in this "
+        "test, which a setting changes."
     )
+    return FigureTable(title, _STOPS, rows, caption)
 
 
 def _claims(rounds: Rounds) -> Iterator[Claim]:
-    yield from _tenth(rounds)
-    yield from _sockets(rounds)
-    yield from _touched(rounds)
-    yield from _more_than_a_thread(rounds)
-    yield from _one_at_a_time(rounds)
+    between: dict[str, Interval] = {}
     for name in SHAPES:
-        yield from _pushed(rounds, name)
+        known = [found for one in rounds if one["step"] == name and (found := _known(one)) is not None]
+        if known:
+            between[name] = Interval(min(one.low for one in known), max(one.high for one in known))
 
-
-def _between(rounds: Rounds, name: str) -> Interval | None:
-    """Where what a connection takes in all may lie, by the intervals of all rounds' slopes; None where it is not sure."""
-    known = [
-        (one["each"] - one["own_half"], one["each"] + one["own_half"]) for one in rounds if one["step"] == name and sure(one)
-    ]
-    return Interval(min(low for low, _ in known), max(high for _, high in known)) if known else None
-
-
-def _by(one: Interval, other: Interval) -> Interval:
-    return Interval(one.low / other.high, one.high / other.low)
-
-
-_TENTH = 0.1
-
-
-def _tenth(rounds: Rounds) -> Iterator[Claim]:
-    known = {name: both for name in SHAPES if (both := _between(rounds, name)) is not None}
-    for kind in ("process", "thread"):
-        pairs = {
-            (event, other): _by(known[event], known[other])
-            for event in known
-            for other in known
-            if SHAPES[event].holds == "event" and SHAPES[other].holds == kind
+    def by(ones: list[str], others: list[str]) -> dict[str, Interval]:
+        return {
+            f"{one} by {other}": between[one].by(between[other])
+            for one in ones
+            for other in others
+            if one in between and other in between
         }
-        if not pairs:
-            continue
-        sides = [one.below(_TENTH) for one in pairs.values()]
-        near, far = max(pairs, key=lambda pair: pairs[pair].high), min(pairs, key=lambda pair: pairs[pair].low)
-        said = [
-            f"{event} takes {pairs[event, other].words(_TENTH)} of what {other} does"
-            for event, other in dict.fromkeys((near, far))
-        ]
-        why = (
-            f"{'; at the other end '.join(said)}. Pairs that are below: {sides.count(True)} of {len(sides)}; that are not: "
-            f"{sides.count(False)}; that cannot be told: {sides.count(None)}. {_SLOPES} Rule: below {_TENTH}, each pair."
-        )
+
+    kinds: dict[str, list[str]] = {"event": [], "process": [], "thread": []}
+    for name, shape in SHAPES.items():
+        kinds[shape.holds].append(name)
+    for kind in ("process", "thread"):
         text = f"A server of events holds a connection for less than a tenth of what a {kind} for each takes."
-        yield Claim(text, verdict(sides), why)
-
-
-_SLOPES = "By the 95% intervals of the slopes."
-# The kernel takes its objects in slabs, and each CPU keeps some of them: some hundred kB that come and go, and so hundreds of
-# bytes of each of a thousand sockets. No interval of a ladder of minutes shows that.
-_ENOUGH_SOCKETS = 5_000
-
-
-def _sockets(rounds: Rounds) -> Iterator[Claim]:
-    ends = {
-        name: (rounds.median(name, "kernel"), rounds.median(name, "kernel_half") or 0.0)
-        for name in SHAPES
-        if (rounds.median(name, "held") or 0.0) >= _ENOUGH_SOCKETS
-    }
-    # With a wider interval it is of other programs' files as well.
-    known = {name: Interval(end - half, end + half) for name, (end, half) in ends.items() if end and half <= 0.1 * end}
-    if len(known) < 2:
-        return
-    low, high = min(known, key=lambda name: known[name].high), max(known, key=lambda name: known[name].low)
-    # The least that the two furthest are apart by, and the most that any two can be.
-    least, most = min(one.low for one in known.values()), max(one.high for one in known.values())
-    apart = Interval(max(1.0, known[high].low / known[low].high), most / least)
-    words = (
-        f"An end takes {known[low].words()} B ({low}) to {known[high].words()} B ({high}), the mean of both ends, of servers "
-        f"that held {_ENOUGH_SOCKETS:,} or more: {apart.words(WORTH)} times apart"
-    )
-    claim = "What the kernel keeps for a socket does not depend on the server."
-    yield claimed(claim, [ClaimCase(words, apart.below(WORTH))], f"less than {WORTH:g} times", more=_SLOPES.removesuffix("."))
-
-
-def _touched(rounds: Rounds) -> Iterator[Claim]:
-    takes = [
-        (one["own"], one.get("own_half") or 0.0, one["stack_bytes"])
-        for one in rounds
-        if one["step"] == "thread" and one.get("own") and one.get("stack_bytes")
-    ]
-    if not takes:
-        return
-    share = Interval(
-        min((own - half) / reserved for own, half, reserved in takes),
-        max((own + half) / reserved for own, half, reserved in takes),
-    )
-    words = (
-        f"{span([own for own, *_ in takes], ',.0f')} B in all, {share.words(_TENTH, 1)} of the {format_bytes(takes[0][2])} that "
-        "its stack reserves"
-    )
-    # What a stack reserves is the user's choice (ulimit -s): of a small one a thread may touch much.
-    side = True if share.below(_TENTH) else False if share.above(1) else None
-    yield claimed(
-        "A thread for each connection takes of its stack what it touched, not what is reserved.", [ClaimCase(words, side)],
-        f"below {_TENTH} of what is reserved; does not hold above all of it", more=_SLOPES.removesuffix("."),
-    )  # fmt: skip
-
-
-def _more_than_a_thread(rounds: Rounds) -> Iterator[Claim]:
-    process, thread = _between(rounds, "fork"), _between(rounds, "thread")
-    if process and thread:
-        known = _by(process, thread)
-        case = ClaimCase(f"{known.words(2)} times", known.above(2))
-        claim = "A process for each connection takes more than twice what a thread takes."
-        yield claimed(claim, [case], "above 2 times", more=_SLOPES.removesuffix("."))
-
-
-# What a client sees of a server that has not come to it.
-_WAITING = {"heartbeat_timeout", "connect_timeout"}
-
-
-def _one_at_a_time(rounds: Rounds) -> Iterator[Claim]:
-    of_it = [one for one in rounds if one["step"] == "iterative" and one.get("held") is not None]
-    if of_it:
-        others = {cause for one in of_it for cause in one.get("causes") or ()}
-        words = (
-            f"{span([one['held'] for one in of_it], '.0f')} of {max(one['asked'] for one in of_it):.0f} had answers to the end"
-        )
-        if others:
-            words += f", the others were {', '.join(CAUSES.get(one, one) for one in sorted(others))}"
-        side = in_every_round(one["held"] == 1 and {*(one.get("causes") or ())} <= _WAITING for one in of_it)
-        yield claimed(
-            "The iterative server holds one connection, and all others wait for its end.", [ClaimCase(words, side)],
-            "one in every round, and of the others none refused, closed or reset",
-            more="It has no slope, and no row in the tables of cost",
+        yield from claimed(text, Rule(high=0.1), by(kinds["event"], kinds[kind]))
+    text = "A process for each connection takes more than twice what a thread takes."
+    yield from claimed(text, Rule(low=2), by(["fork"], ["thread"]))
+    if alone := [one for one in rounds if one["step"] == "iterative" and one.get("held") is not None]:
+        # What a client sees of a server that has not come to it.
+        waiting = {"heartbeat_timeout", "connect_timeout"}
+        words = f"{span([one['held'] for one in alone], '.0f')} of {alone[0]['asked']:.0f} had answers to the end"
+        yield from counted(
+            "The iterative server holds one connection, and all others wait for its end.",
+            "one, and of the others none refused, closed or reset",
+            {words: (one["held"] == 1 and {*(one.get("causes") or ())} <= waiting for one in alone)},
         )  # fmt: skip
-
-
-# What a push may differ by from what was reckoned.
-_RECKONED = (0.8, 1.25)
-
-
-def _pushed(rounds: Rounds, name: str) -> Iterator[Claim]:
-    of_it = [one for one in rounds if one["step"] == f"{name}, pushed"]
-    if not of_it:
-        return
-    shares = [one["most"] / one["reckoned"] for one in of_it if one["reckoned"]]
-    reckoned = f"{format_count(of_it[-1]['reckoned'])} reckoned" + (f" ({span(shares)} of it)" if shares else "")
-    yield claimed(
-        f"Pushed in {mib(of_it[0]['limit'])}, {name} holds what was reckoned, and no more.",
-        [ClaimCase(f"{reckoned}; {why_it_stopped(of_it[-1])}", in_every_round(map(_as_reckoned, of_it)))],
-        f"in every round {_RECKONED[0]} to {_RECKONED[1]} of it, and want of memory stopped it: a process killed, memory refused "
-        "it, or its own word",
-    )  # fmt: skip
-
-
-def _as_reckoned(one: Round) -> Side:
-    """Held as many as was reckoned. What something else than its limit of memory stopped could hold more than it was seen to."""
-    if not one["reckoned"]:
-        return None
-    least, most = _RECKONED
-    share = one["most"] / one["reckoned"]
-    if share > most:
-        return False
-    for_memory = one["stopped"] and (one["killed"] or one["refused"] or "memory" in one["complaint"])
-    return share >= least if for_memory else None

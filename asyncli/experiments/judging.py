@@ -1,8 +1,8 @@
 """How a claim is judged: from figures of rounds to an interval, from that to a side, from the sides of all cases to a verdict.
 
-Pure. A claim is a rule on a figure, most often on a ratio of two steps of the same round, and a case is a setup, a page or a
-load under which it is looked at. Rounds scatter by 5 to 15 % and more, so no claim is judged by a figure, only by its
-:func:`interval`; what is counted exactly is judged by :func:`in_every_round`.
+Pure. A claim is a statement, a figure, and a rule that the figure keeps; a case is a setup, a page or a load under which it is
+looked at. Rounds scatter by 5 to 15 % and more, so no claim is judged by a figure, only by its :func:`interval`
+(:func:`claimed`); what is counted exactly is judged by :func:`counted`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from asyncli.experiments.record import Claim, Round, Verdict
 
-_K = TypeVar("_K")
-
-#: A ratio nearer to 1 than these is no difference worth the name, however well it is known.
-WORTH = 1.05
-LESS = 1 / WORTH
 #: The share of intervals that hold the true figure.
 LEVEL = 0.95
 #: Of fewer rounds than this there is no scatter to go by (with two, Student's t is 12.7).
@@ -26,32 +21,19 @@ ENOUGH_ROUNDS = 3
 #: So few rounds decide only where each of them is beyond the rule by this factor. Of two runs that scatter by 15 % each, alike in
 #: truth, one round in twenty is so far apart, of those that scatter by 10 % one in two hundred.
 LARGE = 1.5
+# Of more cases than these the furthest are named, and the others counted.
+_MOST_SAID = 8
 
 #: Of a case: True where the claim is shown, False where its opposite is, None where neither.
 Side = bool | None
 
 
 class Interval(NamedTuple):
-    """Where a figure lies; about its ``middle``, of so many ``rounds`` (None and 0 where it is not of rounds but of slopes)."""
+    """Where a figure lies; about its ``middle`` (None where it is not of rounds but of slopes)."""
 
     low: float
     high: float
-    rounds: int = 0
     middle: float | None = None
-
-    def above(self, bound: float) -> Side:
-        """Whether all of it is above ``bound``; False where none of it is."""
-        return True if self.low > bound else False if self.high <= bound else None
-
-    def below(self, bound: float) -> Side:
-        """Whether all of it is below ``bound``; False where none of it is."""
-        return True if self.high < bound else False if self.low >= bound else None
-
-    def within(self, least: float, most: float) -> Side:
-        """Whether all of it is from ``least`` to ``most``; False where none of it is."""
-        if least <= self.low and self.high <= most:
-            return True
-        return False if self.high < least or self.low > most else None
 
     def words(self, *bounds: float) -> str:
         """Its middle (from where to where), with the digits that show the side of each of ``bounds``."""
@@ -59,6 +41,10 @@ class Interval(NamedTuple):
         if low == high:
             return low
         return f"{low} to {high}" if self.middle is None else f"{shown(self.middle)} ({low} to {high})"
+
+    def by(self, other: Interval) -> Interval:
+        """Where their ratio lies."""
+        return Interval(self.low / other.high, self.high / other.low)
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -72,14 +58,14 @@ def interval(values: Sequence[float]) -> Interval:
 
     count = len(values)
     if min(values) <= 0:
-        return Interval(min(values) / LARGE, max(values) * LARGE, count, statistics.median(values))
+        return Interval(min(values) / LARGE, max(values) * LARGE, statistics.median(values))
     middle = statistics.geometric_mean(values)
     if count < ENOUGH_ROUNDS:
-        return Interval(min(values) / LARGE, max(values) * LARGE, count, middle)
+        return Interval(min(values) / LARGE, max(values) * LARGE, middle)
     if min(values) == max(values):
-        return Interval(values[0], values[0], count, values[0])
+        return Interval(values[0], values[0], values[0])
     half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * statistics.stdev(map(math.log, values)) / math.sqrt(count)
-    return Interval(middle / math.exp(half), middle * math.exp(half), count, middle)
+    return Interval(middle / math.exp(half), middle * math.exp(half), middle)
 
 
 def shown(value: float, *bounds: float) -> str:
@@ -94,40 +80,57 @@ def shown(value: float, *bounds: float) -> str:
     return f"{round(value, at):,.{at}f}"
 
 
-class ClaimCase(NamedTuple):
-    """One of the cases of a claim; ``words`` have its figures. ``known``: the intervals on which it stands."""
+class Rule(NamedTuple):
+    """Between which bounds a figure lies where its claim holds."""
 
-    words: str
-    side: Side
-    known: tuple[Interval, ...] = ()
+    low: float = -math.inf
+    high: float = math.inf
 
+    @property
+    def bounds(self) -> list[float]:
+        return [one for one in self if math.isfinite(one)]
 
-def intervals(values: Mapping[_K, Sequence[float]]) -> dict[_K, Interval]:
-    """Of each that has any value."""
-    return {key: interval(some) for key, some in values.items() if some}
+    def side(self, known: Interval) -> Side:
+        """Whether all of the interval is within the bounds; False where none of it is."""
+        if self.low < known.low and known.high < self.high:
+            return True
+        return False if known.high <= self.low or known.low >= self.high else None
 
-
-def judge_each(
-    known: Mapping[str, Interval], *, above: float | None = None, below: float = 0.0, unit: str = ""
-) -> list[ClaimCase]:
-    """A case of each interval under its label: whether it is above, or below, the bound."""
-    bound = below if above is None else above
-    return [
-        ClaimCase(f"{label}: {one.words(bound)}{unit}", one.below(bound) if above is None else one.above(bound), (one,))
-        for label, one in known.items()
-    ]
-
-
-def together(sides: Iterable[Side]) -> Side:
-    """Of a claim of several parts in one case: True where all are, False where one is, else None."""
-    every = list(sides)
-    return False if False in every else None if None in every else True
+    def words(self) -> str:
+        """For example "above 1.05"."""
+        if len(self.bounds) == 2:
+            return f"from {shown(self.low)} to {shown(self.high)}"
+        return f"{'above' if self.low > -math.inf else 'below'} {shown(self.bounds[0])}"
 
 
-def in_every_round(sides: Iterable[Side]) -> Side:
-    """Of what is counted exactly: True where so in every round, False where in none, else None."""
-    every = set(sides)
-    return every.pop() if len(every) == 1 else None
+#: A ratio nearer to 1 than these is no difference worth the name, however well it is known.
+MORE, LESS = Rule(low=1.05), Rule(high=1 / 1.05)
+
+
+def claimed(claim: str, rule: Rule, cases: Mapping[str, Sequence[float] | Interval], note: str = "") -> Iterator[Claim]:
+    """The claim judged, of each case's rounds or interval; none where nothing of it was measured and no ``note`` says why."""
+    known = {label: one if isinstance(one, Interval) else interval(one) for label, one in cases.items() if one}
+    sides = {label: rule.side(one) for label, one in known.items()}
+    if len(known) > _MOST_SAID:
+        ends = [min(known, key=lambda label: known[label].low), max(known, key=lambda label: known[label].high)]
+        many = [list(sides.values()).count(side) for side in (True, False, None)]
+        note = f"{f'{note}. ' if note else ''}Of {len(known)} cases {many[0]} are, {many[1]} are not, {many[2]} cannot be told"
+    else:
+        ends = list(known)
+    evidence = "; ".join(f"{label}: {known[label].words(*rule.bounds)}" for label in ends)
+    yield from _judged(claim, rule.words(), sides, evidence, note)
+
+
+def counted(claim: str, rule: str, cases: Mapping[str, Iterable[bool]], note: str = "") -> Iterator[Claim]:
+    """The same of what is counted exactly: of each case, whether it was so in each round."""
+    seen = {label: set(one) for label, one in cases.items()}
+    sides = {label: one == {True} if len(one) == 1 else None for label, one in seen.items() if one}
+    yield from _judged(claim, f"{rule}, in every round", sides, "; ".join(sides), note)
+
+
+def _judged(claim: str, rule: str, sides: Mapping[str, Side], evidence: str, note: str) -> Iterator[Claim]:
+    if sides or note:
+        yield Claim(claim, verdict(sides.values()), " ".join(f"{one}." for one in (evidence, note, f"Rule: {rule}") if one))
 
 
 def verdict(sides: Iterable[Side]) -> Verdict:
@@ -148,32 +151,11 @@ def verdict(sides: Iterable[Side]) -> Verdict:
     return "cannot say" if None in every else "does not hold"
 
 
-def claimed(claim: str, cases: Sequence[ClaimCase], rule: str, *, lead: str = "", more: str = "") -> Claim:
-    """A claim judged, with the figures of each case, ``more`` that should be known, how they were come by, and the rule."""
-    parts = [
-        f"{lead}{'; '.join(one.words for one in cases)}." if cases else "",
-        f"{more}." if more else "",
-        *_how([known for one in cases for known in one.known]),
-        f"Rule: {rule}.",
-    ]
-    return Claim(claim, verdict(one.side for one in cases), " ".join(part for part in parts if part))
-
-
-def _how(known: list[Interval]) -> Iterator[str]:
-    """How intervals were come by."""
-    enough = {one.rounds for one in known if one.rounds >= ENOUGH_ROUNDS and one.low > 0}
-    widened = {one.rounds for one in known if one.rounds and (one.rounds < ENOUGH_ROUNDS or one.low <= 0)}
-    if enough:
-        yield f"Intervals of {LEVEL:.0%} over {_rounds(enough)}."
-    if widened:
-        why = "too few to know their scatter" if min(widened) < ENOUGH_ROUNDS else "a zero is among them"
-        yield f"The least and the most of {_rounds(widened)}, {LARGE:g} times wider either way: {why}."
-
-
-def _rounds(counts: set[int]) -> str:
-    return "1 round" if counts == {1} else f"{' or '.join(map(str, sorted(counts)))} rounds"
-
-
 def limited(rounds: Iterable[Round]) -> set[str]:
     """The steps in which asyncli, not the server, was the limit in some round: their speed is not the server's."""
     return {one["step"] for one in rounds if "generator_saturated_cpu" in (one.get("busy") or ())}
+
+
+def unjudged(names: Iterable[str]) -> str:
+    """A note on cases that are left out for that."""
+    return f"Not judged, since asyncli was the limit: {', '.join(some)}" if (some := sorted(names)) else ""

@@ -9,22 +9,16 @@ import secrets
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from asyncli.collect.kernel import read_counters
 from asyncli.errors import EngineError
-from asyncli.experiments.cgroup import OwnGroup, counted
 from asyncli.experiments.context import Context
-from asyncli.findings.experiment import slots
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
-from asyncli.metrics import HOST_FREE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES
-from asyncli.records import Finding, Sample
 from asyncli.units import parse_duration
 
 #: The source's addresses.
@@ -35,9 +29,8 @@ SESSION = "session"
 FLEET = {**HOSTS, SESSION: "192.168.1.7/24"}
 #: As many connections from one address to one port as the source asked of each client.
 SYSCTLS = {host: {"net.ipv4.ip_local_port_range": "1024 61024"} for host in CLIENTS}
-# nginx closes idle connections once a sixteenth of a worker's slots is left (ngx_connection.c): with the source's 102,400 at
-# 96,000. Its keepalive_timeout is the source's.
-_KEEPALIVE_TIMEOUT_S, _SOURCE_SLOTS = 3600, 102_400
+# The source's.
+_KEEPALIVE_TIMEOUT_S = 3600
 _AGENT_PORT, _SCHEDULER_PORT = 9165, 8786
 #: What its programs are called.
 AGENT, SCHEDULER, WORKER = "the agent", "the scheduler", "the Dask worker"
@@ -140,67 +133,29 @@ async def in_rounds(context: Context, label: str, measure: Callable[[Context, in
     """Each round of ``measure``, told as ``label``: its number, and the folder for its run files."""
     with contextlib.ExitStack() as stack:
         folder = context.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncli-testbed-")))
-        for number in range(context.plan["rounds"]):
+        for number in range(context.plan.rounds):
             if context.wanted("nginx"):
                 with context.step("nginx", label):
                     await measure(context, number, folder)
 
 
-class Charges:
-    """What nginx's control group is charged, once a second; nothing of no group."""
-
-    def __init__(self, group: OwnGroup | None) -> None:
-        #: By instants of this host's monotonic clock, under the name of the server's memory: its line is fitted as that is.
-        self.samples: list[Sample] = []
-        #: Whether accepted sockets are in it.
-        self.with_sockets = group is None or group.charges_sockets
-        self._group = group
-
-    async def read(self) -> None:
-        """Until it is cancelled."""
-        while self._group is not None:
-            self.samples.append(Sample(time.monotonic(), {SERVER_PSS_BYTES: float(self._group.held_bytes)}))
-            await asyncio.sleep(1.0)
-
-
 @contextlib.asynccontextmanager
-async def serving(context: Context, network: Network, most: int) -> AsyncIterator[tuple[LabNginx, Charges]]:
-    """nginx with the source's settings on the server's host, cut for ``most``, in a control group of its own that is read.
-
-    This thread is on that host until the end of the block.
-    """
-    address, keepalive_s = network.address(SERVER), parse_duration(context.plan["keepalive"])
+async def serving(context: Context, network: Network, most: int) -> AsyncIterator[LabNginx]:
+    """nginx with the source's settings on the server's host, cut for ``most``. This thread is there until the block's end."""
+    address, keepalive_s = network.address(SERVER), parse_duration(context.plan.keepalive)
     nginx = LabNginx(most, 80, keepalive_s, address, keepalive_timeout_s=_KEEPALIVE_TIMEOUT_S)
     with network.inside(SERVER):
-        async with counted(context, nginx) as group:
+        async with nginx:
             context.met(nginx)
-            charges = Charges(group)
-            reading = asyncio.create_task(charges.read(), name="the reader of nginx's control group")
-            try:
-                yield nginx, charges
-            finally:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            yield nginx
 
 
-def soak_words(plan: dict[str, Any], nginx: LabNginx, connections: int, file: Path) -> list[str]:
+def soak_words(plan: Any, nginx: LabNginx, connections: int, file: Path) -> list[str]:
     """The command line of a soak by an experiment's plan."""
     return [
-        "soak", nginx.url, "-c", str(connections), "-k", plan["keepalive"], "--ramp", f"10/{10_000 / plan['rate']:g}ms",
-        "--hold", plan["duration"], "--baseline", plan["baseline"], "--residue", plan["baseline"], "--out", str(file.absolute()),
+        "soak", nginx.url, "-c", str(connections), "-k", plan.keepalive, "--ramp", f"10/{10_000 / plan.rate:g}ms",
+        "--hold", plan.duration, "--baseline", plan.baseline, "--residue", plan.baseline, "--out", str(file.absolute()),
     ]  # fmt: skip
-
-
-def slots_of(nginx: LabNginx) -> Finding:
-    """nginx's sizes beside the source's."""
-    assert nginx.sizes is not None
-    return slots(nginx.sizes.workers, nginx.sizes.slots, nginx.sizes.nofile, _SOURCE_SLOTS)
-
-
-def memory() -> dict[str, Any]:
-    """This host's free and used memory now, bytes."""
-    values = read_counters().values
-    return {"free": values.get(HOST_FREE_BYTES), "used": values.get(HOST_USED_BYTES)}
 
 
 def suffix(number: int) -> str:

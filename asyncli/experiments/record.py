@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -22,7 +23,8 @@ Verdict = Literal["holds", "holds in part", "does not hold", "cannot say"]
 #: What they mean, in words: :mod:`asyncli.experiments.judging`.
 VERDICTS = (
     "holds: shown of every case; holds in part: of some; does not hold: the opposite is shown of every case; cannot say: "
-    "neither. Shown: all of the rounds' 95% interval is on that side of the rule."
+    "neither. Shown: all of the rounds' 95% interval is on that side of the rule; of one or two rounds, or with a zero among "
+    "them, all from the least to the most, 1.5 times wider either way."
 )
 
 
@@ -82,7 +84,7 @@ class Chart(msgspec.Struct):
 
 
 class Claim(msgspec.Struct):
-    """What the source claims, whether it holds here (see :func:`asyncli.experiments.judging.verdict`), and what says so."""
+    """What is claimed, whether it holds here (see :func:`asyncli.experiments.judging.verdict`), and what says so."""
 
     claim: str
     verdict: Verdict
@@ -90,11 +92,17 @@ class Claim(msgspec.Struct):
 
 
 class Conclusions(msgspec.Struct):
-    """What the rounds come to."""
+    """What the rounds come to; a table without a row and a chart without a point are left out."""
 
     tables: list[FigureTable] = msgspec.field(default_factory=list)
     charts: list[Chart] = msgspec.field(default_factory=list)
     claims: list[Claim] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tables = [one for one in self.tables if one.rows]
+        for chart in self.charts:
+            chart.lines = [line for line in chart.lines if line.ys]
+        self.charts = [one for one in self.charts if one.lines]
 
 
 class Record(msgspec.Struct):
@@ -140,11 +148,6 @@ def turned(items: Sequence[_T], number: int) -> list[_T]:
     return [items[(number + way * at) % many] for at in range(many)]
 
 
-def usable(rounds: Iterable[Round]) -> Rounds:
-    """The rounds that may be compared: all requests answered, and no answer an error."""
-    return Rounds(one for one in rounds if one.get("usable", True) and not one.get("failed"))
-
-
 class Rounds(list[Round]):
     """Rounds, and their figures by step and key; what was not measured is left out."""
 
@@ -166,18 +169,24 @@ class Rounds(list[Round]):
         mine, theirs = self.by_round(step, key), self.by_round(other, key)
         return [mine[at] / theirs[at] for at in mine if theirs.get(at)]
 
+    def ratios(self, pairs: Mapping[str, tuple[str, str]], key: str) -> dict[str, list[float]]:
+        """The same of several pairs of steps, by their labels."""
+        return {label: self.ratio(*steps, key) for label, steps in pairs.items()}
+
     def row(
-        self, step: str, columns: list[Column], source: dict[str, float] | None = None, label: str | None = None
+        self, step: str, columns: list[Column], source: Mapping[str, float] | None = None, label: str | None = None
     ) -> FigureRow:
         """A step's figures as a table's row, the source's beside them."""
-        return FigureRow(label or step, {one.key: self.of(step, one.key) for one in columns}, source or {})
+        return FigureRow(label or step, {one.key: self.of(step, one.key) for one in columns}, dict(source or {}))
 
-    def rows(
-        self, labels: Mapping[str, str], columns: list[Column], source: Mapping[str, dict[str, float]] | None = None
-    ) -> list[FigureRow]:
-        """A row for each step of which something was measured: step -> its label."""
-        rows = [self.row(step, columns, (source or {}).get(step), label) for step, label in labels.items()]
-        return [row for row in rows if any(row.values.values())]
+    def table(
+        self, title: str, columns: list[Column], steps: Mapping[str, str] | Iterable[str], caption: str = "",
+        source: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    ) -> FigureTable:  # fmt: skip
+        """A row for each step of which something was measured; ``steps`` may give their labels."""
+        labels = steps if isinstance(steps, Mapping) else {step: step for step in steps}
+        rows = [self.row(step, columns, source.get(step), label) for step, label in labels.items()]
+        return FigureTable(title, columns, [row for row in rows if any(row.values.values())], caption)
 
 
 def bars(label: str, values: Sequence[float | None]) -> ChartLine:

@@ -7,18 +7,19 @@ import datetime
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from asyncli.errors import AsyncliError
-from asyncli.experiments import Experiment, command_of
+from asyncli.experiments import Experiment, ExperimentPlan, command_of
 from asyncli.experiments.context import Context
-from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round
+from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round, Rounds
 from asyncli.findings.experiment import ended_early, not_concluded, stopped, tasted, untested
 
 
 async def run(
     experiment: Experiment,
-    plan: dict[str, Any],
+    plan: ExperimentPlan,
     *,
     quick: bool = False,
     say: Callable[[str], None] = print,
@@ -56,7 +57,7 @@ async def run(
         title=title,
         question=question,
         source=experiment.source,
-        plan=plan,
+        plan=msgspec.to_builtins(plan),
         quick=quick,
         started=started,
         duration_s=time.monotonic() - begun,
@@ -69,14 +70,14 @@ async def run(
     )
 
 
-def concluded(experiment: Experiment, plan: dict[str, Any], rounds: list[Round]) -> Conclusions:
+def concluded(experiment: Experiment, plan: ExperimentPlan, rounds: list[Round]) -> Conclusions:
     """What the rounds come to that did not fail. Pure."""
     return experiment.conclude(plan, counted(rounds))
 
 
-def counted(rounds: list[Round]) -> list[Round]:
+def counted(rounds: list[Round]) -> Rounds:
     """Those of which nothing failed: the others stand in the record, and in no table and no claim."""
-    return [one for one in rounds if one.get("usable", True)]
+    return Rounds(one for one in rounds if one.get("usable", True))
 
 
 def _words(error: Exception) -> str:

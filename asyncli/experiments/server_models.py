@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Annotated, Any
 
-from asyncli.engine.spread import Spread
-from asyncli.environment import read_environment
+from msgspec import Meta, field
+
 from asyncli.errors import HostError, PeerError
-from asyncli.experiments import Experiment
-from asyncli.experiments.context import Context, why_and_remedy
+from asyncli.experiments import Count, Experiment, ExperimentPlan
+from asyncli.experiments.context import Context
 from asyncli.experiments.cputime import CpuTime, ServerCpu
 from asyncli.experiments.server_models_claims import POOLS, WORDS, ModelLoad, cells, conclude
 from asyncli.findings.experiment import cell_failed
 from asyncli.lab import child
 from asyncli.lab.models import MODELS, LabModel
-from asyncli.preflight.limits import read_limits
 
 # What each cell begins with: it warms the server, and says how many connections make the CPU time that was asked for.
 _PILOT = 400
@@ -25,16 +24,22 @@ _MOST_LOOPS = 50_000
 # Longer than any cell takes that works: what is stuck ends here, and the rest goes on.
 _PATIENCE_S = 120.0
 _SETTLE_S = 5.0
+_Many = Annotated[int, Meta(ge=1, le=1_000)]
+
+
+class _Plan(ExperimentPlan, frozen=True, kw_only=True):
+    rounds: Count = 5
+    server_s: Annotated[float, Meta(ge=1e-3, le=3_600)] = 1.0
+    processes: Annotated[list[_Many], Meta(min_length=1)] = field(default_factory=lambda: [1, 10, 100])
+    bytes: Annotated[list[Count], Meta(min_length=1)] = field(default_factory=lambda: [4, 4_000, 10_000])
+    pools: Annotated[list[_Many], Meta(min_length=1)] = field(default_factory=lambda: [2, 10, 100])
 
 
 async def _run(context: Context) -> None:
-    plan = context.plan
-    # Nothing is bound, nothing spread: what is asked of the host is who it is.
-    context.environment = read_environment(read_limits(), Spread((), (), 1, True, 0)) | {"server": {}}
     loops: dict[ModelLoad, int] = {}
     failed: set[ModelLoad] = set()
-    for number in range(plan["rounds"]):
-        for cell in cells(plan, number):
+    for number in range(context.plan.rounds):
+        for cell in cells(context.plan, number):
             if context.wanted(cell.model) and cell not in failed:
                 with context.step(cell.model, f"server model {WORDS[cell.model]}"):
                     try:
@@ -42,29 +47,30 @@ async def _run(context: Context) -> None:
                     except PeerError as error:
                         # This load is too much for it, others need not be.
                         failed.add(cell)
-                        context.findings.append(cell_failed(cell.words(), *why_and_remedy(error)))
+                        why, _, remedy = str(error).partition("; ")
+                        context.findings.append(cell_failed(cell.words(), why, remedy))
 
 
 async def _measure(context: Context, cell: ModelLoad, number: int, loops: dict[ModelLoad, int]) -> None:
-    plan = context.plan
     async with LabModel(cell.model, connections=max(16, cell.processes), workers=cell.pool) as server:
-        context.environment["server"][WORDS[cell.model]] = {"version": server.version, "label": server.label}
+        context.met(server)
         cpu = ServerCpu(server.pid)
         quiet = cpu.size()
         pilot = max(1, _PILOT // cell.processes)
         _, spent = await _load(server, cpu, quiet, cell, pilot)
         if cell not in loops:
             each_s = spent.total_s / (pilot * cell.processes)
-            loops[cell] = min(_MOST_LOOPS, max(pilot, math.ceil(plan["server_s"] / max(each_s, 1e-6) / cell.processes)))
+            wanted = math.ceil(context.plan.server_s / max(each_s, 1e-6) / cell.processes)
+            loops[cell] = min(_MOST_LOOPS, max(pilot, wanted))
         found, spent = await _load(server, cpu, quiet, cell, loops[cell])
     many = found["connections"]
-    split = spent.split()
-    user_us, system_us = (1e6 * one / many for one in split) if split else (None, None)
+    user_s, system_s = spent.split() or (None, None)
     context.add(
         cell.step, number, model=cell.model, processes=cell.processes, bytes=cell.size,
         pool=cell.pool if cell.model in POOLS else None, loops=loops[cell], connections=many, cpu_s=spent.total_s,
-        user_s=split and split[0], system_s=split and split[1], cpu_us=1e6 * spent.total_s / many, user_us=user_us,
-        system_us=system_us, per_s=many / found["seconds"], client_us=1e6 * found["cpu_s"] / many,
+        user_s=user_s, system_s=system_s, cpu_us=1e6 * spent.total_s / many,
+        user_us=None if user_s is None else 1e6 * user_s / many, system_us=None if system_s is None else 1e6 * system_s / many,
+        per_s=many / found["seconds"],
     )  # fmt: skip
     what = f"{1e6 * spent.total_s / many:,.1f} us of CPU a connection, {many / found['seconds']:,.0f} connections a second"
     context.tell(number, cell.words(), what)
@@ -109,17 +115,9 @@ EXPERIMENT = Experiment(
     question="What CPU time does a short connection cost a server: iterative, a process or thread for each, or a pool of them?",
     source="the six classic designs, cheapest first: iterative; thread pools with accept or a queue about equal;"
     " thread per client; prefork; fork per client. 1 to 100 client processes, 4 to 10,000 bytes, pools of 2 to 100",
-    defaults={
-        "rounds": 5,
-        "server_s": 1.0,
-        "processes": [1, 10, 100],
-        "bytes": [4, 4_000, 10_000],
-        "pools": [2, 10, 100],
-        "only": [],
-    },
+    plan=_Plan,
     quick={"rounds": 1, "server_s": 0.3},
     run=_run,
     conclude=conclude,
     servers=MODELS,
-    bounds={"server_s": (1e-3, 3600), "processes": (1, 1000), "pools": (1, 1000)},
 )

@@ -22,6 +22,7 @@ from asyncli.lab import child
 # To attach takes about a millisecond a process, and the table is written within a few more.
 _PATIENCE_S = 20.0
 _TRACER = re.compile(r"^TracerPid:\s+(\d+)", re.MULTILINE)
+_REMEDY = "run as root or with CAP_SYS_PTRACE, in a container with --cap-add SYS_PTRACE"
 _ENDED = re.compile(r"^State:\s+[ZX]", re.MULTILINE)
 
 
@@ -59,7 +60,8 @@ async def counting(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
                     f"strace has not attached to {len(pids)} processes within {_PATIENCE_S:.0f} s; see the host's load"
                 )
             if process.poll() is not None:
-                raise HostError(_why_not(said.read_text(encoding="utf-8", errors="replace"), pids))
+                complaint = " ".join(said.read_text(encoding="utf-8", errors="replace").split()) or "it said nothing"
+                raise HostError(f"strace did not start: {complaint}; {_REMEDY}")
             yield counts
             process.send_signal(signal.SIGINT)
             await child.until(lambda: process.poll() is not None, _PATIENCE_S)
@@ -83,13 +85,3 @@ def _attached(tracer: int, pids: Sequence[int]) -> bool:
             if found is not None and not _ENDED.search(text):
                 tracers.add(int(found[1]))
     return tracers == {tracer}
-
-
-def _why_not(said: str, pids: Sequence[int]) -> str:
-    """What strace wrote when it gave up, in one line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    denied = next((line for line in lines if "not permitted" in line or "ermission denied" in line), None)
-    if denied is not None:
-        where = "run as root or with CAP_SYS_PTRACE, in a container with --cap-add SYS_PTRACE"
-        return f"strace may not trace process {pids[0]} ({denied.removeprefix('strace: ')}); {where}"
-    return f"strace did not start: {lines[0] if lines else 'it said nothing'}; see that it runs by itself (strace -c true)"

@@ -8,12 +8,14 @@ No code parses a sentence.
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, ParamSpec, get_type_hints
 
 import msgspec
 
 from asyncli.records import Finding, Severity
+from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
 P = ParamSpec("P")
 #: Fields (s) that are times on the run's clock; other names that end in ``_s`` are durations.
@@ -26,6 +28,23 @@ class Words(NamedTuple):
     evidence: str
     remedy: str = ""
     severity: Severity | None = None
+
+
+class _Formatter(string.Formatter):
+    """That of str.format, and ``{x!n}`` for a count, ``{x!b}`` bytes, ``{x!d}`` a duration, ``{x!c}`` an instant."""
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        return _CONVERSIONS[conversion](value) if conversion else value
+
+
+_CONVERSIONS: dict[str, Callable[[float], str]] = {"n": format_count, "b": format_bytes, "d": format_duration, "c": format_clock}
+_FORMATTER = _Formatter()
+
+
+def fill(template: tuple[str, str], seen: dict[str, Any]) -> Words:
+    """The evidence and the remedy of ``template`` with what was ``seen`` in their places."""
+    evidence, remedy = (_FORMATTER.vformat(text, (), seen) for text in template)
+    return Words(evidence, remedy)
 
 
 class Entry(Generic[P]):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
+from asyncli.findings.generator import BENCH_AGAIN
 from asyncli.records import Severity
 from asyncli.units import format_count, format_duration, format_many
 
@@ -221,3 +222,9 @@ def connections_ended(count: int, answers: float, each: bool) -> Words:
         f"the server closed {format_count(count)} connections with notice, after {answers:,.0f} answers each (median)",
         "its limit of requests per connection (nginx: keepalive_requests, Apache: MaxKeepAliveRequests); each cost a connect",
     )
+
+
+@finding("requests_unaccounted", "error", BENCH_AGAIN)
+def requests_unaccounted(accounted: int, asked: int) -> str:
+    """Requests of a bench have no outcome: a bug of asyncli. The bench is invalid."""
+    return f"only {accounted:,} of {asked:,} requests are accounted for"

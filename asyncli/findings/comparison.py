@@ -11,6 +11,8 @@ from asyncli.units import format_bytes, format_count, format_duration
 
 #: A fact of the plan, the server or the host -> its value in each run.
 Differs = Mapping[str, Sequence[Any]]
+#: What the key of a directive of the server's configuration begins with.
+DIRECTIVE = "server.directives."
 # The sentence names so many; the fields have all.
 _NAMED = 6
 _NAMES = {
@@ -23,7 +25,11 @@ _NAMES = {
 def in_words(key: str, value: Any) -> str:
     """A fact's value for people: ``plan.hold_s`` 600.0 is "10 min"."""
     if value is None:
+        if key.startswith(DIRECTIVE):
+            return "not said"
         return "forever" if key == "plan.hold_s" else "not known" if not key.startswith("plan.") else "not set"
+    if key.startswith(DIRECTIVE) and str(value).startswith("#"):
+        return f"another text ({value})"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
@@ -39,8 +45,9 @@ def named(key: str) -> str:
     """A fact's key as a plan file or flag would name it: ``plan.keepalive_s`` is "keepalive"."""
     if key in _NAMES:
         return _NAMES[key]
-    if key.startswith("sysctls."):
-        return key.removeprefix("sysctls.")
+    for part in (DIRECTIVE, "sysctls."):
+        if key.startswith(part):
+            return key.removeprefix(part)
     return key.removeprefix("plan.").removesuffix("_s").replace(".", " ").replace("_", " ")
 
 
@@ -75,12 +82,6 @@ def compare_incomplete(run: str, right: bool) -> str:
     return f"{run} has no end: it goes on, or was killed{'; its numbers are right as far as they go' if right else ''}"
 
 
-@finding("compare_failed", "info", "see its own report")
-def compare_failed(run: str, why: str) -> str:
-    """A run failed by its own verdict."""
-    return f"{run} failed: {why}"
-
-
 @finding("compare_plan", "warning", "repeat one of them with the plan of the other")
 def compare_plan(differs: Differs) -> str:
     """The runs have different plans, which may explain their differences."""
@@ -113,9 +114,3 @@ def compare_same(server: str, configured: bool) -> str:
     if configured:
         return f"same server ({server}), configuration and plan: differences are those of repeats"
     return f"no recorded fact distinguishes these runs ({server}; its configuration is unknown)"
-
-
-@finding("compare_lateness", "warning", "compare runs with the same load on the host")
-def compare_lateness(run: str, later: bool) -> str:
-    """asyncli itself was later in one run than in the other, which makes its latencies longer."""
-    return f"asyncli itself sent its heartbeats {'later' if later else 'less late'} in {run}"

@@ -91,15 +91,6 @@ def cost_of_a_part(held: float, asked: int) -> str:
     return f"the ramp reached {format_count(held)} of {format_count(asked)} connections: the cost of the rest is unknown"
 
 
-@finding("plateaus_too_few", "info")
-def plateaus_too_few(reached: int, plateaus: int, wanted: int) -> Words:
-    """Fewer plateaus were completed than a slope needs, so it was fitted to the seconds of the ramp."""
-    return Words(
-        f"{reached} of {format_many(plateaus, 'plateau')} completed, {wanted} needed for a slope: fitted to the ramp's seconds",
-        "let the ramp finish" if plateaus >= wanted else "--plateaus 5",
-    )
-
-
 @finding("plateau_unsettled", "warning")
 def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Words:
     """Memory still changed at the end of a plateau's rest; the interval of the cost includes as much again."""
@@ -117,10 +108,3 @@ def _moved(name: str, moved: Sequence[Moved]) -> str:
     climb = f", {abs(share):.0%} of the climb to it" if share is not None and abs(share) < 10 else ""
     on = "plateau" if len(moved) == 1 else "plateaus"
     return f"of {CALLED[name]} on {on} {numbers} (by up to {format_bytes(most['bytes'])}{climb})"
-
-
-@finding("cost_samples_gap", "warning", "see the other findings for why nothing was read")
-def cost_samples_gap(gaps: Mapping[str, tuple[float, float]]) -> str:
-    """A good part of the ramp has no samples, from when to when on the run's clock; the slope uses those before and after."""
-    spans = ", ".join(f"of {CALLED[name]} from {begin:,.0f} s to {end:,.0f} s" for name, (begin, end) in gaps.items())
-    return f"no samples in a good part of the ramp: {spans}; the slope uses those before and after"

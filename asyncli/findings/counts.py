@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 
 from asyncli.findings import Words, finding
 from asyncli.records import Severity
-from asyncli.units import format_clock, format_count, format_many
+from asyncli.units import format_clock, format_count
 
 Unknown = Literal["nothing_connected", "no_page", "page_tells_nothing", "page_silent"]
 
@@ -192,13 +192,6 @@ def reconcile_in_flight(apart: Sequence[Apart], ended: bool, anew: bool) -> Word
         there = f"{format_count(one['before'])} were there before our first connect, " if one["before"] else ""
         said.append(f"{_differ(one['pair'], one['by'])} ({there}up to {format_count(one['flight'])} were in flight)")
     return Words(f"counts differ by no more than was in flight: {'; '.join(said)}", remedy)
-
-
-@finding("reconcile_until", "info", "read the status page to the run's end")
-def reconcile_until(at_s: float, opened: int, answered: int) -> str:
-    """The last status page is older than the run's end; what was opened or answered later cannot be compared."""
-    later = f"{format_many(opened, 'connection')} opened and {format_many(answered, 'answer')} after it"
-    return f"the last status page is from {format_clock(at_s)}: {later} are not compared"
 
 
 @finding("counters_restarted", "warning", "see the server's log for why it was restarted")

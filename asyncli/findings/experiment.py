@@ -53,12 +53,6 @@ def cell_failed(cell: str, why: str, remedy: str) -> Words:
     return Words(f"{cell}: {why}", remedy)
 
 
-@finding("no_group", "warning")
-def no_group(why: str, remedy: str) -> Words:
-    """The server has no memory cgroup, so its cost is taken from the whole host's memory."""
-    return Words(f"{why}: the cost is computed from the whole host's memory, which includes other programs", remedy)
-
-
 @finding("slots", "info")
 def slots(workers: int, slots: int, nofile: int, source_slots: int) -> str:
     """How nginx was configured: workers, and the connection slots and descriptors of each; ``source_slots``: in the source."""

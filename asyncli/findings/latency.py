@@ -13,9 +13,10 @@ _NETWORK = "see routes, firewalls and links between here and the server"
 
 
 @finding("no_answers", "warning")
-def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnswers, requests: int | None) -> Words:
-    """For two seconds or more no heartbeat was answered, some were waiting, and no connection was lost. The cause is taken from
-    TCP retransmissions, the server's status page (``requests``: how many it counted) and its CPU time.
+def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnswers, requests: int | None, times: int) -> Words:
+    """For two seconds or more no heartbeat was answered, some were waiting, and no connection was lost: the longest of ``times``
+    such stretches. The cause is taken from TCP retransmissions, the server's status page (``requests``: how many it counted) and
+    its CPU time.
     """
     said, remedy = {
         "unacknowledged": ("no packet was acknowledged: looks like the network path was down", _NETWORK),
@@ -34,13 +35,8 @@ def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnsw
         ),
     }[why]
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
-    return Words(f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): {said}", remedy)
-
-
-@finding("no_answers", "warning")
-def no_answers_more(stretches: int) -> str:
-    """So many further ``stretches`` without an answer; only the longest are listed one by one."""
-    return f"... and {stretches} more stretches without an answer"
+    more = f"; {times - 1} more such stretches" if times > 1 else ""
+    return Words(f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): {said}{more}", remedy)
 
 
 @finding("answers_slow", "warning", "see the server's load, disks and backends at that time, and the network path")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.records import HOST_LOST
+from asyncli.records import HOST_LOST, RESUMED, Finding
 from asyncli.units import format_clock, format_count
 
 #: What befell them, by cause.
@@ -85,11 +85,13 @@ def plain_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def lost_with(hosts: Sequence[str], processes: bool, whose: str) -> Words:
-    """With what of asyncli's own connections were lost, ``a client host (vm at 10.0.0.9)``, and where to look for why.
-
-    ``whose`` the processes are: "asyncli's", "its".
+def lost_with(findings: Sequence[Finding], whose: str) -> Words:
+    """With what of asyncli's own connections were lost, by a run's ``findings``: ``a client host (vm at 10.0.0.9)``; and where to
+    look for why. ``whose`` the processes are: "asyncli's", "its".
     """
+    # The file of an older asyncli has no fields.
+    hosts = list(dict.fromkeys(str(one.fields.get("host", "its name is not known")) for one in findings if one.code == HOST_LOST))
+    processes = any(one.code == "worker_lost" or (one.code == RESUMED and one.fields.get("held")) for one in findings)
     of_process = "see the finding about that process, or about the interruption of a run that was resumed"
     if not hosts:
         return Words(f"a process of {whose} own", of_process)

@@ -10,20 +10,16 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.binary import descriptor_limit, programs
-from asyncli.lab.program import LabServer, ask, backlog, outlast, quoted
+from asyncli.lab.program import LabServer, ask, backlog, quoted
 from asyncli.trust import ask_program
 
 #: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
 PAGE_BYTES = 1_456
-#: Apache's own default of MaxRequestWorkers.
-PREFORK_CONNECTIONS = 256
-#: One process of the event MPM holds them under a descriptor limit of 20,000, and the status page counts them.
-EVENT_CONNECTIONS = 10_000
 # A process takes some 0.3 MB and a place in the kernel's table of 32,768: beyond this the host is what is measured.
 _MOST_PREFORK = 4_000
 # Pollers of the status page, and our own look whether it answers: in prefork each holds a process.
@@ -102,8 +98,7 @@ class LabApache(LabServer):
     """What both Apaches share. ``page_bytes`` is the page that every path answers, ``keepalive_requests`` 0 is without end
     (MaxKeepAliveRequests: so many after the first).
 
-    ``keepalive_timeout_s`` is ten times ``keepalive_s`` and at least an hour where it is not given. Raises
-    :class:`HostError` if there is no Apache or it does not start. Started by root, its children run as ``nobody``: Apache
+    Raises :class:`HostError` if there is no Apache or it does not start. Started by root, its children run as ``nobody``: Apache
     refuses to serve as root. They must be able to reach TMPDIR then.
     """
 
@@ -116,34 +111,16 @@ class LabApache(LabServer):
     mpm: ClassVar[str]
     #: After so long the status page ends a connection.
     status_timeout: ClassVar[str]
-    #: Where ``connections`` is not given.
-    usual: ClassVar[int]
 
     def __init__(
-        self,
-        connections: int | None = None,
-        port: int = 0,
-        keepalive_s: float = 60.0,
-        address: str = "127.0.0.1",
-        workers: int | None = None,
-        *,
-        keepalive_timeout_s: int | None = None,
-        keepalive_requests: int = 0,
-        page_bytes: int = PAGE_BYTES,
-        one_listener: bool = False,
+        self, *common: Any, keepalive_requests: int = 0, page_bytes: int = PAGE_BYTES, one_listener: bool = False, **more: Any
     ) -> None:
-        super().__init__(connections or self.usual, port, address)
-        self._timeout_s = outlast(keepalive_s, keepalive_timeout_s)
+        super().__init__(*common, **more)
+        self._directives: dict[str, float] = {}
         self._requests = keepalive_requests
-        self._asked_workers, self._workers = workers, 0
         self._one_listener = one_listener
         self.page_bytes = page_bytes
         self._binary: ApacheBinary | None = None
-
-    @property
-    def workers(self) -> int:
-        """Its processes; 0 before the start."""
-        return self._workers
 
     @property
     def label(self) -> str:
@@ -154,20 +131,11 @@ class LabApache(LabServer):
         self._binary = find_apache()
         if self._binary is None:
             raise HostError(f"{self.name}: no Apache 2.4 on this host; install it (apt-get install apache2)")
-        self._cut()
+        self._workers, self._directives = self._cut()
 
     @abstractmethod
-    def _cut(self) -> None:
-        """Find how many processes and threads it takes."""
-
-    @abstractmethod
-    def _mpm_lines(self) -> str:
-        """The MPM's own directives."""
-
-    @property
-    @abstractmethod
-    def _ready_slots(self) -> int:
-        """Processes or threads that the status page shows once all are there."""
+    def _cut(self) -> tuple[int, dict[str, float]]:
+        """How many processes it takes, and the MPM's own directives."""
 
     def _values(self) -> Mapping[str, object]:
         folder = self.config_path.parent
@@ -186,7 +154,7 @@ class LabApache(LabServer):
             "page": quoted(folder / "page.html"),
             "user_lines": _user_lines(),
             "modules": self._modules(),
-            "mpm_lines": self._mpm_lines(),
+            "mpm_lines": "\n".join(f"{name} {value:g}" for name, value in self._directives.items()),
             "backlog": backlog(),
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
@@ -225,7 +193,7 @@ class LabApache(LabServer):
     async def _answers(self) -> bool:
         answer = (await ask(self.status_port, self.status_path)).decode("latin-1")
         slots = [int(number) for number in re.findall(r"^(?:Busy|Idle)Workers: (\d+)", answer, re.MULTILINE)]
-        if len(slots) != 2 or sum(slots) < self._ready_slots:
+        if len(slots) != 2 or sum(slots) < self._directives["MaxRequestWorkers"]:
             return False
         if b" 403 " in (await ask(self.port, "/", ports.reachable(self.address)))[:16]:
             raise HostError(
@@ -248,26 +216,19 @@ class LabApachePrefork(LabApache):
 
     name = "apache-prefork"
     mpm = "prefork"
-    usual = PREFORK_CONNECTIONS
+    usual = 256  # Apache's own default of MaxRequestWorkers
     status_timeout = "1h"
 
-    def _cut(self) -> None:
+    def _cut(self) -> tuple[int, dict[str, float]]:
         count = self._asked_workers or self.connections + _POLLERS
         if count > _MOST_PREFORK + _POLLERS:
             raise HostError(
                 f"apache-prefork needs a process for each of {self.connections:,} connections, and the lab starts at most "
                 f"{_MOST_PREFORK:,}; ask for fewer (-c {_MOST_PREFORK}), or use apache-event"
             )
-        self._workers = count
-
-    @property
-    def _ready_slots(self) -> int:
-        return self._workers
-
-    def _mpm_lines(self) -> str:
-        names = ("ServerLimit", "MaxRequestWorkers", "StartServers", "MinSpareServers", "MaxSpareServers")
+        directives = dict.fromkeys(("ServerLimit", "MaxRequestWorkers", "StartServers", "MinSpareServers"), float(count))
         # Apache wants one spare process more at most than at least.
-        return "\n".join(f"{name} {self._workers + (name == 'MaxSpareServers')}" for name in names)
+        return count, directives | {"MaxSpareServers": count + 1}
 
 
 class LabApacheEvent(LabApache):
@@ -279,22 +240,14 @@ class LabApacheEvent(LabApache):
 
     name = "apache-event"
     mpm = "event"
-    usual = EVENT_CONNECTIONS
+    # One process holds them under a descriptor limit of 20,000, and the status page counts them.
+    usual = 10_000
     status_timeout = "2500ms"
-    _sizes = EventSizes(0, 0, 0.0)
 
-    def _cut(self) -> None:
-        self._sizes = event_sizes(self.connections, descriptor_limit(), self._asked_workers)
-        self._workers = self._sizes.processes
-
-    @property
-    def _ready_slots(self) -> int:
-        return self._sizes.processes * self._sizes.threads
-
-    def _mpm_lines(self) -> str:
-        processes, threads, factor = self._sizes
+    def _cut(self) -> tuple[int, dict[str, float]]:
+        processes, threads, factor = event_sizes(self.connections, descriptor_limit(), self._asked_workers)
         everything = processes * threads
-        directives = {
+        return processes, {
             "ServerLimit": processes,
             "StartServers": processes,
             "ThreadLimit": threads,
@@ -306,7 +259,6 @@ class LabApacheEvent(LabApache):
             # (factor + 1) x ThreadsPerChild: what a process may hold, just below its descriptors.
             "AsyncRequestWorkerFactor": factor,
         }
-        return "\n".join(f"{name} {value:g}" for name, value in directives.items())
 
 
 def page(size: int) -> bytes:

@@ -100,7 +100,7 @@ def slots_needed(connections: int, workers: int) -> int:
     return max(math.ceil(1.1 * (mean + 6 * math.sqrt(mean))), math.ceil(1.15 * mean)) + 16
 
 
-def size(connections: int, *, nofile: int, cpus: int, workers: int | None = None) -> Sizes:
+def size(connections: int, *, nofile: int, cpus: int, workers: int | None = None, of: str = "nginx") -> Sizes:
     """Workers and slots so that each worker's descriptors suffice; :class:`HostError` when no number of them does."""
     for count in (workers,) if workers else range(max(1, cpus), _MOST_WORKERS + 1):
         slots = slots_needed(connections, count)
@@ -109,6 +109,6 @@ def size(connections: int, *, nofile: int, cpus: int, workers: int | None = None
             return Sizes(count, slots, nofile)
     asked = f"{workers} workers" if workers else f"{_MOST_WORKERS:,} workers"
     raise HostError(
-        f"nginx cannot hold {connections:,} connections in {asked} of {nofile:,} descriptors each; "
+        f"{of} cannot hold {connections:,} connections in {asked} of {nofile:,} descriptors each; "
         + ("leave --workers out" if workers else "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer")
     )

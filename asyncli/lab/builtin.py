@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import asyncli
-from asyncli.lab.binary import descriptor_limit
-from asyncli.lab.program import LabServer, outlast
-from asyncli.lab.serve import main, workers_for
+from asyncli.lab.binary import descriptor_limit, size
+from asyncli.lab.program import LabServer
+from asyncli.lab.serve import main
 
 
 class LabBuiltin(LabServer):
@@ -25,35 +26,24 @@ class LabBuiltin(LabServer):
 
     def __init__(
         self,
-        connections: int = 100_000,
-        port: int = 0,
-        keepalive_s: float = 60.0,
-        address: str = "127.0.0.1",
-        workers: int | None = None,
-        *,
-        keepalive_timeout_s: int | None = None,
+        *common: Any,
         keepalive_requests: int = 10_000_000,
         keepalive_time_s: float = 3_600_000.0,
         worker_connections: int | None = None,
+        **more: Any,
     ) -> None:
-        super().__init__(connections, port, address)
-        self._workers = workers or 0
-        timeout_s = outlast(keepalive_s, keepalive_timeout_s)
+        super().__init__(*common, **more)
         self._flags = {
-            "keepalive-timeout": timeout_s,
-            "client-header-timeout": max(60, timeout_s),
+            "keepalive-timeout": self._timeout_s,
+            "client-header-timeout": max(60, self._timeout_s),
             "keepalive-requests": keepalive_requests,
             "keepalive-time": keepalive_time_s,
             "worker-connections": worker_connections or 0,
         }
 
-    @property
-    def workers(self) -> int:
-        """Worker processes; 0 before the start unless they were asked for."""
-        return self._workers
-
     async def _prepare(self) -> None:
-        self._workers = self._workers or workers_for(self.connections, descriptor_limit(), len(os.sched_getaffinity(0)))
+        nofile, cpus = descriptor_limit(), len(os.sched_getaffinity(0))
+        self._workers = self._asked_workers or size(self.connections, nofile=nofile, cpus=cpus, of=self.called).workers
 
     def _argv(self) -> list[str]:
         flags = {"address": self.address, "port": self.port, "status-port": self.status_port, "workers": self._workers}

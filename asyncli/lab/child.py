@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 import asyncli
 from asyncli.errors import HostError
@@ -27,27 +28,12 @@ _TIE = (
     "import ctypes,os,signal,sys;"
     "ctypes.CDLL(None).prctl(1,signal.SIGTERM,0,0,0);"
     "os.getppid()==int(sys.argv[1]) or sys.exit(0);"
-    "sys.argv[2] and open(sys.argv[2],'w').write('0');"
-    "os.execv(sys.argv[3],sys.argv[3:])"
+    "os.execv(sys.argv[2],sys.argv[2:])"
 )
 #: A server gets this long to end by itself, seconds; then its whole process group is killed.
 GRACE_S = 5.0
 # Looking whether a thing has happened costs a few microseconds; 10 ms is below what a user can notice.
 _LOOK_S = 0.01
-_GROUP: contextvars.ContextVar[str] = contextvars.ContextVar("group", default="")
-
-
-@contextlib.contextmanager
-def inside(procs: Path) -> Iterator[None]:
-    """Servers that are started in here join the control group of this ``cgroup.procs``, before they become what they are.
-
-    Joined later, what they had taken so far would stay charged to us (cgroups(7)).
-    """
-    token = _GROUP.set(str(procs))
-    try:
-        yield
-    finally:
-        _GROUP.reset(token)
 
 
 def spawn(
@@ -57,21 +43,19 @@ def spawn(
     stderr: IO[bytes] | int = subprocess.DEVNULL,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    keep: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
     """Start ``argv`` (its first word an absolute path) in a session of its own, tied to our life.
 
     A session of its own: Ctrl-C in the terminal reaches us and not the server, which would end in the middle of the
-    drain, and its process group can be killed whole. ``keep``: descriptors that the child inherits.
+    drain, and its process group can be killed whole.
     """
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), _GROUP.get(), *argv],
+        [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *argv],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
         cwd=cwd,
         env=for_child() if env is None else env,
-        pass_fds=keep,
         start_new_session=True,
     )
 
@@ -91,15 +75,9 @@ def group_alive(group: int) -> bool:
         return False
     except PermissionError:
         pass
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                stat = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
-            except OSError:
-                continue
-            # The name, in brackets, may hold anything; after it come the state, the parent, the group (proc(5)).
-            state, _, its_group = stat.rpartition(")")[2].split()[:3]
-            if its_group == str(group) and state not in "ZX":
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
                 return True
     return False
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.binary import descriptor_limit, programs
-from asyncli.lab.program import LabServer, ask, backlog, outlast
+from asyncli.lab.program import LabServer, ask, backlog
 
-CONNECTIONS = 10_000
 # The status page's pollers count among maxconn as well.
 _POLLERS = 8
 # Descriptors that are no connections: listeners, standard ones, the lock; and a thread's epoll, pipe and wake-up.
@@ -41,8 +40,7 @@ class LabHaproxy(LabServer):
     """A HAProxy of our own that answers 200 by itself: one process, whose ``workers`` are threads (one a CPU).
 
     It holds as many as its one process has descriptors, less some 80: 19,920 under a limit of 20,000. Asked for more it is
-    a :class:`HostError`, as where there is no HAProxy or it does not start. ``keepalive_timeout_s`` is ten times
-    ``keepalive_s`` and at least an hour where it is not given; HAProxy has no limit of requests on a connection.
+    a :class:`HostError`, as where there is no HAProxy or it does not start. It has no limit of requests on a connection.
     """
 
     name = "haproxy"
@@ -52,30 +50,13 @@ class LabHaproxy(LabServer):
     grave = re.compile(r"\[(ALERT|EMERG)\](?!.*FD limit)")
     stamp = re.compile(r"^\[\w+\]\s+(\d+/\d+ )?\(\d+\) : ")
 
-    def __init__(
-        self,
-        connections: int = CONNECTIONS,
-        port: int = 0,
-        keepalive_s: float = 60.0,
-        address: str = "127.0.0.1",
-        workers: int | None = None,
-        *,
-        keepalive_timeout_s: int | None = None,
-    ) -> None:
-        super().__init__(connections, port, address)
-        self._timeout_s = outlast(keepalive_s, keepalive_timeout_s)
-        self._threads = workers or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
-        self._path, self._version_text = "", self.name
+    usual = 10_000
+    _path, _version_text = "", "haproxy"
 
     @property
     def label(self) -> str:
         """For example ``haproxy/2.6.12``."""
         return self._version_text
-
-    @property
-    def workers(self) -> int:
-        """Threads of its one process."""
-        return self._threads
 
     @property
     def error_log(self) -> Path:
@@ -87,8 +68,9 @@ class LabHaproxy(LabServer):
         if found is None:
             raise HostError("haproxy: no HAProxy 2.2 or later on this host; install it (apt-get install haproxy)")
         self._path, self._version_text = found
+        self._workers = self._asked_workers or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
         nofile = descriptor_limit()
-        most = most_connections(nofile, self._threads)
+        most = most_connections(nofile, self.workers)
         if self.connections > most:
             raise HostError(
                 f"haproxy is one process and holds at most {max(0, most):,} connections with {nofile:,} descriptors, not "
@@ -99,7 +81,7 @@ class LabHaproxy(LabServer):
         # Not shorter than nginx's when a test provokes a short timeout: so that it is the keep-alive that ends.
         request_timeout_s = max(60, self._timeout_s)
         return {
-            "threads": self._threads,
+            "threads": self.workers,
             "maxconn": self.connections + _POLLERS,
             "nofile": descriptor_limit(),
             "backlog": backlog(),

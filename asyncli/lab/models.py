@@ -6,7 +6,7 @@ import asyncio
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import asyncli
 from asyncli.errors import PlanError
@@ -40,39 +40,26 @@ MODELS: tuple[str, ...] = tuple(_KNOWN)
 
 
 class LabModel(LabServer):
-    """A server of one model, on ``address`` and ``port`` (0: a free one). ``async with`` starts it and ends it.
+    """A server of one model. Raises :class:`PlanError` for an unknown one; :meth:`start` :class:`HostError` without a compiler.
 
-    Its one port speaks two protocols, told apart by the first byte of a connection: a decimal number of bytes and a line
-    feed, answered by that many bytes; and HTTP/1.1 with keep-alive. It has no timeouts, so ``keepalive_s`` (seconds) changes
-    nothing. ``workers`` is the size of its pool where it has one, by default ``connections`` up to 1,000: more clients than that
-    wait. ``stack_bytes`` is that of its threads, by default the system's.
-
-    Raises :class:`PlanError` for an unknown model; :meth:`start` raises :class:`HostError` without a C compiler.
+    Its one port speaks two protocols, told apart by the first byte of a connection: a decimal number of bytes and a line feed,
+    answered by that many bytes; and HTTP/1.1 with keep-alive. It has no timeouts. ``workers`` is the size of its pool where it
+    has one, by default ``connections`` up to 1,000: more clients than that wait.
     """
 
     name = "model"
     version = asyncli.__version__
+    usual = 16
     prints_when_ready = True
 
-    def __init__(
-        self,
-        model: str,
-        connections: int = 16,
-        port: int = 0,
-        keepalive_s: float = 60.0,
-        address: str = "127.0.0.1",
-        workers: int | None = None,
-        *,
-        stack_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, model: str, *common: Any, **more: Any) -> None:
         if model not in _KNOWN:
             raise PlanError(f"unknown server model {model!r}; write {', '.join(MODELS[:-1])} or {MODELS[-1]}")
-        if workers is not None and workers < 1:
-            raise PlanError(f"{workers} workers are no pool; write 1 or more")
-        super().__init__(connections, port, address)
+        super().__init__(*common, **more)
+        if self._asked_workers is not None and self._asked_workers < 1:
+            raise PlanError(f"{self._asked_workers} workers are no pool; write 1 or more")
         self.model = model
-        self._pool = workers or max(1, min(connections, _MOST_MEMBERS))
-        self._stack_bytes = stack_bytes
+        self._pool = self._asked_workers or max(1, min(self._connections, _MOST_MEMBERS))
         self._program: list[str] = []
 
     @property
@@ -108,7 +95,7 @@ class LabModel(LabServer):
 
     async def _prepare(self) -> None:
         if self.model == "asyncio":
-            self._program = [sys.executable, "-m", "asyncli.lab.model_asyncio"]
+            self._program = [sys.executable, "-m", "asyncli.lab.builtin", "--model"]
         else:
             source = Path(__file__).with_name("models.c")
             self._program = [str(await asyncio.to_thread(compiler.build, source)), self.model]
@@ -117,6 +104,4 @@ class LabModel(LabServer):
         flags = {"address": self.address, "port": self.port}
         if _KNOWN[self.model].pool:
             flags["pool"] = self._pool
-        if self._stack_bytes is not None and self.model != "asyncio":
-            flags["stack"] = self._stack_bytes
         return [*self._program, *(f"--{name}={value}" for name, value in flags.items())]

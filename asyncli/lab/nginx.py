@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.binary import NginxBinary, Sizes, descriptor_limit, find_nginx, size
-from asyncli.lab.program import LabServer, ask, backlog, outlast, quoted
-
-__all__ = ["LabNginx", "NginxBinary", "find_nginx"]
+from asyncli.lab.program import LabServer, ask, backlog, quoted
 
 # Characters: of ASCII one takes two bytes where it is escaped, of others one takes up to four.
 _LONGEST_PART, _LONGEST_PART_BEYOND_ASCII = 1_900, 950
 
 
 class LabNginx(LabServer):
-    """An nginx of our own on ``address``, cut for ``connections`` that beat every ``keepalive_s`` seconds or oftener.
+    """An nginx of our own. Raises :class:`HostError` if there is no nginx or it does not start.
 
-    ``async with LabNginx(connections=100_000) as server`` starts it and, at the end, stops it and removes its files. It
-    is a child in the foreground that dies with us. Raises :class:`HostError` if there is no nginx or it does not start.
     It answers every path with ``body``, however long (nginx fills in its variables there); ``least_workers`` are started
-    even where fewer would do (one a CPU).
-
-    The other keyword arguments after ``workers`` are for provoking what kills connections; leave them out for a soak.
+    even where fewer would do (one a CPU). The other keyword arguments are for provoking what kills connections.
     """
 
     name = "nginx"
@@ -41,13 +34,7 @@ class LabNginx(LabServer):
 
     def __init__(
         self,
-        connections: int = 100_000,
-        port: int = 0,
-        keepalive_s: float = 60.0,
-        address: str = "127.0.0.1",
-        workers: int | None = None,
-        *,
-        keepalive_timeout_s: int | None = None,
+        *common: Any,
         keepalive_requests: int = 10_000_000,
         keepalive_time_s: int = 3_600_000,
         worker_connections: int | None = None,
@@ -55,18 +42,15 @@ class LabNginx(LabServer):
         body: str = "ok\n",
         content_type: str = "text/plain",
         least_workers: int | None = None,
+        **more: Any,
     ) -> None:
-        super().__init__(connections, port, address)
-        self._asked_workers = workers
+        super().__init__(*common, **more)
         self._least_workers = least_workers or len(os.sched_getaffinity(0))
-        self._timeout_s = outlast(keepalive_s, keepalive_timeout_s)
-        self._requests = keepalive_requests
-        self._time_s = keepalive_time_s
-        self._slots = worker_connections
+        self._requests, self._time_s, self._slots = keepalive_requests, keepalive_time_s, worker_connections
         self._binary = binary
         self._body, self._content_type = body, content_type
         #: For how many connections at once it is cut.
-        self._room = connections
+        self._room = self._connections
         self.sizes: Sizes | None = None
 
     @property
@@ -79,11 +63,6 @@ class LabNginx(LabServer):
         """For example ``nginx/1.22.1``."""
         return self._binary.version_text if self._binary else "nginx"
 
-    @property
-    def workers(self) -> int:
-        """Worker processes; 0 before the start."""
-        return self.sizes.workers if self.sizes else 0
-
     async def _prepare(self) -> None:
         self._binary = self._binary or find_nginx()
         if self._binary is None:
@@ -93,6 +72,7 @@ class LabNginx(LabServer):
                 f"{self._binary.path} is built without stub_status; install the distribution's nginx, or use the built-in server"
             )
         self.sizes = size(self._room, nofile=descriptor_limit(), cpus=self._least_workers, workers=self._asked_workers)
+        self._workers = self.sizes.workers
         if self._slots is not None:
             self.sizes = self.sizes._replace(slots=self._slots)
 
@@ -181,11 +161,7 @@ def _user_line() -> str:
     """
     if os.geteuid() != 0:
         return "# (user: only root may set it; workers run as the user that started them)"
-    try:
-        us = pwd.getpwuid(0)
-        return f"user {us.pw_name} {grp.getgrgid(us.pw_gid).gr_name};"
-    except KeyError:
-        return "user root root;"
+    return "user root root;"
 
 
 def _temp_paths(without: frozenset[str]) -> str:

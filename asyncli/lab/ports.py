@@ -54,16 +54,14 @@ def require_free(address: str, port: int) -> None:
     error = bind_error(address, port)
     if error is None:
         return
-    where = host_port(address, port)
-    if error.errno == errno.EADDRINUSE:
-        raise HostError(
-            f"port {port} of {address} is taken; stop what listens there (ss -ltnp 'sport = :{port}'), or use --port 0"
-        )
-    if error.errno == errno.EACCES:
-        raise HostError(f"port {port} needs root to listen on; use a port from 1024 up, or --port 0 for a free one")
-    if error.errno == errno.EADDRNOTAVAIL:
-        raise HostError(f"{address} is no address of this host; use 127.0.0.1 or one that `ip address` shows")
-    raise HostError(f"cannot listen on {where} ({error.strerror}); use another port or address")
+    known = {
+        errno.EADDRINUSE: f"port {port} of {address} is taken; stop what listens there (ss -ltnp 'sport = :{port}'), "
+        "or use --port 0",
+        errno.EACCES: f"port {port} needs root to listen on; use a port from 1024 up, or --port 0 for a free one",
+        errno.EADDRNOTAVAIL: f"{address} is no address of this host; use 127.0.0.1 or one that `ip address` shows",
+    }
+    other = f"cannot listen on {host_port(address, port)} ({error.strerror}); use another port or address"
+    raise HostError(known.get(error.errno or 0, other))
 
 
 def free_pair(address: str) -> tuple[int, int]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import math
-import os
 import re
 import shutil
 import string
 import subprocess
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,9 +19,6 @@ from asyncli.errors import HostError
 from asyncli.lab import child, ports
 from asyncli.lab.configs import config_file
 
-_LOCK = "lock"
-# A directory younger than this may be one that its owner has not locked yet.
-_STALE_S = 60.0
 _START_TRIES = 5
 _START_S = 30.0
 _QUESTION_S = 5.0
@@ -35,13 +29,18 @@ _LONGEST_ANSWER = 1 << 20
 class LabServer(ABC):
     """A server of our own on ``address`` and ``port`` (0: a free one); ``async with`` starts it and ends it.
 
-    It runs in a temporary folder and dies with us; what is left of that folder when we are killed is removed by the next server
-    of its name. A subclass says how it is sized, configured and called. It is ready when it prints a line, or where it has a
-    ``status_path`` when its status page answers, on 127.0.0.1 and a port of its own.
+    It is cut for ``connections`` that beat every ``keepalive_s`` seconds or oftener, in ``workers`` processes or threads; where
+    they are not given as many as suit it. ``keepalive_timeout_s`` is ten times ``keepalive_s`` and at least an hour where it is
+    not given: a paused client must not lose its connections.
+
+    It runs in a temporary folder and dies with us. A subclass says how it is sized, configured and called. It is ready when it
+    prints a line, or where it has a ``status_path`` when its status page answers, on 127.0.0.1 and a port of its own.
     """
 
     #: What messages call it, and its folder is called after.
     name: ClassVar[str]
+    #: Where ``connections`` is not given.
+    usual: ClassVar[int] = 100_000
     #: Its configuration's template in configs/; "" where it has none.
     template: ClassVar[str] = ""
     status_path: ClassVar[str] = ""
@@ -53,14 +52,23 @@ class LabServer(ABC):
     #: Where it complains, the most telling first.
     complains_in: ClassVar[tuple[str, ...]] = ("stderr",)
 
-    def __init__(self, connections: int, port: int, address: str) -> None:
+    def __init__(
+        self,
+        connections: int | None = None,
+        port: int = 0,
+        keepalive_s: float = 60.0,
+        address: str = "127.0.0.1",
+        workers: int | None = None,
+        *,
+        keepalive_timeout_s: int | None = None,
+    ) -> None:
         ports.family_of(address)
-        self._connections = connections
+        self._connections = connections or self.usual
         self.address, self.port, self.status_port = address, port, 0
-        self._asked_port = port
+        self._asked_port, self._asked_workers, self._workers = port, workers, 0
+        self._timeout_s = max(3600, math.ceil(10 * keepalive_s)) if keepalive_timeout_s is None else keepalive_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
-        self._lock = -1
         self._complaints: tuple[str, ...] = ()
 
     # What it offers.
@@ -93,9 +101,9 @@ class LabServer(ABC):
         """What to call it wherever its numbers appear: ``nginx/1.22.1`` or ``built-in server``."""
 
     @property
-    @abstractmethod
     def workers(self) -> int:
         """Its worker processes, or threads where it is one process; 0 before the start."""
+        return self._workers
 
     @property
     def version(self) -> str:
@@ -124,10 +132,6 @@ class LabServer(ABC):
             return self._complaints
         return tuple(self._file("stderr").read_text(encoding="utf-8", errors="replace").splitlines())
 
-    def __repr__(self) -> str:
-        running = f", pid {self._process.pid}" if self._process is not None else ", not running"
-        return f"<{self.called} at {self.url}{running}>"
-
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -140,7 +144,6 @@ class LabServer(ABC):
         if self._process is not None:
             return
         await self._prepare()
-        remove_leftovers(self.name)
         if self._asked_port:
             ports.require_free(self.address, self._asked_port)
         for attempt in range(_START_TRIES):
@@ -165,14 +168,10 @@ class LabServer(ABC):
                 self._complaints = self.complaints if self._file("stderr").exists() else ()
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
-            if self._lock >= 0:
-                os.close(self._lock)
-                self._lock = -1
 
     # What a subclass says.
 
-    @abstractmethod
-    async def _prepare(self) -> None:
+    async def _prepare(self) -> None:  # noqa: B027 (some have nothing to find)
         """Find the program and cut it for its connections; :class:`HostError` where that cannot be done."""
 
     @abstractmethod
@@ -203,19 +202,16 @@ class LabServer(ABC):
         else:
             self.port, self.status_port = ports.free_pair(self.address)
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix=_prefix(self.name)))
+            self._folder = Path(tempfile.mkdtemp(prefix=f"asyncli-{self.name}-"))
             # Workers may run as another user than the one that may read our temporary files.
             self._folder.chmod(0o755)
-            self._lock = _locked(self._folder)
             for file_name, content in self._files().items():
                 self._file(file_name).write_bytes(content)
             if self.template:
                 self.config_path.write_text(self._config(), encoding="utf-8")
             stdout = subprocess.PIPE if self.prints_when_ready else subprocess.DEVNULL
             with self._file("stderr").open("wb") as stderr:
-                self._process = child.spawn(
-                    self._argv(), stdout=stdout, stderr=stderr, cwd=self._folder, env=child.finds_us(), keep=(self._lock,)
-                )
+                self._process = child.spawn(self._argv(), stdout=stdout, stderr=stderr, cwd=self._folder, env=child.finds_us())
             await (self._printed() if self.prints_when_ready else self._answered())
         except OSError as error:
             await self.stop()
@@ -300,14 +296,6 @@ class _PortTakenError(HostError):
     """The port was free when we looked and is not any more."""
 
 
-def outlast(keepalive_s: float, timeout_s: int | None = None) -> int:
-    """The idle timeout (s) of a server whose clients beat every ``keepalive_s`` or oftener; ``timeout_s`` where that is given.
-
-    Ten beats of head room, and never below an hour: a paused client must not lose its connections.
-    """
-    return max(3600, math.ceil(10 * keepalive_s)) if timeout_s is None else timeout_s
-
-
 def backlog() -> int:
     """The listeners' queue: 4,096, or net.core.somaxconn where that is less (the kernel would cut it anyway)."""
     try:
@@ -337,33 +325,3 @@ async def ask(port: int, path: str, address: str = "127.0.0.1") -> bytes:
     except (OSError, TimeoutError):
         pass
     return answer
-
-
-def remove_leftovers(name: str) -> None:
-    """Remove the files of lab servers called ``name`` whose owner was killed: those whose lock nobody holds any more."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_prefix(name)}*"):
-        try:
-            facts = folder.lstat()
-            if facts.st_uid != os.geteuid() or folder.is_symlink() or time.time() - facts.st_mtime < _STALE_S:
-                continue
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            pass
-        finally:
-            os.close(lock)
-
-
-def _prefix(name: str) -> str:
-    return f"asyncli-{name}-"
-
-
-def _locked(folder: Path) -> int:
-    """A lock on the folder that lasts as long as we or the server hold the descriptor."""
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 from asyncli.errors import HostError
-from asyncli.lab.binary import NginxBinary
 from asyncli.lab.nginx import LabNginx
 
-#: One worker has slots for them twice, under a descriptor limit of 20,000.
-CONNECTIONS = 5_000
 _OFF = "# (off: neither proxy_http_version 1.1 nor an empty Connection header)"
 
 
@@ -21,7 +19,7 @@ class LabNginxProxy(LabNginx):
     the empty ``Connection`` header, nothing else. ``upstream_idle``: how many idle ones to both
     backends together a worker of it keeps. ``backend_keepalive_requests``: after so many requests a backend ends a
     connection (nginx's default: 100 before 1.19.10, 1,000 since). ``workers`` processes in each of the three; where that is
-    not given one, or as many as the descriptors force. Raises :class:`HostError` as :class:`LabNginx` does.
+    not given one, or as many as the descriptors force.
 
     ``url``, ``status_url``, ``pid`` and ``workers`` are the proxy's; ``backends`` has each backend's own.
     """
@@ -29,40 +27,25 @@ class LabNginxProxy(LabNginx):
     name = "nginx-proxy"
     template = "nginx-proxy.conf"
 
+    #: One worker has slots for them twice, under a descriptor limit of 20,000.
+    usual = 5_000
+
     def __init__(
         self,
-        connections: int = CONNECTIONS,
-        port: int = 0,
-        keepalive_s: float = 60.0,
-        address: str = "127.0.0.1",
-        workers: int | None = None,
-        *,
+        *common: Any,
         upstream_keepalive: bool = True,
         upstream_idle: int = 32,
         backend_keepalive_requests: int = 1_000,
-        keepalive_timeout_s: int | None = None,
-        keepalive_requests: int = 10_000_000,
-        binary: NginxBinary | None = None,
+        **more: Any,
     ) -> None:
-        super().__init__(
-            connections,
-            port,
-            keepalive_s,
-            address,
-            workers,
-            keepalive_timeout_s=keepalive_timeout_s,
-            keepalive_requests=keepalive_requests,
-            binary=binary,
-            least_workers=1,
-        )
+        super().__init__(*common, least_workers=1, **more)
         # Each connection may have a request under way, and with it one to a backend.
-        self._room = 2 * connections
+        self._room = 2 * self._connections
         self.upstream_keepalive = upstream_keepalive
         self._upstream_idle = upstream_idle
         self.backends: tuple[LabNginx, LabNginx] = (
-            self._backend("a", workers, backend_keepalive_requests),
-            self._backend("b", workers, backend_keepalive_requests),
-        )
+            self._backend("a", backend_keepalive_requests), self._backend("b", backend_keepalive_requests)
+        )  # fmt: skip
 
     @property
     def label(self) -> str:
@@ -94,11 +77,11 @@ class LabNginxProxy(LabNginx):
                 stack.push_async_callback(backend.stop)
             await super().stop()
 
-    def _backend(self, name: str, workers: int | None, keepalive_requests: int) -> LabNginx:
+    def _backend(self, name: str, keepalive_requests: int) -> LabNginx:
         # All at once may go to either.
         return LabNginx(
             self.connections,
-            workers=workers,
+            workers=self._asked_workers,
             keepalive_requests=keepalive_requests,
             binary=self._binary,
             body=f'{{"status":"ok","backend":"{name}"}}\n',

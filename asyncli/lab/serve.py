@@ -12,9 +12,9 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import math
 import mmap
 import os
+import re
 import resource
 import signal
 import socket
@@ -27,16 +27,22 @@ from typing import NamedTuple, cast
 from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.binary import descriptor_limit
-from asyncli.lab.wire import HEAD_END, LONGEST_HEAD, Counts, answer, status_page, understand
+from asyncli.lab.wire import HEAD_END, LONGEST_HEAD, TOKEN, Counts, Request, answer, status_page, understand
 
 _ACCEPTS, _HANDLED, _ACTIVE, _REQUESTS, _READING = range(5)
 # A row is a cache line, so that processes do not fight over one.
 _ROW = 8
 _BACKLOG = 4096
-_OWN_DESCRIPTORS = 64
-_MOST_WORKERS = 1_000
-_BODY = b"ok\n"
 _PR_SET_PDEATHSIG = 1
+# As in models.c, constant by constant.
+_MOST_BYTES = 1_000_000_000
+_CHUNK = b"x" * 65_536
+_LINGER_S = 3.2
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_ASK = re.compile(rb"([0-9]{1,16})\r?\n")
+_ASK_BEGUN = re.compile(rb"[0-9]{0,16}|[0-9]{1,16}\r")
+# No control character: binary is refused at once, for its line end may never come.
+_LINE_BEGUN = re.compile(TOKEN + rb"[^\x00-\x0c\x0e-\x1f]*(?:\n|$)", re.DOTALL)
 
 
 class Options(NamedTuple):
@@ -50,18 +56,28 @@ class Options(NamedTuple):
 
 
 class Desk:
-    """What the connections of one process share: options, counters, the date, and who is connected."""
+    """What the connections of one process share: options, counters, the date, and who is connected.
 
-    def __init__(self, row: memoryview, options: Options, page: Callable[[bytes], tuple[int, bytes]] | None = None) -> None:
-        self.row = row
-        self.options = options
-        self.page = page
+    ``page``: what a path answers, else "ok"; ``asks``: a connection may also ask for bytes, as of ``models.c``.
+    """
+
+    def __init__(
+        self,
+        row: memoryview,
+        options: Options,
+        page: Callable[[bytes], tuple[int, bytes]] = lambda _: (200, b"ok\n"),
+        *,
+        asks: bool = False,
+    ) -> None:
+        self.row, self.options, self.page, self.asks = row, options, page, asks
         self.open: set[Connection] = set()
         self._second = -1
         self._date = b""
 
     def date(self) -> bytes:
-        """Now, for the Date header; made once a second."""
+        """Now, for the Date header; made once a second. The models have none."""
+        if self.asks:
+            return b""
         second = int(time.time())
         if second != self._second:
             self._second, self._date = second, formatdate(second, usegmt=True).encode()
@@ -83,13 +99,20 @@ class Desk:
 class Connection(asyncio.Protocol):
     """One client. A Protocol and not streams: a third of the memory, and no task."""
 
-    __slots__ = ("desk", "opened", "requests", "since", "tail", "transport")
+    __slots__ = (
+        "asks", "begun", "desk", "ended", "opened", "over", "owed", "paused", "reading", "request", "requests", "since", "tail",
+        "transport",
+    )  # fmt: skip
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         self.transport: asyncio.Transport | None = None
         self.requests = 0
-        self.tail = b""
+        self.tail = b""  # come and not yet used
+        self.asks: bool | None = None if desk.asks else False  # for bytes, and not in HTTP; None before the first byte
+        self.owed = 0  # bytes to send (asks), or of a body still to come (HTTP)
+        self.request: Request | None = None  # the one whose body is coming
+        self.begun = self.reading = self.paused = self.ended = self.over = False
         self.opened = self.since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -111,75 +134,39 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self.transport is None:
             return
-        row = self.desk.row
-        row[_ACTIVE] -= 1
-        if self.tail:
-            row[_READING] -= 1
+        self.desk.row[_ACTIVE] -= 1
+        self._read(False)
         self.transport = None
         self.desk.open.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        transport, row = self.transport, self.desk.row
-        if transport is None or transport.is_closing():
-            return
-        counted = bool(self.tail)
-        if counted:
-            data, self.tail = self.tail + data, b""
-            row[_READING] -= 1
-        out: list[bytes] = []
-        keep, at, size = True, 0, len(data)
-        while keep:
-            # Empty lines before a request are skipped (RFC 9112 2.2).
-            while at < size and data[at] in b"\r\n":
-                at += 1
-            if at == size:
-                break
-            # nginx counts a request from its first byte, so one that came in pieces is in the sum already.
-            if not counted:
-                row[_REQUESTS] += 1
-            counted = False
-            end = HEAD_END.search(data, at)
-            if end is None:
-                if size - at > LONGEST_HEAD:
-                    out.append(answer(431, b"", self.desk.date(), head_only=False, keep=False))
-                    keep = False
-                    break
-                self.tail = data[at:]
-                row[_READING] += 1
-                break
-            text, keep = self._serve(data[at : end.start()])
-            out.append(text)
-            at = end.end()
-        if out:
-            self.since = asyncio.get_running_loop().time()
-            transport.write(b"".join(out))
-        if not keep:
-            transport.close()
+        if not self.over:
+            self.tail += data
+            self._go()
 
-    def _serve(self, head: bytes) -> tuple[bytes, bool]:
-        """The answer to a complete request, and whether the connection goes on."""
-        desk, request = self.desk, understand(head)
-        self.requests += 1
-        options = desk.options
-        keep = (
-            request.keep
-            # A body is not read, so nothing after it could be told from it: answer, and close.
-            and not request.body
-            and self.requests < options.keepalive_requests
-            and options.keepalive_timeout_s > 0
-            and asyncio.get_running_loop().time() - self.opened <= options.keepalive_time_s
-        )
-        status, body = request.status, _BODY
-        if status != 200:
-            body, keep = b"", False
-        elif desk.page is not None:
-            status, body = desk.page(request.path)
-        return answer(status, body, desk.date(), head_only=request.head_only, keep=keep), keep
+    def eof_received(self) -> bool:
+        # Ours to close: a client that only stopped sending still gets its answer.
+        self.ended = True
+        self._go()
+        return True
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        # A client that does not read its answers is not read either, or its requests would pile up here.
+        if self.transport is not None and not self.ended:
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self.transport is not None and not self.transport.is_closing():
+            if not self.ended:
+                self.transport.resume_reading()
+            self._go()
 
     def expired(self, now: float) -> bool:
         """Whether it has been waiting for longer than its state allows."""
         options = self.desk.options
-        fresh = self.requests == 0 or bool(self.tail)
+        fresh = self.requests == 0 or self.reading
         return now - self.since > (options.client_header_timeout_s if fresh else options.keepalive_timeout_s)
 
     def close(self) -> None:
@@ -187,17 +174,105 @@ class Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.close()
 
+    def _go(self) -> None:
+        """As far as what has come, and what the client takes, allow."""
+        transport = self.transport
+        if transport is None or self.paused or transport.is_closing():
+            return
+        if self.asks is None and self.tail:
+            self.asks = self.tail[:1].isdigit()
+        if not self.over:
+            if self.asks:
+                self._bytes(transport)
+            elif self.tail:
+                self._http(transport)
+        if self.ended and not self.paused:
+            transport.close()
 
-def workers_for(connections: int, nofile: int, cpus: int) -> int:
-    """Processes: one a CPU, or more where the descriptor limit needs it, with room for the hash's imbalance."""
-    for count in range(max(1, cpus), _MOST_WORKERS + 1):
-        mean = connections / count
-        if mean + 6 * math.sqrt(mean) + _OWN_DESCRIPTORS <= nofile:
-            return count
-    raise HostError(
-        f"the built-in server cannot hold {connections:,} connections in {_MOST_WORKERS:,} processes of {nofile:,} "
-        "descriptors each; raise the hard limit (ulimit -Hn) or ask for fewer"
-    )
+    def _bytes(self, transport: asyncio.Transport) -> None:
+        while True:
+            while self.owed:
+                transport.write(_CHUNK if self.owed >= len(_CHUNK) else _CHUNK[: self.owed])
+                self.owed -= min(self.owed, len(_CHUNK))
+                if self.paused or transport.is_closing():
+                    return
+            match = _ASK.match(self.tail)
+            if match is None or int(match[1]) > _MOST_BYTES:
+                if match is not None or not _ASK_BEGUN.fullmatch(self.tail):
+                    transport.close()
+                return
+            self.owed, self.tail = int(match[1]), self.tail[match.end() :]
+
+    def _http(self, transport: asyncio.Transport) -> None:
+        data, at, size = self.tail, 0, len(self.tail)
+        out: list[bytes] = []
+        refused = False
+        while not self.over:
+            if self.request is None:
+                # Empty lines before a request are skipped (RFC 9112 2.2).
+                while at < size and data[at] in b"\r\n":
+                    at += 1
+                if at == size:
+                    break
+                # nginx counts a request from its first byte.
+                self.desk.row[_REQUESTS] += not self.begun
+                self.begun = True
+                end = HEAD_END.search(data, at, at + LONGEST_HEAD)
+                if _LINE_BEGUN.match(data, at, at + LONGEST_HEAD) is None:
+                    self.request = Request(400)
+                elif end is not None:
+                    self.request = understand(data[at : end.start()])
+                    at = end.end()
+                elif size - at >= LONGEST_HEAD:
+                    self.request = Request(431)
+                else:
+                    break
+                self.owed = self.request.body
+                if self.request.expects and self.request.body > size - at:
+                    out.append(_CONTINUE)
+            dropped = min(self.owed, size - at)
+            at += dropped
+            self.owed -= dropped
+            if self.owed:
+                break
+            refused = self.request.status != 200
+            out.append(self._answer(self.request))
+            self.request, self.begun = None, False
+        self.tail = data[at:]
+        self._read(self.begun)
+        if out:
+            self.since = asyncio.get_running_loop().time()
+            transport.write(b"".join(out))
+        if self.over:
+            self._part(transport, linger=refused or at < size)
+
+    def _answer(self, request: Request) -> bytes:
+        """The answer to a complete request; ``over`` is whether the connection ends with it."""
+        desk, options = self.desk, self.desk.options
+        self.requests += 1
+        keep = (
+            request.keep
+            and self.requests < options.keepalive_requests
+            and options.keepalive_timeout_s > 0
+            and asyncio.get_running_loop().time() - self.opened <= options.keepalive_time_s
+        )
+        status, body = desk.page(request.path) if request.status == 200 else (request.status, b"")
+        self.over = not keep
+        return answer(status, body, desk.date(), head_only=request.head_only, keep=keep)
+
+    def _read(self, reading: bool) -> None:
+        """Whether it is in the midst of a request."""
+        self.desk.row[_READING] += reading - self.reading
+        self.reading = reading
+
+    def _part(self, transport: asyncio.Transport, *, linger: bool) -> None:
+        """Close; where the client is still sending, a while later, or the kernel would reset and lose it our answer."""
+        self.tail = b""
+        if linger and not self.ended and transport.can_write_eof():
+            transport.write_eof()
+            asyncio.get_running_loop().call_later(_LINGER_S, transport.close)
+        else:
+            transport.close()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -225,7 +300,7 @@ def listen(address: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-def until_told(*more: int) -> asyncio.Future[int]:
+def until_told(*lives: int) -> asyncio.Future[int]:
     """Done with 0 at a signal that ends a server, or with 1 when one of these descriptors can be read."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[int] = loop.create_future()
@@ -236,19 +311,38 @@ def until_told(*more: int) -> asyncio.Future[int]:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, finish, 0)
-    for descriptor in more:
-        loop.add_reader(descriptor, finish, 1)
+    for life in lives:
+        loop.add_reader(life, finish, 1)
     return over
 
 
-def raise_descriptors() -> None:
+def run_listener(address: str, port: int, connection: Callable[[], asyncio.Protocol]) -> int:
+    """Serve in one process until a signal; prints the port (0: a free one) once it listens. The exit status."""
+    _raise_descriptors()
+
+    async def serve(listener: socket.socket) -> int:
+        await asyncio.get_running_loop().create_server(connection, sock=listener, backlog=_BACKLOG)
+        stopped = until_told()
+        gc.freeze()
+        print(listener.getsockname()[1], flush=True)
+        return await stopped
+
+    try:
+        with listen(address, port or ports.free_pair(address)[0]) as listener:
+            return new_loop().run_until_complete(serve(listener))
+    except HostError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+
+
+def _raise_descriptors() -> None:
     """This process's own limit, as high as it may go."""
     nofile = descriptor_limit()
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, nofile))
 
 
-def _work(listener: socket.socket, row: memoryview, options: Options, life: int, parent: int) -> None:
+def _work(listener: socket.socket, row: memoryview, options: Options, parent: int) -> None:
     """A worker's life; it ends with the parent's."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -261,8 +355,6 @@ def _work(listener: socket.socket, row: memoryview, options: Options, life: int,
 
     async def serve() -> None:
         await loop.create_server(lambda: Connection(desk), sock=listener, backlog=_BACKLOG)
-        # The pipe stays open as long as this process lives: its end tells the parent of our death.
-        os.write(life, b".")
         gc.freeze()
         await desk.sweep()
 
@@ -274,24 +366,23 @@ def run(address: str, port: int, status_port: int, workers: int, options: Option
     # The exclusive one first: it keeps out another server that drew the same pair.
     status = listen("127.0.0.1", status_port)
     listeners = [listen(address, port, shared=True) for _ in range(workers)]
-    shared = mmap.mmap(-1, (workers + 1) * _ROW * 8)
-    cells = memoryview(shared).cast("Q")
+    cells = memoryview(mmap.mmap(-1, (workers + 1) * _ROW * 8)).cast("Q")
     rows = [cells[index * _ROW : (index + 1) * _ROW] for index in range(workers + 1)]
     parent = os.getpid()
     pids: list[int] = []
     lives: list[int] = []
     try:
-        for index in range(workers):
+        for listener, row in zip(listeners, rows[1:], strict=True):
+            # Open in the worker as long as it lives: its end tells the parent of that.
             life, ours = os.pipe()
             pid = os.fork()
             if pid == 0:
                 try:
-                    os.close(life)
                     status.close()
                     for other in listeners:
-                        if other is not listeners[index]:
+                        if other is not listener:
                             other.close()
-                    _work(listeners[index], rows[index + 1], options, ours, parent)
+                    _work(listener, row, options, parent)
                 finally:
                     os._exit(1)
             # At once, so that no later worker inherits it and keeps it open.
@@ -301,8 +392,6 @@ def run(address: str, port: int, status_port: int, workers: int, options: Option
         # A listener that only the parent held would swallow its share of the connections once its worker is gone.
         for listener in listeners:
             listener.close()
-        if not all(os.read(life, 1) for life in lives):
-            raise HostError("a worker of the built-in server died at its start; see what it wrote to stderr")
         return _oversee(status, rows, lives, port)
     finally:
         for pid in pids:
@@ -341,13 +430,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m asyncli.lab.builtin", description="asyncli's built-in server")
     parser.add_argument("--address", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
+    parser.add_argument("--model", action="store_true", help="the asyncio server model: one process, no status page")
     parser.add_argument("--status-port", type=int, default=0, help="port of the status page; 0: the next one, or a free one")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a CPU)")
     for name, default in Options()._asdict().items():
         flag = "--" + name.removesuffix("_s").replace("_", "-")
         parser.add_argument(flag, dest=name, type=type(default), default=default, help=f"as nginx's ({default:g})")
     chosen = parser.parse_args(argv)
-    raise_descriptors()
+    if chosen.model:
+        desk = Desk(memoryview(bytearray(8 * _ROW)).cast("Q"), Options(), asks=True)
+        return run_listener(chosen.address, chosen.port, lambda: Connection(desk))
+    _raise_descriptors()
     options = Options(**{name: getattr(chosen, name) for name in Options._fields})
     try:
         drawn, status_port = ports.free_pair("127.0.0.1" if chosen.port else chosen.address)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 #: The end of a request head; bare line feeds are taken for line ends, as RFC 9112 2.2 allows and nginx does.
 HEAD_END = re.compile(rb"\r?\n\r?\n")
-#: A longer head is refused: nginx's four buffers of 8 kB.
-LONGEST_HEAD = 32_768
+#: A longer head is refused, as by models.c.
+LONGEST_HEAD = 8_192
 
 #: A regular expression of a character of a name.
 TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"

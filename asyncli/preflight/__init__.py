@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
@@ -12,54 +11,35 @@ from asyncli.errors import PreflightError
 from asyncli.findings.preflight import preflight
 from asyncli.plan import Plan
 from asyncli.preflight.checks import far_checks, host_checks
-from asyncli.preflight.configured import Configured, read_configured
+from asyncli.preflight.configured import Configured
 from asyncli.preflight.limits import Limits, raise_nofile, read_limits
 from asyncli.records import Check, Finding
 
-__all__ = ["Limits", "checks_to_findings", "examine", "examine_far", "raise_nofile", "read_limits", "refusals"]
+__all__ = ["Limits", "checks_to_findings", "examine", "raise_nofile", "read_limits", "refusals"]
 
 
 def examine(
     plan: Plan,
     spread: Spread,
-    *,
-    server_pid: int | None = None,
-    server_exe: str | None = None,
-    server_config: str | None = None,
-    root: Path = Path("/"),
-    hosts: list[Check] | None = None,
-) -> list[Check]:
-    """Every limit of this host, and of the server if that is an nginx on it, against ``plan`` laid out as ``spread``.
-
-    ``server_pid`` is its master (a worker is followed to it), ``server_exe`` its program and ``server_config`` its main
-    file; each may be None where unknown. Reads files and runs ``nginx -V``; ``root`` is the file system's, for tests.
-    ``hosts``: what was checked of the hosts that open the connections, where this one is not among them.
-    """
-    limits = read_limits(root)
-    checks = list(host_checks(plan, spread, limits) if hosts is None else hosts)
-    if spread.local:
-        checks += _server_checks(plan, limits, read_configured(server_pid, server_exe, server_config, root=root))
-    return checks
-
-
-def examine_far(
-    plan: Plan,
-    spread: Spread,
-    *,
     limits: Limits,
     configured: Configured,
-    status_url: str | None,
+    *,
+    far: Limits | None = None,
+    status_url: str | None = None,
     hosts: list[Check] | None = None,
 ) -> list[Check]:
-    """The same where an agent has read ``limits`` of the server's host and how the server there is ``configured``.
+    """Every limit of this host and of the server, as it is ``configured``, against ``plan`` laid out as ``spread``. Pure.
 
-    ``status_url``: the page that the agent reads; ``hosts`` as in :func:`examine`. Where the
-    agent is on this host, ``spread`` is local, and there is one host.
+    ``far``: the limits of the server's host, and ``status_url`` the page there, where an agent has read them; None: what is known
+    of the server is what is on this host. Where the agent is on this host, ``spread`` is local, and there is one host.
+    ``hosts``: what was checked of the hosts that open the connections, where this one is not among them.
     """
-    checks = list(host_checks(plan, spread, read_limits()) if hosts is None else hosts)
-    if not spread.local:
-        checks += far_checks(plan, limits)
-    return checks + _server_checks(msgspec.structs.replace(plan, status_url=status_url), limits, configured)
+    checks = list(host_checks(plan, spread, limits) if hosts is None else hosts)
+    if far is not None:
+        if not spread.local:
+            checks += far_checks(plan, far)
+        return checks + _server_checks(msgspec.structs.replace(plan, status_url=status_url), far, configured)
+    return checks + (_server_checks(plan, limits, configured) if spread.local else [])
 
 
 def refusals(checks: Iterable[Check]) -> list[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -12,12 +13,17 @@ import msgspec
 from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError, parse
 from asyncli.records import Check
 from asyncli.trust import ask_server, user_of
+from asyncli.values import Target
 
 # What nginx does where nothing is said (nginx.org, ngx_core_module and ngx_http_core_module).
 _WORKER_CONNECTIONS, _KEEPALIVE_TIMEOUT_S, _HEADER_TIMEOUT_S, _KEEPALIVE_TIME_S = 512, 75.0, 60.0, 3600.0
 # keepalive_requests rose from 100 to 1000 and keepalive_time came in this version.
 _MODERN = (1, 19, 10)
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "M": 2592000.0, "y": 31536000.0}
+# Numbers, times, sizes and switches.
+_OPEN = re.compile(r"(?:(?:on|off|auto|\d{1,9}(?:ms|[smhdwMykKgG])?)(?: |\Z))*|FILE(?: [a-z]{1,9})?")
+# Where nginx writes tells nothing of how it serves.
+_WRITES = re.compile(r"pid|lock_file|\w+_log|\w+_temp_path")
 _WILDCARDS = frozenset({"*", "0.0.0.0", "::", ""})
 
 
@@ -49,9 +55,11 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str
     timers: Timers
     stub_status: bool = False
+    #: Its directives, as :func:`_said` has them.
+    said: dict[str, str] = {}
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class ServerBlock(msgspec.Struct, frozen=True, kw_only=True):
     """One server block, with what it inherits."""
 
     listens: tuple[Listen, ...]
@@ -59,6 +67,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     timers: Timers = Timers()
     locations: tuple[Location, ...] = ()
     stub_status: bool = False
+    said: dict[str, str] = {}
 
 
 class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,9 +78,11 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None = 1
     worker_connections: int = _WORKER_CONNECTIONS
     rlimit_nofile: int | None = None
-    servers: tuple[Server, ...] = ()
+    servers: tuple[ServerBlock, ...] = ()
+    #: What is said outside of the server blocks: "http keepalive_timeout" -> "75s".
+    said: dict[str, str] = {}
 
-    def server_for(self, host: str, port: int) -> Server | None:
+    def server_for(self, host: str, port: int) -> ServerBlock | None:
         """The server block that answers ``host`` on ``port``, chosen as nginx does; None where none listens there."""
         there = [one for one in self.servers if any(_hears(listen, host, port) for listen in one.listens)]
         there = there or [one for one in self.servers if any(listen.port == port for listen in one.listens)]
@@ -94,6 +105,15 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         reuseport = any(one.reuseport for one in same)
         return msgspec.structs.replace(same[0], backlog=min(backlogs, default=None), reuseport=reuseport)
 
+    def directives_for(self, target: Target) -> dict[str, str]:
+        """What it says of ``target``, level and directive -> value: "http keepalive_timeout" -> "75s"."""
+        found = dict(self.said)
+        if (server := self.server_for(target.host, target.port)) is not None:
+            found |= {f"server {name}": text for name, text in server.said.items()}
+            if (location := location_for(server, target.path)) is not None:
+                found |= {f"location {name}": text for name, text in location.said.items()}
+        return found
+
     @property
     def status_urls(self) -> tuple[str, ...]:
         """Where its stub_status pages can be asked from this host."""
@@ -107,20 +127,26 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(urls))
 
 
-def timers_for(server: Server, path: str) -> Timers:
-    """The timers of the location of ``server`` that serves ``path``, chosen as nginx does."""
+def timers_for(server: ServerBlock, path: str) -> Timers:
+    """The timers of what of ``server`` serves ``path``."""
+    location = location_for(server, path)
+    return server.timers if location is None else location.timers
+
+
+def location_for(server: ServerBlock, path: str) -> Location | None:
+    """The location of ``server`` that serves ``path``, chosen as nginx does; None where it is none."""
     path = path.partition("?")[0]
     longest: Location | None = None
     for one in server.locations:
         if one.modifier == "=" and one.pattern == path:
-            return one.timers
+            return one
         if one.modifier in ("", "^~") and path.startswith(one.pattern):
             longest = one if longest is None or len(one.pattern) > len(longest.pattern) else longest
     if longest is None or longest.modifier != "^~":
         for one in server.locations:
             if one.modifier in ("~", "~*") and _finds(one.pattern, path, fold=one.modifier == "~*"):
-                return one.timers
-    return longest.timers if longest else server.timers
+                return one
+    return longest
 
 
 def read_nginx(
@@ -174,9 +200,11 @@ def _option(command_line: str, flag: str) -> str | None:
 def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -> NginxConfig:
     modern = not version or version >= _MODERN
     timers = Timers(keepalive_requests=1000 if modern else 100, keepalive_time_s=_KEEPALIVE_TIME_S if modern else None)
-    said: dict[str, Any] = {}
-    servers: list[Server] = []
+    said: dict[str, Any] = {"said": _said(directives)}
+    servers: list[ServerBlock] = []
     for one in directives:
+        if one["directive"] in ("events", "http"):
+            said["said"] |= {f"{one['directive']} {name}": text for name, text in _said(one["block"]).items()}
         match one["directive"], one["args"]:
             case "worker_processes", [count, *_]:
                 said["workers"] = None if count == "auto" else int(count)
@@ -192,17 +220,18 @@ def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -
     return NginxConfig(path=str(path), version=version, servers=tuple(servers), **said)
 
 
-def _server(block: list[Directive], outer: Timers, status: bool) -> Server:
+def _server(block: list[Directive], outer: Timers, status: bool) -> ServerBlock:
     timers = _inherit(outer, block)
     listens = [_listen(one["args"]) for one in block if one["directive"] == "listen"]
     # Without a listen: *:80 as root, *:8000 otherwise.
     listens = listens or [Listen(address="*", port=80 if os.geteuid() == 0 else 8000)]
-    return Server(
+    return ServerBlock(
         listens=tuple(one for one in listens if one is not None),
         names=tuple(str(name).lower() for one in block if one["directive"] == "server_name" for name in one["args"]),
         timers=timers,
         locations=tuple(_locations(block, timers)),
         stub_status=status or _says(block, "stub_status"),
+        said=_said(block),
     )
 
 
@@ -217,9 +246,24 @@ def _locations(block: list[Directive], outer: Timers) -> list[Location]:
             modifier, pattern = glued[1], glued[2]
         timers = _inherit(outer, one["block"])
         status = _says(one["block"], "stub_status")
-        found.append(Location(modifier=modifier, pattern=pattern, timers=timers, stub_status=status))
+        found.append(
+            Location(modifier=modifier, pattern=pattern, timers=timers, stub_status=status, said=_said(one["block"]))
+        )
         found += _locations(one["block"], timers)
     return found
+
+
+def _said(block: list[Directive]) -> dict[str, str]:
+    """What this level says, by directive. Of values that are no numbers, times, sizes or switches only a fingerprint, by which
+    two can be told apart: they may be secrets (a header for a backend)."""
+    said: dict[str, list[str]] = {}
+    for one in block:
+        if "block" not in one:
+            args = one["args"]
+            text = " ".join(["FILE", *args[1:]] if _WRITES.fullmatch(one["directive"]) and args and args[0] != "off" else args)
+            open_ = one["directive"] == "listen" or _OPEN.fullmatch(text)
+            said.setdefault(one["directive"], []).append(text if open_ else f"#{hashlib.sha256(text.encode()).hexdigest()[:8]}")
+    return {name: "; ".join(texts) for name, texts in said.items()}
 
 
 def _says(block: list[Directive], name: str) -> bool:

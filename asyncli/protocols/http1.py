@@ -58,17 +58,21 @@ def _parse_head(text: bytes) -> _Head:
             lengths.update([length.strip() for length in header[2].split(b",")])
         elif name == b"transfer-encoding":
             codings.append(header[2].strip(b" \t").lower())
-    length = None
-    if lengths:
-        one = next(iter(lengths))
-        if len(lengths) > 1 or not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS:
-            raise ProtocolError(f"no single Content-Length: {b', '.join(sorted(lengths))[:80]!r}")
-        length = int(one)
     if codings and codings != [b"chunked"]:
         raise ProtocolError(f"unknown Transfer-Encoding: {b', '.join(codings)[:80]!r}")
     # HTTP/1.0 closes unless it says otherwise; HTTP/1.1 stays open unless it says otherwise.
     keep_alive = b"close" not in tokens and (modern or b"keep-alive" in tokens)
-    return _Head(status, keep_alive, bool(codings), length)
+    return _Head(status, keep_alive, bool(codings), _length(lengths))
+
+
+def _length(said: set[bytes]) -> int | None:
+    """The Content-Length, None where none was said."""
+    if not said:
+        return None
+    one = next(iter(said))
+    if len(said) > 1 or not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS:
+        raise ProtocolError(f"no single Content-Length: {b', '.join(sorted(said))[:80]!r}")
+    return int(one)
 
 
 def _fields(text: bytes) -> list[bytes]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from asyncli import __version__
 from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
 from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
@@ -25,6 +26,7 @@ from asyncli.report.document import (
     Document,
     ItemList,
     Paragraph,
+    Picture,
     Section,
     TableColumn,
     TableRow,
@@ -215,11 +217,12 @@ def capacity_document(found: Capacity) -> Document:
         Section("answer", "", [VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
         Section("gave-way", "What gave way", _ways(found)),
         Section("forecast", "Forecast", _forecast(found)),
-        Section("steps", "Steps", _steps(found)),
-        Section("findings", "Findings", [ItemList(finding_items(found.findings))]),
+        Section("steps", "Steps", [*_picture(found), *_steps(found)]),
+        *([Section("findings", "Findings", [ItemList(finding_items(found.findings))])] if found.findings else []),
         Section("files", "", _files(found)),
     ]
-    return Document("capacity", f"{found.server}: {found.verdict}", answer, [], sections)
+    byline = [oneline(", ".join(found.urls)), f"begun {found.started}, took {format_duration(found.duration_s)}"]
+    return Document("capacity", f"{found.server}: {found.verdict}", answer, byline, sections, f"Made by asyncli {__version__}.")
 
 
 def _ways(found: Capacity) -> list[Block]:
@@ -227,11 +230,12 @@ def _ways(found: Capacity) -> list[Block]:
         return []
     first, *others = found.gave_way
     likely = "" if first.certain or first.side == "unknown" else ", as it looks"
-    heading = f"What gave way  {_SIDES[first.side]}: {first.code.replace('_', ' ')}{likely}"
+    what = f"{_SIDES[first.side]}: {first.code.replace('_', ' ')}{likely}"
     words = [oneline(first.evidence), *([f"remedy: {oneline(first.remedy)}"] if first.remedy else [])]
     words += [f"also: {oneline(one.evidence)}" for one in others]
     return [
-        Paragraph(heading, "line", "bold"),
+        Paragraph(f"What gave way  {what}", "line", "bold", view=TERMINAL),
+        Paragraph(what, "line", view=View.PAGE),
         *(Paragraph(one, style="dim" if one.startswith("remedy: ") else "") for one in words),
     ]
 
@@ -253,6 +257,18 @@ def _forecast(found: Capacity) -> list[Block]:
     return [Paragraph("Forecast", "line", "bold", view=TERMINAL), Paragraph(text, style="yellow" if one.agrees is False else "")]
 
 
+def _picture(found: Capacity) -> list[Block]:
+    from asyncli.report.figures.capacity import steps, steps_alt
+
+    return [
+        Picture(
+            "steps", "What each step came to",
+            "Bars: connections that were held and answered at a time; filled where the step was held. Stroke: the answer.",
+            lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True,
+        )
+    ]  # fmt: skip
+
+
 def _steps(found: Capacity) -> list[Block]:
     if not found.steps:
         return []
@@ -262,7 +278,7 @@ def _steps(found: Capacity) -> list[Block]:
             format_count(one.opened), format_count(one.held), (format_count(one.lost), "red" if one.lost else ""),
             (format_count(one.failed), "red" if one.failed else ""), milliseconds(one.latency_p99_ms),
             milliseconds(one.lateness_p99_ms), or_bytes(one.available_bytes), or_dash(one.server_cores, ".2f"),
-            (_outcome(one), VERDICT_STYLE[one.outcome]),
+            (outcome_of(one), VERDICT_STYLE[one.outcome]),
         )  # fmt: skip
         rows.append(TableRow(format_count(one.asked), cells))
     columns = [TableColumn(name) for name in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU")]
@@ -276,7 +292,8 @@ def _steps(found: Capacity) -> list[Block]:
     ]
 
 
-def _outcome(step: Step) -> str:
+def outcome_of(step: Step) -> str:
+    """What became of a step, in a word or two."""
     if step.outcome != "failed":
         return "our limit" if step.outcome == "ours" else _OUTCOMES[step.outcome]
     key = step.crossed[0].removeprefix("heartbeats.by_") if step.crossed else "held"

@@ -68,7 +68,7 @@ def experiment_document(record: Record) -> Document:
     sections = [
         Section("title", "", [Paragraph(one.words, one.role, one.style, TERMINAL) for one in top]),
         Section("answer", "The claims", [ItemList(claims), *rules]),
-        *(Section(f"table-{place}", one.title, _table(one)) for place, one in enumerate(conclusions.tables) if one.rows),
+        *(Section(f"table-{place}", one.title, _table(one)) for place, one in enumerate(conclusions.tables)),
         Section("figures", "The figures", figures),
         Section("findings", "What should be known", [ItemList(finding_items(record.findings))]),
         Section(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from asyncli.analysis.verdict import exit_status
+from asyncli.exit_status import exit_status
 from asyncli.plan import Plan
 from asyncli.report.answer import one_line
 from asyncli.report.format import cores, milliseconds, plus_minus

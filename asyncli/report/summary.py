@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from asyncli.analysis.bottleneck import laid_to_limit
 from asyncli.analysis.cost import Residue
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.losses import loss_findings
@@ -16,7 +15,7 @@ from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import company, cpus_taken
 from asyncli.analysis.totals import Totals
-from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, exit_status, judge
+from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.core.histogram import Histogram
 from asyncli.findings.cost import CALLED
 from asyncli.findings.forecast import gave_way
@@ -54,7 +53,7 @@ from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
 from asyncli.run import Run
 
-__all__ = ["CostPart", "Summary", "exit_status", "summarise"]
+__all__ = ["CostPart", "Summary", "summarise"]
 
 # Sampled at the borders of phases: a value for the hold's end that is older than this is not one.
 _STALE_S = 60.0
@@ -163,7 +162,6 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *generator_findings,
         ]
     )
-    summary.findings = laid_to_limit(summary.findings, known.diagnoses)
     return summary
 
 

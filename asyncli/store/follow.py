@@ -34,7 +34,7 @@ _BASELINE_S = 300.0
 class News(msgspec.Struct):
     """What was committed since the look before; ``phases`` are those that began, ended, or both."""
 
-    #: Its hold as long as it takes with its interruptions: from its begin its end is reckoned.
+    #: Its hold as long as it takes with its interruptions: its end is computed from its begin.
     plan: Plan
     phases: list[Phase]
     #: At the first look all but the last seconds are one tick, with counts and without histograms.
@@ -65,7 +65,7 @@ class Follower:
         A file that was moved or deleted, and has not come back, has no news.
         """
         seen = [_stamp(self._path), _stamp(beside(self._path, "-wal"))]
-        # A file that is being written anew is empty at first.
+        # A file that is being rewritten is empty at first.
         if self._last is not None and (seen == self._seen or seen[0] is None or not seen[0][1]):
             return msgspec.structs.replace(self._last, phases=[], ticks=[], samples=[], findings=[])
         self._last = reader.read_with(self._path, self._read)

@@ -23,7 +23,7 @@ from asyncli.units import format_instant, instant_of
 
 #: Counters that begin at 0 with our processes: one that goes on with a run adds what they had come to.
 OUR_COUNTERS = (GENERATOR_CPU_S, SESSION_CPU_S)
-#: In the environment: when a hold that ends by the wall clock was to end (s since 1970), reckoned when it began.
+#: In the environment: when a hold that ends by the wall clock was to end (s since 1970), computed when it began.
 HOLD_ENDS = "hold_ends_s"
 
 
@@ -36,7 +36,7 @@ class Interrupted(msgspec.Struct, frozen=True):
     started_wall_s: float
     phases: list[Phase]
     gaps: list[Gap]
-    #: What was reckoned as ``HOLD_ENDS``.
+    #: The value of ``HOLD_ENDS``.
     hold_ends_s: float | None
     #: The last instant on record.
     last_s: float
@@ -54,7 +54,7 @@ class Interrupted(msgspec.Struct, frozen=True):
 
     @property
     def hold(self) -> Phase | None:
-        """The phase in which it goes on; None where it had not come so far, and begins anew."""
+        """The phase in which it goes on; None where it had not come so far, and starts again."""
         return next((one for one in self.phases if one.name == "hold"), None)
 
     @property
@@ -72,7 +72,7 @@ class Interrupted(msgspec.Struct, frozen=True):
         if self.hold is None or self.plan.hold_s is None:
             # Of a time of day the one is meant that was next when this was asked for.
             return instant_of(self.plan.hold_until, self.started_wall_s)
-        # It was reckoned when the hold began. The run's own clock may be off by now, by a step of the wall clock meanwhile.
+        # It was computed when the hold began. The run's own clock may be off by now, by a step of the wall clock meanwhile.
         return self.hold_ends_s or self.started_wall_s + self.hold.start_s + self.plan.hold_s
 
     def left_s(self, now_s: float) -> float | None:

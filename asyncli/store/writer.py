@@ -206,7 +206,7 @@ class RunWriter:
         self._put(_META, [("environment", _json(plain(self._environment)))])
 
     def plan(self, plan_document: Mapping[str, Any]) -> None:
-        """Record the plan anew, in which something has been reckoned by now."""
+        """Record the plan again, with what has been computed since."""
         self._put(_META, [("plan", _json(plan_document))])
 
     def news(self) -> list[Finding]:
@@ -314,7 +314,7 @@ class RunWriter:
             self._tell(run_file_moved(str(self.path)))
 
     def _tell(self, finding: Finding) -> None:
-        """Record it, and tell whoever asks for news."""
+        """Record it, and notify the followers."""
         self.finding(self._now_s, finding)
         with self._lock:
             self._news.append(finding)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
+import msgspec
 import pytest
 from status_pages import EVENT, HAPROXY, NGINX, PREFORK
 
@@ -12,6 +14,8 @@ from asyncli.agent.buffer import SampleBuffer
 from asyncli.agent.client import LostError
 from asyncli.agent.collector import AgentCollector
 from asyncli.agent.wire import Batch, Instants, SampleRow
+from asyncli.app.progress import Progress
+from asyncli.app.recorder import NoObserver, Recorder
 from asyncli.collect.clock_offset import Exchange
 from asyncli.collect.pages import parse_page
 from asyncli.plan import Plan
@@ -96,3 +100,22 @@ def test_every_number_of_a_status_page_comes_through_an_agent(monkeypatch: pytes
     (told.kept, _), told.taken = buffer.after(0), 1
     told.ask()
     assert told.samples[-1].values == values
+
+
+def test_a_number_that_no_host_could_have_is_left_out_and_told_of_once(tmp_path: Path) -> None:
+    seen: list[Sample] = []
+
+    class Looks(NoObserver):
+        def sample(self, sample: Sample) -> None:
+            seen.append(sample)
+
+    recorder = Recorder(Looks(), Progress(Plan(urls=("http://10.0.0.8/",)), tmp_path / "run.db"))
+    for t_s in (1.0, 2.0):
+        recorder.sample(Sample(t_s, {"server.rss_bytes": 1e300, "tcp.ListenDrops": -5.0, "status.active": 1.0}))
+    assert seen == [Sample(1.0, {"status.active": 1.0}), Sample(2.0, {"status.active": 1.0})]
+    assert [one.code for one in recorder._early] == ["sample_refused"]
+
+
+def test_an_agents_clock_that_no_host_has() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"heard_s": 1e308, "said_s": 1.0}, Instants)

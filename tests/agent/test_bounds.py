@@ -96,21 +96,29 @@ async def test_the_holder_is_told_to_the_second(agent: Agent) -> None:
     assert (await ask(agent, "POST /v1/lease", b'{"holder": "one\\u001b[2J"}'))[0] == 200
     status, body = await ask(agent, "POST /v1/lease", b'{"holder": "two"}')
     assert status == 409
-    assert b"it is held by one?[2J, from 127.0.0.1 since " in body
+    assert b"one?[2J, from 127.0.0.1 " in body
 
 
 async def test_one_address_that_asks_too_often_stops_no_other(agent: Agent) -> None:
-    found = [(await ask(agent, "GET /metrics", source="127.3.0.1"))[0] for _ in range(60)]
-    assert found[:30] == [200] * 30
-    assert 429 in found
+    agent._rates._per_s = 0.0  # however slow this machine is, no bucket fills meanwhile
+    found = [(await ask(agent, "GET /metrics", source="127.3.0.1"))[0] for _ in range(int(server._BURST) + 2)]
+    assert found == [200] * int(server._BURST) + [429] * 2
     assert (await ask(agent, "GET /metrics", source="127.3.0.2"))[0] == 200
-    assert "refused 127.3.0.1: asks too often" in agent.said  # type: ignore[attr-defined]
+    assert any(line.startswith("refused 127.3.0.1: ") for line in agent.said)  # type: ignore[attr-defined]
+
+
+async def test_a_stranger_uses_up_nothing_of_those_who_have_the_token(agent: Agent) -> None:
+    # As at the end of a tunnel, where all have one address.
+    agent._rates._per_s = 0.0
+    found = [(await ask(agent, "GET /metrics", token="x" * 20))[0] for _ in range(int(server._BURST) + 1)]
+    assert found == [401] * int(server._BURST) + [429]
+    assert (await ask(agent, "GET /metrics"))[0] == 200
 
 
 async def test_a_house_full_of_strangers_lets_the_holder_in(agent: Agent) -> None:
     held = [await asyncio.open_connection("127.0.0.1", agent.port) for _ in range(30)]
     assert (await ask(agent, "GET /metrics"))[0] == 200
-    assert any("8 connections are open" in line for line in agent.said)  # type: ignore[attr-defined]
+    assert any(line.startswith("refused 127.0.0.1: 8 ") for line in agent.said)  # type: ignore[attr-defined]
     # Those who ask nothing are sent away, and so is one whose request never ends.
     held[-1][1].write(b"GET /v1/hello HTTP/1.1\r\nX: ")
     for reader, writer in held:
@@ -138,18 +146,7 @@ async def test_who_sends_more_than_a_request_is_sent_away(agent: Agent, sent: by
     with contextlib.suppress(ConnectionResetError):
         assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
     writer.close()
-    assert "refused 127.0.0.1: it sent more than 16,384 bytes and no request" in agent.said  # type: ignore[attr-defined]
-
-
-async def test_a_connection_bears_as_much_for_each_request(agent: Agent) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
-    for _ in range(10):
-        padding = b"X: " + b"x" * 5000
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n%s\r\n\r\n" % (TOKEN.encode(), padding))
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200 ")
-        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
-    writer.close()
+    assert any(line.startswith("refused 127.0.0.1: ") for line in agent.said)  # type: ignore[attr-defined]
 
 
 async def test_samples_of_everything_are_few(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,19 +159,13 @@ async def test_samples_of_everything_are_few(agent: Agent, monkeypatch: pytest.M
         return await take()
 
     monkeypatch.setattr(agent._collector, "sample_now", counted)
-    for number in range(16):
+    agent._dear._per_s = 0.0
+    most = int(server._DEAR_BURST)
+    for number in range(most + 2):
         found.append((await ask(agent, "POST /v1/sample?after=0", source=f"127.4.0.{number + 1}", lease=word))[0])
     assert status == 200
     # Who asks for more of them gets the next one that comes of itself.
-    assert found == [200] * 16
-    assert 12 <= len(taken) < 16
-
-
-async def test_a_stranger_uses_up_nothing_of_those_who_have_the_token(agent: Agent) -> None:
-    # As at the end of a tunnel, where all have one address.
-    found = [(await ask(agent, "GET /metrics", token="x" * 20))[0] for _ in range(60)]
-    assert 429 in found
-    assert (await ask(agent, "GET /metrics"))[0] == 200
+    assert (found, len(taken)) == ([200] * (most + 2), most)
 
 
 def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -188,24 +179,25 @@ def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(door, "_HANDSHAKE_S", 10 * DEADLINE_S)
     theirs, ours = tls_contexts()
     async with an_agent(theirs) as agent:
         # Who does not trust it is told of.
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection("127.0.0.1", agent.port, ssl=ssl.create_default_context())
         async with asyncio.timeout(DEADLINE_S):
-            while not any(line.startswith("refused 127.0.0.1: TLS fails") for line in agent.said):  # type: ignore[attr-defined]
+            while not any(line.startswith("refused 127.0.0.1: TLS") for line in agent.said):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
         silent = [await asyncio.open_connection("127.0.0.1", agent.port) for _ in range(30)]
         # Long before the handshake's own limit all but eight are let go.
         gone = [asyncio.ensure_future(reader.read()) for reader, _ in silent]
-        async with asyncio.timeout(door._HANDSHAKE_S - 1.0):
+        async with asyncio.timeout(DEADLINE_S):
             while sum(one.done() for one in gone) < 30 - 8:
                 await asyncio.wait(gone, return_when=asyncio.FIRST_COMPLETED, timeout=0.1)
         reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, ssl=ours)
         writer.write(request("GET /metrics"))
         assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
-        assert "refused 127.0.0.1: 8 connections are open" in agent.said  # type: ignore[attr-defined]
+        assert any(line.startswith("refused 127.0.0.1: 8 ") for line in agent.said)  # type: ignore[attr-defined]
         writer.close()
         for _, one in silent:
             one.close()
@@ -223,7 +215,7 @@ async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeyp
             """Three times as many as there are places, and until all but the last of them were sent away."""
             many = [await asyncio.open_connection("127.0.0.1", agent.port, local_addr=("127.5.0.1", 0)) for _ in range(24)]
             crowd.extend(many)
-            await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in many[:16]), return_exceptions=True), 30)
+            await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in many[:16]), return_exceptions=True), DEADLINE_S)
 
         there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
         end = ours.wrap_bio(back, there, server_hostname="127.0.0.1")

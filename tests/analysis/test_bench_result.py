@@ -58,7 +58,7 @@ def codes(found: Benched) -> list[str]:
 
 def test_the_figures() -> None:
     found = benched(a_run(connect_us=histogram(10, 20, 30, 40)))
-    assert (found.verdict, found.why) == ("passed", "1,000 requests in 2 s: 500 a second, none failed")
+    assert found.verdict == "passed"
     assert (found.requests.total, found.requests.per_s, found.requests.keepalive) == (1000, 500.0, 1000)
     total = found.times_ms["total"]
     # 100 to 1,099 us evenly: mean 599.5, standard deviation 1000 / sqrt(12).
@@ -75,7 +75,7 @@ def test_the_figures() -> None:
     document = json.loads(to_json(found))
     keys_match(document, BENCH, whole=False)
     assert next(iter(document)) == "schema"
-    assert one_line(found).startswith("passed: 1,000 requests in 2 s: 500 a second, none failed; p50 0.")
+    assert one_line(found).startswith(f"passed: {found.why}; p50")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,6 @@ def test_each_doubt_has_its_verdict(made: dict[str, Any], verdict: str, code: st
     assert codes(found)[:1] == ([] if code is None else [code])
     if verdict == "invalid":
         assert found.findings[0].evidence == found.why
-    if made.get("ended") == "stopped":
-        assert "(stopped before its end)" in found.why or verdict == "failed"
 
 
 def test_a_run_of_a_moment_and_a_tail_of_our_own_are_said_to_be() -> None:
@@ -220,29 +218,18 @@ def test_what_others_had_of_the_cpus(
     assert (found.verdict, [one.severity for one in found.findings if one.code == "host_busy"]) == (verdict, [severity] if severity else [])
 
 
-def test_a_stolen_machine_is_invalid_and_says_who_had_it() -> None:
+def test_who_had_a_stolen_machine_is_said_with_how_much() -> None:
     during = CpuShares(2, 2.0, {"cc1": 0.9, STOLEN: 0.5, "sshd": 0.01}, {"cc1": (4, 5, 6, 7, 8), "sshd": (9,)})
     found = benched(a_run(cpu_s=0.4, server_s=0.38, cpus_before=used(cc1=1.0), cpus=during))
-    assert found.verdict == "invalid"
-    assert found.why == (
-        "100% of this host's 2 CPUs was busy: asyncli used 0.20, the server 0.19, and other programs 1.41 (cc1, pids 4, 5, 6, 7 and "
-        "others: 0.90; the hypervisor (steal): 0.50): the rate may be too low, and latencies too high"
-    )
+    (busy,) = [one for one in found.findings if one.code == "host_busy"]
+    takers = [(one["name"], one["pids"], one["cores"]) for one in busy.fields["takers"]]
+    assert (found.verdict, found.why, takers) == ("invalid", busy.evidence, [("cc1", [4, 5, 6, 7, 8], 0.9), (STOLEN, [], 0.5)])
     assert json.loads(to_json(found))["host"]["others_cores"] == pytest.approx(1.41)
 
 
-@pytest.mark.parametrize(("before", "words"), [(0.3, "1.58 (loop, pids 7, 8: 1.58)"), (0.1, "1.58 (loop, pids 7, 8: 1.58), which used less")])
-def test_what_others_used_is_one_number_however_much_they_used_before(before: float, words: str) -> None:
-    found = benched(a_run(cpu_s=0.4, server_s=0.4, cpus_before=used(loop=before), cpus=used(1.98, loop=1.58)))
+@pytest.mark.parametrize(("before", "rate", "strangers", "reached"), [(0.3, None, True, False), (0.1, None, False, False), (2.0, 500.0, True, True)])
+def test_what_others_used_is_one_number_however_much_they_used_before(before: float, rate: float | None, strangers: bool, reached: bool) -> None:
+    found = benched(a_run(cpu_s=0.4, server_s=0.4, cpus_before=used(loop=before), cpus=used(1.98, loop=1.58), plan={"duration_s": 2.0, "rate": rate}))
     (said,) = [one for one in found.findings if one.code == "host_busy"]
-    assert "asyncli used 0.20, the server 0.20, and other programs " + words in said.evidence
+    assert (said.fields["others_cores"], said.fields["before"], said.fields["reached"]) == (1.58, strangers, reached)
     assert found.host.others_cores == 1.58
-
-
-def test_a_rate_that_was_reached_beside_other_programs_says_that_the_latencies_are_theirs_too() -> None:
-    made = {"cpu_s": 0.4, "cpus_before": used(loop=2.0), "cpus": used(loop=1.6)}
-    found = benched(a_run(**made, plan={"duration_s": 2.0, "rate": 500.0}))
-    assert found.verdict == "invalid"
-    assert found.why.endswith(": latencies may be too high")
-    missed = benched(a_run(**made, plan={"duration_s": 2.0, "rate": 5000.0}))
-    assert missed.why.endswith(": the rate may be too low, and latencies too high")

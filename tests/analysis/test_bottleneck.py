@@ -12,7 +12,6 @@ from asyncli.analysis.bottleneck import (
     GaveWay,
     Seen,
     instead_of_forecast,
-    laid_to_limit,
     least_available,
     memory_floor,
     served_most,
@@ -100,6 +99,7 @@ def since_the_start(name: str, per_s: float) -> Change:
 STOLEN = (since_the_start("host.cpu_busy_s", 1.96), rising("server.cpu_s", 0.1), rising("generator.cpu_s", 0.05))
 CPUS = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 1.2), rising("generator.cpu_s", 0.6))
 SERVER_CPU = (rising("host.cpu_busy_s", 1.1), rising("server.cpu_s", 0.99), level(server__threads=1.0))
+ALL_CPUS = (rising("host.cpu_busy_s", 1.98), rising("server.cpu_s", 1.9), rising("generator.cpu_s", 0.05), level(server__threads=3.0))
 GROUP = (level(server__group_limit_bytes=50e6, server__group_bytes=46e6), rising("server.group_killed", 0.0))
 
 
@@ -127,6 +127,8 @@ def found(one: Seen) -> GaveWay:
         (seen(level(server__descriptors=1020.0, server__descriptors_limit=1024.0)), "server", "descriptors", True),
         (seen(codes=("worker_crash",)), "server", "worker_crash", True),
         (seen(*SERVER_CPU, slow=SLOW), "server", "cpu", True),
+        # Also where it has all of the host's, and asyncli hardly uses any.
+        (seen(*ALL_CPUS, slow=SLOW), "server", "cpu", True),
         (seen(rising("tcp.ListenOverflows", 3), lost("heartbeat_timeout")), "server", "listen_queue", False),
         (seen(failed("refused")), "server", "refused", True),
         (seen(failed("unreachable")), "network", "unreachable", True),
@@ -203,8 +205,8 @@ def test_latency_that_is_our_own_lateness_is_ours() -> None:
 
 def test_others_who_have_the_cpus_are_named() -> None:
     busy = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 0.2), rising("generator.cpu_s", 0.3))
-    assert found(seen(*busy, late=True)).evidence.endswith("other programs 1.5")
-    assert "other programs" not in found(seen(*CPUS, late=True)).evidence
+    assert "1.5" in found(seen(*busy, late=True)).evidence
+    assert "programs" not in found(seen(*CPUS, late=True)).evidence
 
 
 def test_a_kill_for_memory_is_said_with_the_limit() -> None:
@@ -214,7 +216,7 @@ def test_a_kill_for_memory_is_said_with_the_limit() -> None:
 
     first = found(seen(*GROUP, killed))
     assert (first.code, first.certain) == ("memory_limit", True)
-    assert all(said in first.evidence for said in ("one process", "50.0 MB", "46.0 MB"))
+    assert all(said in first.evidence for said in ("50.0 MB", "46.0 MB"))
     # Other kills, of before the first connect, are no part of it.
     assert found(seen(*GROUP)).code == "unknown"
 
@@ -223,11 +225,6 @@ def test_a_server_that_is_slow_with_cpu_to_spare_waits_for_something() -> None:
     one = seen(rising("host.cpu_busy_s", 0.6), rising("server.cpu_s", 0.5), level(server__threads=1.0), slow=SLOW)
     assert [way.code for way in what_gave_way(one)] == ["slow"]
     assert "0.50 cores" in found(one).evidence
-
-
-def test_the_server_s_cpu_is_its_limit_where_asyncli_hardly_uses_any() -> None:
-    busy = (rising("host.cpu_busy_s", 1.98), rising("server.cpu_s", 1.9), rising("generator.cpu_s", 0.05), level(server__threads=3.0))
-    assert found(seen(*busy, slow=SLOW)).code == "cpu"
 
 
 def test_what_was_served() -> None:
@@ -265,30 +262,21 @@ def fewer(most: int) -> Change:
 
 
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("one", "lost", "failed", "served", "what"),
     [
-        (
-            seen(failed("refused", 909), fewer(1091)),
-            "no forecast, because 909 connects failed: nginx served at most about 1,100 of 2,000 at once; 909 connects were refused",
-        ),
-        (
-            seen(lost("closed_idle", 1), codes=("keepalive_time",)),
-            "no forecast, because 1 connection was lost: 9 died of keepalive_time",
-        ),
-        (
-            seen(lost("closed_idle", 7), failed("refused", 1), codes=("unheard_of",), certain=False),
-            "no forecast, because 7 connections were lost and 1 connect failed: 1 connect was refused",
-        ),
-        (
-            seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False),
-            "no forecast, because 7 connections were lost: the likely bottleneck: 9 died of unheard_of",
-        ),
+        (seen(failed("refused", 909), fewer(1091)), 0, 909, 1091, "refused"),
+        (seen(lost("closed_idle", 1), codes=("keepalive_time",)), 1, 0, None, "keepalive_time"),
+        (seen(lost("closed_idle", 7), failed("refused", 1), codes=("unheard_of",), certain=False), 7, 1, None, "refused"),
+        (seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False), 7, 0, None, "unheard_of"),
     ],
-)  # fmt: skip
-def test_where_connections_were_lost_or_refused_it_is_said_what_gave_way(one: Seen, said: str) -> None:
+)
+def test_where_connections_were_lost_or_refused_it_is_said_what_gave_way(
+    one: Seen, lost: int, failed: int, served: int | None, what: str
+) -> None:
     finding = instead_of_forecast(one)
     assert finding is not None
-    assert (finding.code, finding.evidence) == ("gave_way", said)
+    fields = finding.fields
+    assert (finding.code, fields["lost"], fields["failed"], fields["served"], fields["what"]) == ("gave_way", lost, failed, served, what)
     # A soak has no steps: of these speaks capacity.
     assert finding.remedy
     assert "step" not in finding.remedy
@@ -303,16 +291,8 @@ def test_what_the_server_held_is_a_ground_for_a_forecast(changes: tuple[Change, 
     assert instead_of_forecast(seen(*changes)) is None
 
 
-def test_a_limit_that_was_reached_is_the_cause_of_what_others_guess_at() -> None:
+def test_a_limit_that_was_reached_is_an_error_of_its_own() -> None:
     full = seen(lost("heartbeat_timeout", requests=0), level(status__limit=1000.0, status__active=1001.0), codes=("never_accepted",), certain=False)
     reached = instead_of_forecast(full)
     assert reached is not None
-    assert (reached.severity, reached.remedy) == ("error", "raise maxconn in haproxy.cfg, of the frontend and global")
-    guesses = [Finding(code, "warning", "they differ", "see middle boxes") for code in ("parted_held", "parted_accepts", "lost_closed_idle")]
-    others = [Finding("status_errors", "warning", "500", "see its log"), reached]
-    laid = laid_to_limit([*guesses, *others], full.diagnoses)
-    assert [one.remedy for one in laid] == [reached.remedy] * 3 + ["see its log", reached.remedy]
-    # What is known to have another cause keeps its remedy, and so does all where no limit was reached.
-    known = seen(codes=("keepalive_timeout",)).diagnoses
-    assert laid_to_limit([*guesses[2:], reached], known)[0].remedy == "see middle boxes"
-    assert laid_to_limit(guesses, full.diagnoses) == guesses
+    assert (reached.severity, "maxconn" in reached.remedy) == ("error", True)

@@ -16,12 +16,12 @@ from asyncli.analysis.capacity import (
     Search,
     Tried,
     bracket,
-    exit_status,
     foretold,
     next_count,
     verdict,
 )
 from asyncli.analysis.forecast import Ceiling, Forecast
+from asyncli.exit_status import exit_status
 
 SEARCH = Search(1000, 100_000, 0.05)
 

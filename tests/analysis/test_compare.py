@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,10 +14,10 @@ from scipy.stats import norm, poisson
 from synthetic_run import SERVER, a_run
 
 from asyncli.analysis import estimates, measured
-from asyncli.analysis.compare import REPEAT, ROWS, Comparison, Difference, compare, differing, hindrance
+from asyncli.analysis.compare import Comparison, Difference, compare, differing, hindrance
 from asyncli.analysis.estimates import Estimate, Rate, Repeat, contrast, holm, rates_differ
 from asyncli.analysis.measured import MeasuredRun, connection_hours, measure
-from asyncli.core.histogram import Histogram, bucket
+from asyncli.core.histogram import Histogram
 from asyncli.findings.comparison import in_words
 from asyncli.records import Deaths, Sample, Tick
 from asyncli.run import Hold, Run
@@ -35,8 +35,9 @@ def codes(comparison: Comparison) -> set[str]:
     return {one.code for one in comparison.findings}
 
 
-def spoken(comparison: Comparison) -> str:
-    return " | ".join(one.evidence for one in comparison.findings)
+def fields(comparison: Comparison, code: str) -> dict[str, Any]:
+    """Those of the first finding with this code."""
+    return next(one.fields for one in comparison.findings if one.code == code)
 
 
 def finite(value: object) -> bool:
@@ -122,13 +123,15 @@ def test_the_interval_of_a_quantile_holds_the_truth(seconds: int, rate: int, phi
 
 def test_a_quantile_that_hangs_on_few_answers_is_not_guessed() -> None:
     rng = np.random.default_rng(4)
-    found = estimates.quantile(estimates.by_stretch(wandering(60, 20, 0, 0, rng), "latency_us"), 0.999)
-    assert found == "1,200 heartbeats in the hold are too few for p99.9"
+    few = estimates.quantile(estimates.by_stretch(wandering(60, 20, 0, 0, rng), "latency_us"), 0.999)
     # One stall in one stretch: all of the slowest answers are its own.
     hold = wandering(60, 300, 0, 0, rng)
     for _ in range(200):
         hold.ticks[30][1].latency_us.add(900_000)
-    assert "too few stretches" in str(estimates.quantile(estimates.by_stretch(hold, "latency_us"), 0.999))
+    stalled = estimates.quantile(estimates.by_stretch(hold, "latency_us"), 0.999)
+    assert isinstance(few, str)
+    assert isinstance(stalled, str)
+    assert few != stalled
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5])
@@ -246,7 +249,7 @@ def test_what_lies_in_what_is_left_over_is_no_difference_of_the_host() -> None:
         sample.values["host.used_bytes"] += 4700.0 * (sample.values.get("status.active", 1.0) - 1.0)
     host = row(compared(*runs), "cost.host_total")
     assert (host.verdict, host.p_value < 1e-6) == ("cannot_say", True)
-    assert host.why.startswith("it lies in what is left over (+4,")
+    assert "+4," in host.why
     # Where the server itself takes more it is real, whatever is left over.
     changed(runs[1], 6000.0)
     assert row(compared(*runs), "cost.host_total").verdict == "higher"
@@ -265,14 +268,14 @@ def test_losses_are_rates_per_connection_hour() -> None:
     assert (lost.verdict, row(comparison, "reopened").verdict) == ("higher", "higher")
     assert lost.relative is None
     assert row(comparison, "failed").verdict == "no_difference"
-    assert "compare_failed" in codes(comparison)
     assert "compare_burst" not in codes(comparison)
 
 
 def test_losses_in_one_burst_are_said_to_be_one_event() -> None:
     runs = [a_run(5000, hold_s=60.0, seed=seed) for seed in (1, 2)]
     runs[1].ticks[40][1].deaths = {"reset": Deaths(count=400)}
-    assert "B: 400 of 400 losses in one second, at 46.1 s" in spoken(compared(*runs))
+    burst = fields(compared(*runs), "compare_burst")
+    assert (burst["run"], burst["count"], burst["of"], round(burst["at_s"])) == ("B", 400, 400, 46)
 
 
 def test_asynclis_own_lateness_is_not_blamed_on_the_server() -> None:
@@ -285,11 +288,7 @@ def test_asynclis_own_lateness_is_not_blamed_on_the_server() -> None:
     assert row(comparison, "lateness.p99").verdict == "higher"
     latency = row(comparison, "latency.p99")
     assert latency.relative == pytest.approx(1.0, abs=0.03)
-    assert (latency.verdict, latency.why) == (
-        "cannot_say",
-        "in B asyncli itself was 1.8 ms later in sending, which latency counts too",
-    )
-    assert "asyncli itself sent its heartbeats later in B" in spoken(comparison)
+    assert (latency.verdict, "1.8 ms" in latency.why) == ("cannot_say", True)
 
 
 def test_lateness_counts_against_latency_even_where_its_own_interval_is_unknown() -> None:
@@ -298,12 +297,10 @@ def test_lateness_counts_against_latency_even_where_its_own_interval_is_unknown(
         tick.latency_us = Histogram({key + 64: count for key, count in tick.latency_us.items()}, 1, 10_000)
     # All of asyncli's lateness in a few seconds of the hold: too few stretches for an interval.
     for _, tick in runs[1].ticks[40:43]:
-        tick.lateness_us.counts[bucket(900_000)] = 3000
+        tick.lateness_us.add_counts({900_000: 3000})
     comparison = compared(*runs)
-    assert "too few stretches" in row(comparison, "lateness.p99").why
-    assert row(comparison, "latency.p99").verdict == "cannot_say"
-    assert "asyncli itself was" in row(comparison, "latency.p99").why
-    assert row(comparison, "latency.p50").verdict == "higher"
+    verdicts = [row(comparison, key).verdict for key in ("lateness.p99", "latency.p99", "latency.p50")]
+    assert verdicts == ["cannot_say", "cannot_say", "higher"]
 
 
 # -- what else differs, and what cannot be compared
@@ -314,41 +311,35 @@ def test_a_different_plan_is_said_at_the_top() -> None:
     comparison = compared(*runs)
     first = comparison.findings[0]
     assert first.code == "compare_plan"
-    for words in (
-        "different plans", "connections 20,000 against 10,000", "keepalive 1 min against 5 min",
-        "hold 30 s against 1 min", "ramp 10/10ms against 20/10ms", "method HEAD against GET",
-    ):  # fmt: skip
-        assert words in first.evidence, words
-    assert "seed" not in first.evidence
+    differs = first.fields["differs"]
+    assert {"plan.connections", "plan.keepalive_s", "plan.hold_s", "plan.ramp", "plan.method"} <= set(differs)
+    assert (differs["plan.hold_s"], differs["plan.ramp"]) == ([30.0, 60.0], ["10/10ms", "20/10ms"])
+    assert "plan.seed" not in differs
     memory = row(comparison, "memory.server_hold_end")
-    assert (memory.verdict, memory.why) == ("cannot_say", "20,000 connections were held in A, 10,000 in B")
+    assert (memory.verdict, "20,000" in memory.why, "10,000" in memory.why) == ("cannot_say", True, True)
     assert memory.difference is not None
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "code", "words"),
+    ("key", "value", "code"),
     [
-        ("kernel", "6.1.0", "compare_host", "Linux 6.18.0 against 6.1.0"),
-        ("cpus", 64, "compare_host", "CPUs 2 against 64"),
-        ("memory_bytes", 4e9, "compare_host", "memory 25.0 GB against 4.0 GB"),
-        ("asyncli", "0.2.0", "compare_asyncli", "asyncli 0.1.0 against 0.2.0"),
-        ("local", False, "compare_host", "both ends on one host yes against no"),
-        ("sysctls", {"net.core.somaxconn": "128"}, "compare_sysctls", "net.core.somaxconn 4096 against 128"),
+        ("kernel", "6.1.0", "compare_host"), ("cpus", 64, "compare_host"), ("memory_bytes", 4e9, "compare_host"),
+        ("local", False, "compare_host"), ("asyncli", "0.2.0", "compare_asyncli"),
+        ("sysctls", {"net.core.somaxconn": "128"}, "compare_sysctls"),
     ],
-)
-def test_another_host_or_asyncli_is_said(key: str, value: object, code: str, words: str) -> None:
+)  # fmt: skip
+def test_another_host_or_asyncli_is_said(key: str, value: object, code: str) -> None:
     runs = [a_run(10_000, hold_s=30.0), a_run(10_000, hold_s=30.0, seed=2)]
     runs[1].environment[key] = value
-    comparison = compared(*runs)
-    found = next(one for one in comparison.findings if one.code == code)
+    found = next(one for one in compared(*runs).findings if one.code == code)
     assert found.severity == "warning"
-    assert words in found.evidence
+    assert [name.partition(".")[0] for name in found.fields["differs"]] == [key]
 
 
 def test_host_totals_of_one_end_and_of_two_are_not_compared() -> None:
     runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2, local=False)]
     total = row(compared(*runs), "cost.host_total")
-    assert (total.verdict, total.why) == ("cannot_say", "both ends are on one host in A, but not in B")
+    assert total.verdict == "cannot_say"
     assert row(compared(*runs), "cost.kernel").verdict == "no_difference"
 
 
@@ -361,9 +352,14 @@ def test_another_server_is_in_the_table_of_what_differs_and_no_doubt() -> None:
     other = compared(*runs)
     assert codes(other) == set()
     assert {one.key: one.values for one in other.differs}["server.config_hash"] == ["ab12", "cd34"]
+    for run, seconds in zip(runs, ("75s", "1h"), strict=True):
+        run.environment["server"] |= {"directives": {"http keepalive_timeout": seconds, "http sendfile": "on"}}
+    named = {one.key: one.values for one in compared(*runs).differs}
+    assert named["server.directives.http keepalive_timeout"] == ["75s", "1h"]
+    assert not {"server.config_hash", "server.directives.http sendfile"} & set(named)
     for run in runs:
         run.environment["server"] = {"label": "the server"}
-    assert "its configuration is unknown" in spoken(compared(*runs))
+    assert not fields(compared(*runs), "compare_same")["configured"]
 
 
 def test_runs_that_should_not_be_believed_are_said_so() -> None:
@@ -371,62 +367,49 @@ def test_runs_that_should_not_be_believed_are_said_so() -> None:
     for _, tick in late.ticks:
         tick.longest_turn_s = 3.0
     comparison = compared(a_run(20_000, hold_s=30.0), late, a_run(20_000, hold_s=30.0, seed=3, complete=False))
-    assert comparison.findings[0].code == "compare_invalid"
-    assert "B is invalid: the generator was the limit" in comparison.findings[0].evidence
-    assert "C has no end" in spoken(comparison)
+    assert [one.code for one in comparison.findings[:2]] == ["compare_invalid", "compare_incomplete"]
+    assert [one.fields["run"] for one in comparison.findings[:2]] == ["B", "C"]
     shared = a_run(20_000, hold_s=30.0, seed=4)
     for sample in shared.samples[10:]:
         sample.values["kernel.tcp_alloc"] += 100_000
-    assert "B: other programs opened 100,000 sockets" in spoken(compared(a_run(20_000, hold_s=30.0), shared))
+    company = fields(compared(a_run(20_000, hold_s=30.0), shared), "compare_company")
+    assert (company["run"], company["others"]) == ("B", 100_000)
 
 
-def broken_runs() -> Iterator[tuple[str, Callable[[Run], None]]]:
-    def without(*names: str) -> Callable[[Run], None]:
-        def take(run: Run) -> None:
-            for sample in run.samples:
-                for name in [key for key in sample.values if key.startswith(names)]:
-                    del sample.values[name]
-
-        return take
-
-    def cut(run: Run) -> None:
-        run.phases = run.phases[:2]
-        run.phases[1].end_s = None
-        run.ticks = run.ticks[:8]
-        run.samples = [one for one in run.samples if one.t_s < 13]
-        run.complete = False
-
-    def silent(run: Run) -> None:
-        run.samples = []
-
-    def no_phases(run: Run) -> None:
-        run.phases = []
-
-    def one_tick(run: Run) -> None:
-        run.ticks = run.ticks[:1]
-
-    def bare(run: Run) -> None:
-        run.environment = {}
-
-    def no_beats(run: Run) -> None:
-        for _, tick in run.ticks:
-            tick.sent = tick.answered = 0
-            tick.latency_us, tick.lateness_us = Histogram(), Histogram()
-
-    yield "no server", without("server.")
-    yield "no host", without("host.", "kernel.")
-    yield "no samples", silent
-    yield "cut in the ramp", cut
-    yield "no phases", no_phases
-    yield "one tick", one_tick
-    yield "no environment", bare
-    yield "no beats", no_beats
+def without(run: Run, *names: str) -> None:
+    for sample in run.samples:
+        sample.values = {name: value for name, value in sample.values.items() if not name.startswith(names)}
 
 
-@pytest.mark.parametrize(("what", "breaks"), [pytest.param(*one, id=one[0]) for one in broken_runs()])
-def test_what_a_run_does_not_know_is_said_with_the_reason(what: str, breaks: Callable[[Run], None]) -> None:
+def cut(run: Run) -> None:
+    """In its ramp."""
+    run.phases, run.ticks, run.complete = run.phases[:2], run.ticks[:8], False
+    run.phases[1].end_s = None
+    run.samples = [one for one in run.samples if one.t_s < 13]
+
+
+def no_beats(run: Run) -> None:
+    for _, tick in run.ticks:
+        tick.sent = tick.answered = 0
+        tick.latency_us, tick.lateness_us = Histogram(), Histogram()
+
+
+BROKEN: dict[str, Callable[[Run], None]] = {
+    "no server": lambda run: without(run, "server."),
+    "no host": lambda run: without(run, "host.", "kernel."),
+    "no samples": lambda run: setattr(run, "samples", []),
+    "cut in the ramp": cut,
+    "no phases": lambda run: setattr(run, "phases", []),
+    "one tick": lambda run: setattr(run, "ticks", run.ticks[:1]),
+    "no environment": lambda run: setattr(run, "environment", {}),
+    "no beats": no_beats,
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_a_run_does_not_know_is_said_with_the_reason(what: str) -> None:
     whole, broken = a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)
-    breaks(broken)
+    BROKEN[what](broken)
     for runs in ((whole, broken), (broken, whole), (broken, broken)):
         comparison = compared(*runs)
         assert finite(msgspec.to_builtins(comparison))
@@ -443,17 +426,12 @@ def test_what_makes_any_comparison_meaningless() -> None:
     never = a_run(1000)
     for _, tick in never.ticks:
         tick.answered = 0
-    assert hindrance("a.db", never) == "a.db: nothing ever answered in this run; 'asyncli report a.db' says why"
+    silent = hindrance("a.db", never)
     for _, tick in never.ticks:
         tick.opened = tick.held = 0
-    assert hindrance("a.db", never) == "a.db: nothing ever connected in this run; 'asyncli report a.db' says why"
-    never.ticks = []
-    assert "holds no second of the generator" in str(hindrance("a.db", never))
-
-
-def test_every_row_that_repeats_differ_by_exists() -> None:
-    assert set(REPEAT) <= {one.key for one in ROWS}
-    assert all(0 < one.share < 0.5 or one.absolute > 0 for one in REPEAT.values())
+    unconnected, never.ticks = hindrance("a.db", never), []
+    assert None not in {silent, unconnected, hindrance("a.db", never)}
+    assert len({silent, unconnected, hindrance("a.db", never)}) == 3
 
 
 def test_what_is_known_of_the_scatter_is_known_once() -> None:
@@ -467,13 +445,9 @@ def test_a_difference_of_two_levels_is_compared_with_nothing() -> None:
     short, longer = a_run(3000, hold_s=30.0), a_run(3000, hold_s=30.0, batch=1, seed=2)
     comparison = compared(short, longer)
     for key in ("cost.server_user", "cost.host_total", "fixed.server_user"):
-        found = row(comparison, key)
-        assert (found.verdict, found.why) == (
-            "cannot_say",
-            "it is a difference of two levels in A, with what the first connections take once; a slower ramp gives a slope",
-        ), key
+        assert row(comparison, key).verdict == "cannot_say", key
     both = row(compared(short, a_run(3000, hold_s=30.0, seed=3)), "cost.server_user")
-    assert (both.verdict, both.why[:46]) == ("cannot_say", "it is a difference of two levels in A and B, w")
+    assert (both.verdict, both.why != "") == ("cannot_say", True)
 
 
 def test_memory_of_two_kinds_is_not_compared() -> None:
@@ -485,7 +459,7 @@ def test_memory_of_two_kinds_is_not_compared() -> None:
     comparison = compared(*runs)
     for key in ("cost.server_user", "cost.residual", "fixed.server_user", "memory.server_hold_end"):
         found = row(comparison, key)
-        assert (found.verdict, found.why) == ("cannot_say", "the server's memory was read as PSS in A, as RSS in B"), key
+        assert (found.verdict, "PSS" in found.why, "RSS" in found.why) == ("cannot_say", True, True), key
     assert [one.kinds["drift.server_user"] for one in comparison.runs] == ["USS", "RSS"]
     assert row(comparison, "cost.host_total").verdict == "no_difference"
 
@@ -510,39 +484,26 @@ def test_runs_are_called_the_same_only_where_nothing_tells_them_apart(config: st
     assert ("compare_same" in codes(compared(*runs))) is same
 
 
-def test_the_reasons_are_those_of_the_row() -> None:
-    # Of a ramp that was too short, whose server was not read at all.
-    run = a_run(200, hold_s=30.0, server=False)
+def test_what_is_not_known_has_its_reason() -> None:
+    # Of a ramp that was too short, whose server was not read at all; of a hold that was; of one in which nobody was answered.
+    run, silent = a_run(200, hold_s=30.0, server=False), a_run(2000, hold_s=30.0)
     run.phases = run.phases[:2]
-    short = measure("A", "a.db", run).said
-    assert "cost unknown of what was not sampled in the ramp: the server's processes" in str(short["cost.server_user"])
-    assert short["fixed.server_user"] == short["cost.server_user"]
-    assert "ramp too short" in str(short["cost.kernel"])
-    blink = measure("A", "a.db", a_run(2000, hold_s=0.3)).said
-    assert str(blink["latency.p50"]).startswith("the hold is too short (300 ms)")
-    silent = a_run(2000, hold_s=30.0)
     for _, tick in silent.ticks:
         tick.latency_us, tick.lateness_us = Histogram(), Histogram()
-    said = measure("A", "a.db", silent).said
-    assert (said["latency.p50"], said["lateness.p99"]) == (
-        "no heartbeat was answered in the hold",
-        "no heartbeat was sent in the hold",
-    )
+    short, blink, unanswered = (measure("A", "a.db", one).said for one in (run, a_run(2000, hold_s=0.3), silent))
+    said = [short["cost.server_user"], short["cost.kernel"], blink["latency.p50"], unanswered["latency.p50"], unanswered["lateness.p99"]]
+    assert all(isinstance(one, str) for one in said)
+    assert len(set(said)) == len(said)
+    assert short["fixed.server_user"] == short["cost.server_user"]
 
 
-def test_a_server_that_is_read_seldom_has_a_level_all_the_same() -> None:
+@pytest.mark.parametrize(("every", "known"), [(25, True), (300, False)])
+def test_a_server_that_is_read_seldom_has_a_level_all_the_same(every: int, known: bool) -> None:
     run = a_run(2000, hold_s=300.0)
     hold = run.phases[2]
-
-    def thinned(first: int, every: int) -> measured.Said:
-        run.samples = [one for one in whole if one.t_s < hold.start_s] + [
-            one for one in whole if hold.start_s <= one.t_s < (hold.end_s or 0.0)
-        ][first::every]
-        return measure("A", "a.db", run).said["memory.server_hold_end"]
-
-    whole = list(run.samples)
-    assert isinstance(thinned(0, 25), Estimate)
-    assert thinned(0, 300) == "the hold has 1 reading of the server's memory, and this wants 5"
+    inside = [one for one in run.samples if hold.start_s <= one.t_s < (hold.end_s or 0.0)]
+    run.samples = [one for one in run.samples if one.t_s < hold.start_s] + inside[::every]
+    assert isinstance(measure("A", "a.db", run).said["memory.server_hold_end"], Estimate) is known
 
 
 def test_what_is_copied_from_a_comparison_takes_no_commas_and_tells_no_secret() -> None:
@@ -551,4 +512,3 @@ def test_what_is_copied_from_a_comparison_takes_no_commas_and_tells_no_secret() 
     runs = [measure(name, f"{name}.db", a_run(1000, headers=(f"Authorization: Bearer {name}", "X-A: b"))) for name in "AB"]
     (one,) = (one for one in differing(runs) if one.key == "plan.headers")
     assert one.values == [["Authorization: ***", "X-A: ***"]] * 2
-    assert in_words("plan.headers", one.values[0]) == "Authorization: ***, X-A: ***"

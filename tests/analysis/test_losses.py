@@ -119,10 +119,15 @@ def by_code(scene: Scene) -> dict[str, int]:
     return counts
 
 
+def told(scene: Scene) -> list[tuple[str, bool]]:
+    """The codes, and whether each is certain."""
+    return list(dict.fromkeys((one.code, one.certain) for one in scene.found()))
+
+
 EVER = range(10, 110)
 
 
-# -- this machine
+# -- what the run itself knows
 
 
 def test_what_ended_while_this_machine_slept_is_laid_to_that_and_the_rest_is_not() -> None:
@@ -134,13 +139,6 @@ def test_what_ended_while_this_machine_slept_is_laid_to_that_and_the_rest_is_not
     scene.die(40, "heartbeat_timeout", range(50, 75), idle=at(45))
     scene.die(7, "reset", range(50, 60), idle=at(1))
     assert by_code(scene) == {"suspended": 360, "unexplained": 7}
-    one = next(one for one in scene.found() if one.cause == "closed_idle")
-    assert all(said in one.evidence for said in ("10 min", "at 0:00:40", "1 min 15 s"))
-    scene.checks.clear()
-    assert "1 min 15 s" not in scene.found()[0].evidence
-
-
-# -- a client host
 
 
 def test_what_a_host_lost_while_it_was_silent_is_laid_to_its_own_way() -> None:
@@ -150,9 +148,7 @@ def test_what_a_host_lost_while_it_was_silent_is_laid_to_its_own_way() -> None:
     scene.die(77, "heartbeat_timeout", range(50, 60))
     for second in range(40, 90):
         scene.ticks[second].latency_us.add(9e6)
-    one = only(scene)
-    assert (one.code, one.certain) == ("client_cut", False)
-    assert all(said in one.evidence for said in ("vm at 192.168.1.9", "13.6 s", "until 0:00:51"))
+    assert told(scene) == [("client_cut", False)]
     scene.die(50, "heartbeat_timeout", range(38, 48))
     scene.die(40, "heartbeat_timeout", range(90, 100))
     assert by_code(scene) == {"client_cut": 77, "server_slow": 90}
@@ -166,115 +162,148 @@ def test_hosts_that_were_silent_together_are_named_together() -> None:
     scene.die(100, "heartbeat_timeout", range(50, 57)).die(30, "heartbeat_timeout", [91, 92])
     found = scene.found()
     assert [(one.code, one.count) for one in found] == [("client_cut", 100), ("client_cut", 30)]
-    assert all(number in found[0].evidence for number in ("10.0.0.9", "6.0 s", "10.0.0.10", "7.5 s", "0:00:53"))
-    assert all(number in found[1].evidence for number in ("10.0.0.10", "5.5 s", "0:01:31"))
+    assert all(name in found[0].evidence for name in ("10.0.0.9", "10.0.0.10"))
+    assert "10.0.0.9" not in found[1].evidence
+
+
+def test_what_its_cause_says_already() -> None:
+    scene = Scene().die(7, "generator_lost", [5]).die(3, "protocol_error", [5])
+    assert [one.code for one in scene.found()] == ["generator_lost", "not_http"]
+    # What answered with HTTP before is a server.
+    before = scene.found()[1].remedy
+    for tick in scene.ticks.values():
+        tick.answered = 0
+    assert scene.found()[1].remedy != before
+
+
+def test_errors_that_end_the_connection() -> None:
+    scene = Scene().die(100, "closed_announced", EVER, idle=at(0))
+    for second in EVER:
+        scene.ticks[second].by_status = {200: 50, 502: 1}
+    assert told(scene) == [("http_error", True)]
+    # Few beside many closes are no reason, unless they are such as nginx closes after.
+    few = Scene().die(1000, "closed_announced", EVER, idle=at(0))
+    few.ticks[20].by_status = few.ticks[21].by_status = {502: 3}
+    assert by_code(few) == {"unexplained": 1000}
+    few.ticks[20].by_status = few.ticks[21].by_status = {500: 3}
+    assert by_code(few) == {"http_error": 6, "unexplained": 994}
+    # Errors that leave the connection open are no reason.
+    for second in EVER:
+        scene.ticks[second].by_status = {404: 50}
+    assert told(scene) == [("unexplained", False)]
 
 
 # -- limits and timers
 
 
-def hours(scene: Scene) -> Scene:
-    return scene.die(49_812, "closed_announced", range(5, 35), age=between(3600, 3629.9), idle=at(0), requests=between(200, 260))
+def of_requests(**said: float) -> Scene:
+    return Scene().says(**said).die(500, "closed_announced", EVER, age=between(700, 1100), idle=at(0), requests=at(1000))
 
 
-def test_keepalive_time() -> None:
-    one = only(hours(Scene().says(keepalive_time=3600, keepalive_requests=1e7)))
-    assert (one.code, one.certain, one.count) == ("keepalive_time", True, 49_812)
-    assert all(said in one.evidence for said in ("nginx keepalive_time", "says 1 h", "from 0:00:05", "0:00:35"))
-    likely = only(hours(Scene()))
-    assert (likely.code, likely.certain) == ("keepalive_time", False)
-    assert "1 h" in likely.evidence
+def of_idle(count: int = 400, **said: float) -> Scene:
+    return Scene(keepalive_s=200.0).says(**said).die(count, "closed_idle", EVER, idle=between(74.995, 75.3))
 
 
-def test_keepalive_requests() -> None:
-    def scene() -> Scene:
-        return Scene().die(500, "closed_announced", EVER, age=between(700, 1100), idle=at(0), requests=at(1000))
+def of_hours(**said: float) -> Scene:
+    dead = {"age": between(3600, 3629.9), "idle": at(0), "requests": between(200, 260)}
+    return Scene().says(**said).die(5_000, "closed_announced", range(5, 35), **dead)
 
-    one = only(scene().says(keepalive_requests=1000, keepalive_time=3600))
-    assert (one.code, one.certain) == ("keepalive_requests", True)
-    assert all(number in one.evidence for number in ("1,000", "11 min"))
-    assert "1,000" in one.evidence
-    likely = only(scene())
-    assert (likely.code, likely.certain) == ("keepalive_requests", False)
-    assert "1,000" in likely.evidence
-    other = only(scene().says(keepalive_requests=5000))
-    assert (other.code, other.certain) == ("keepalive_requests", False)
-    assert "5,000" in other.evidence
+
+def regular(**said: float) -> Scene:
+    """Heartbeats that make requests and age look the same."""
+    dead = {"age": between(100, 101), "idle": at(0), "requests": at(101)}
+    return Scene(keepalive_s=2.0).says(**said).die(500, "closed_announced", EVER, **dead)
+
+
+def at_once(**said: float) -> Scene:
+    return Scene().says(**said).die(1000, "closed_announced", [5], age=at(0), idle=at(0), requests=at(1))
+
+
+def before_a_request(**said: float) -> Scene:
+    return Scene(keepalive_s=200.0).says(**said).die(60, "closed_idle", EVER, age=at(60), idle=at(60), requests=at(0))
+
+
+def labelled(scene: Scene, label: str) -> Scene:
+    scene.environment = {"server": {"label": label}}
+    return scene
+
+
+def idle_for(idle_s: float, label: str) -> Scene:
+    return labelled(Scene(keepalive_s=1000.0).die(400, "closed_idle", EVER, idle=between(idle_s, idle_s + 0.5)), label)
+
+
+def over_a_minute(cause: str, seconds: range) -> Scene:
+    """Late in a hold of what was opened over 100 s."""
+    dead = {"age": between(28_800, 28_930), "idle": between(0, 29), "requests": between(1800, 2000)}
+    return Scene(seconds=300).die(HELD, cause, seconds, **dead)
+
+
+@pytest.mark.parametrize(
+    ("scene", "found"),
+    [
+        (of_hours(keepalive_time=3600, keepalive_requests=1e7), ("keepalive_time", True)),
+        (of_hours(), ("keepalive_time", False)),
+        (of_requests(keepalive_requests=1000, keepalive_time=3600), ("keepalive_requests", True)),
+        (of_requests(), ("keepalive_requests", False)),
+        (of_requests(keepalive_requests=5000), ("keepalive_requests", False)),
+        # That few exactly where the configuration has its limit are at least likely.
+        (Scene().says(keepalive_requests=1000).die(2, "closed_announced", EVER, requests=at(1000), idle=at(0)), ("keepalive_requests", False)),
+        # The configuration tells them apart; request numbers that spread at one age are a limit of age.
+        (regular(keepalive_requests=101), ("keepalive_requests", True)),
+        (regular(keepalive_requests=1e7, keepalive_time=100), ("keepalive_time", True)),
+        (
+            Scene(seconds=200, keepalive_s=10.0).die(902, "closed_announced", range(10, 190), between(3600, 3604.9), at(0), between(1184, 1231)),
+            ("keepalive_time", False),
+        ),
+        (of_idle(keepalive_timeout=75), ("keepalive_timeout", True)),
+        (of_idle(), ("keepalive_timeout", False)),
+        # The file may say by now what the running nginx does not know of.
+        (of_idle(keepalive_timeout=3600), ("keepalive_timeout", False)),
+        (Scene(keepalive_s=200.0).says(keepalive_timeout=3600).die(400, "closed_idle", EVER, idle=at(50)), ("box_idle_timeout", False)),
+        (before_a_request(), ("client_header_timeout", False)),
+        (before_a_request(client_header_timeout=60, keepalive_timeout=60), ("client_header_timeout", True)),
+        (at_once(), ("keepalive_off", False)),
+        (at_once(keepalive_timeout=0), ("keepalive_off", True)),
+        (Scene().says(keepalive_requests=0).die(60, "closed_announced", EVER, at(0), at(0), at(1)), ("keepalive_off", True)),
+        (idle_for(5, "Apache/2.4"), ("idle_timeout", False)),
+        (idle_for(60, ""), ("idle_timeout", False)),
+        (idle_for(75, ""), ("keepalive_timeout", False)),
+        (idle_for(44, ""), ("idle_timeout", False)),
+        (idle_for(44, "nginx/1.25"), ("keepalive_timeout", False)),
+        # The words of a farewell.
+        (Scene().die(60, "closed_announced", EVER, idle=at(20)), ("idle_timeout", False)),
+        (Scene().die(60, "closed_awaiting", EVER, at(0.01), at(0.01), at(0)), ("closed_at_once", False)),
+        (Scene().die(60, "closed_idle", EVER, age=between(300, 300.9)), ("lifetime", False)),
+        # What happens over a minute late in a hold is no limit of age.
+        (over_a_minute("closed_idle", range(100, 160)), ("unexplained", False)),
+        (over_a_minute("closed_announced", range(100, 130)), ("unexplained", False)),
+        # Beats once a second: whenever something happens, everyone was idle for 0 s.
+        (Scene(keepalive_s=2.0).says(keepalive_timeout=1).die(60, "closed_idle", EVER, idle=at(0)), ("unexplained", False)),
+        # In gaps of 1 to 5 s half of all random moments find 1 or 2 s: a dozen may agree by accident.
+        (Scene(keepalive_s=10.0).die(12, "reset", EVER, idle=between(1, 2.9)), ("unexplained", False)),
+        (Scene(keepalive_s=10.0).die(120, "reset", EVER, idle=between(1, 2.9)), ("box_reset", False)),
+        (Scene(keepalive_s=1000.0).die(200, "reset", EVER, idle=between(240, 240.5)), ("box_reset", False)),
+        (Scene().die(3, "closed_idle", EVER, idle=between(1, 29)), ("too_few", False)),
+    ],
+)
+def test_a_limit_is_told_by_what_its_dead_have_in_common(scene: Scene, found: tuple[str, bool]) -> None:
+    assert told(scene) == [found]
+
+
+@pytest.mark.parametrize(("idle_s", "whose"), [(5, "Node.js"), (60, "AWS"), (350, "AWS"), (240, "Azure"), (44, "")])
+def test_idle_timeouts_that_somebody_is_known_for(idle_s: float, whose: str) -> None:
+    evidence = only(idle_for(idle_s, "Apache/2.4")).evidence
+    assert whose in evidence
+    assert bool(whose) is any(name in evidence for name in ("Node.js", "AWS", "Azure"))
 
 
 def test_a_limit_of_requests_and_some_that_end_at_another_number_stay_apart() -> None:
     scene = Scene().says(keepalive_requests=1000)
     scene.die(500, "closed_announced", EVER, age=between(9000, 9900), idle=at(0), requests=at(1000))
     scene.die(400, "closed_announced", EVER, age=between(900, 1900), idle=at(0), requests=at(100))
-    found = scene.found()
-    assert [(one.code, one.count, one.certain) for one in found] == [
+    assert [(one.code, one.count, one.certain) for one in scene.found()] == [
         ("keepalive_requests", 500, True), ("keepalive_requests", 400, False),
     ]  # fmt: skip
-    assert "1,000" in found[1].evidence
-
-
-def test_request_numbers_that_spread_at_one_age_are_a_limit_of_age() -> None:
-    scene = Scene(seconds=200, keepalive_s=10.0)
-    one = only(
-        scene.die(902, "closed_announced", range(10, 190), age=between(3600, 3604.9), idle=at(0), requests=between(1184, 1231))
-    )
-    assert (one.code, one.certain) == ("keepalive_time", False)
-
-
-@pytest.mark.parametrize(("cause", "seconds"), [("closed_idle", range(100, 160)), ("closed_announced", range(100, 130))])
-def test_what_happens_over_a_minute_late_in_a_hold_is_no_limit_of_age(cause: str, seconds: range) -> None:
-    # Opened over 100 s.
-    scene = Scene(seconds=300).die(
-        HELD, cause, seconds, age=between(28_800, 28_930), idle=between(0, 29), requests=between(1800, 2000)
-    )
-    assert only(scene).code == "unexplained"
-
-
-def test_regular_heartbeats_make_requests_and_age_look_the_same() -> None:
-    def scene() -> Scene:
-        return Scene(keepalive_s=2.0).die(500, "closed_announced", EVER, age=between(100, 101), idle=at(0), requests=at(101))
-
-    # The configuration tells them apart.
-    assert only(scene().says(keepalive_requests=101)).code == "keepalive_requests"
-    assert only(scene().says(keepalive_requests=1e7, keepalive_time=100)).code == "keepalive_time"
-
-
-def test_keepalive_timeout() -> None:
-    def scene() -> Scene:
-        return Scene(keepalive_s=200.0).die(400, "closed_idle", EVER, idle=between(74.995, 75.3))
-
-    one = only(scene().says(keepalive_timeout=75))
-    assert (one.code, one.certain) == ("keepalive_timeout", True)
-    assert "75 s" in one.evidence
-    likely = only(scene())
-    assert (likely.code, likely.certain) == ("keepalive_timeout", False)
-    assert "75 s" in likely.evidence
-    # The file may say by now what the running nginx does not know of.
-    edited = only(scene().says(keepalive_timeout=3600))
-    assert (edited.code, edited.certain) == ("keepalive_timeout", False)
-    assert "1 h" in edited.evidence
-    other = only(Scene(keepalive_s=200.0).says(keepalive_timeout=3600).die(400, "closed_idle", EVER, idle=at(50)))
-    assert (other.code, other.certain) == ("box_idle_timeout", False)
-    assert "1 h" in other.evidence
-
-
-@pytest.mark.parametrize(
-    ("label", "idle_s", "code", "words"),
-    [
-        ("Apache/2.4", 5, "idle_timeout", "Apache and Node.js"),
-        ("", 60, "idle_timeout", "AWS's application and classic"),
-        ("", 350, "idle_timeout", "AWS's network"),
-        ("", 75, "keepalive_timeout", "looks like nginx keepalive_timeout (75 s by default)"),
-        ("", 44, "idle_timeout", "an idle timeout of the server or of a box on the way"),
-        ("nginx/1.25", 44, "keepalive_timeout", "looks like nginx keepalive_timeout"),
-    ],
-)
-def test_idle_timeouts_that_somebody_is_known_for(label: str, idle_s: float, code: str, words: str) -> None:
-    scene = Scene(keepalive_s=1000.0).die(400, "closed_idle", EVER, idle=between(idle_s, idle_s + 0.5))
-    scene.environment = {"server": {"label": label}}
-    one = only(scene)
-    assert (one.code, one.certain) == (code, False)
-    assert words in one.evidence
 
 
 def test_heartbeats_that_crossed_with_the_close_belong_to_it() -> None:
@@ -287,97 +316,35 @@ def test_heartbeats_that_crossed_with_the_close_belong_to_it() -> None:
     assert len({one.incident for one in found}) == 1
 
 
-def test_idle_times_that_random_moments_would_show_too_say_nothing() -> None:
-    # Beats once a second: whenever something happens, everyone was idle for 0 s.
-    scene = Scene(keepalive_s=2.0).says(keepalive_timeout=1).die(60, "closed_idle", EVER, idle=at(0))
-    assert only(scene).code == "unexplained"
-
-
-def test_a_dozen_idle_times_that_agree_by_accident_say_nothing() -> None:
-    # In gaps of 1 to 5 s half of all random moments find 1 or 2 s.
-    assert only(Scene(keepalive_s=10.0).die(12, "reset", EVER, idle=between(1, 2.9))).code == "unexplained"
-    assert only(Scene(keepalive_s=10.0).die(120, "reset", EVER, idle=between(1, 2.9))).code == "box_reset"
-
-
-def test_client_header_timeout() -> None:
-    scene = Scene(keepalive_s=200.0).die(60, "closed_idle", EVER, age=at(60), idle=at(60), requests=at(0))
-    assert (only(scene).code, only(scene).certain) == ("client_header_timeout", False)
-    scene.says(client_header_timeout=60, keepalive_timeout=60)
-    assert (only(scene).code, only(scene).certain) == ("client_header_timeout", True)
-
-
-def test_keepalive_that_is_off() -> None:
-    scene = Scene().die(1000, "closed_announced", [5], age=at(0), idle=at(0), requests=at(1))
-    assert (only(scene).code, only(scene).certain) == ("keepalive_off", False)
-    assert only(scene.says(keepalive_timeout=0)).certain
-    none = Scene().says(keepalive_requests=0).die(60, "closed_announced", EVER, age=at(0), idle=at(0), requests=at(1))
-    assert only(none).certain
-    assert "keepalive_requests 0" in only(none).evidence
-    # Where nearly all live and beat, a few that ended so early say nothing.
+def test_where_nearly_all_live_and_beat_a_few_that_ended_so_early_say_nothing() -> None:
     few = Scene().die(5, "closed_announced", EVER, idle=at(0), requests=at(1))
     few.ticks[1].opened = HELD
     assert "keepalive_off" not in by_code(few)
 
 
-def test_errors_that_end_the_connection() -> None:
-    scene = Scene().die(100, "closed_announced", EVER, idle=at(0))
-    for second in EVER:
-        scene.ticks[second].by_status = {200: 50, 502: 1}
-    assert only(scene).code == "http_error"
-    assert "HTTP 502" in only(scene).evidence
-    # Few beside many closes are no reason, unless they are such as nginx closes after.
-    few = Scene().die(1000, "closed_announced", EVER, idle=at(0))
-    few.ticks[20].by_status = few.ticks[21].by_status = {502: 3}
-    assert only(few).code == "unexplained"
-    few.ticks[20].by_status = few.ticks[21].by_status = {500: 3}
-    assert by_code(few) == {"http_error": 6, "unexplained": 994}
-    # Errors that leave the connection open are no reason.
-    for second in EVER:
-        scene.ticks[second].by_status = {404: 50}
-    assert only(scene).code == "unexplained"
-
-
-def test_closed_at_once_and_at_a_certain_age() -> None:
-    assert only(Scene().die(60, "closed_awaiting", EVER, age=at(0.01), idle=at(0.01), requests=at(0))).code == "closed_at_once"
-    one = only(Scene().die(60, "closed_idle", EVER, age=between(300, 300.9)))
-    assert (one.code, one.certain) == ("lifetime", False)
-    assert "300 s" in one.evidence
-
-
-def test_the_words_of_a_farewell_are_an_idle_timeout() -> None:
-    assert only(Scene().die(60, "closed_announced", EVER, idle=at(20))).code == "idle_timeout"
-
-
-def test_what_its_cause_says_already() -> None:
-    assert [one.code for one in Scene().die(7, "generator_lost", [5]).die(3, "protocol_error", [5]).found()] == [
-        "generator_lost",
-        "not_http",
-    ]
-
-
 # -- room, and moments
 
 
-def test_idle_reuse() -> None:
+@pytest.mark.parametrize(
+    ("slots", "certain"),
+    [
+        (1060, True),
+        # Its own listeners, its channel and our status page take slots too: 1,000 clients are 15/16 of 1,070 already.
+        (1070, True),
+        # With room for all of them, but perhaps not in the worker that was dealt most.
+        (1100, False),
+        # With room for twice as many it is something else.
+        (2200, None),
+        (None, None),
+    ],
+)
+def test_idle_reuse(slots: float | None, certain: bool | None) -> None:
     scene = Scene().die(300, "closed_idle", range(2, 12)).die(4, "reset", range(2, 12))
     for second in range(2, 12):
         scene.ticks[second].opened = 40
-    assert set(by_code(scene)) == {"unexplained", "too_few"}
-    full = scene.says(worker_connections=1060)
-    found = full.found()
-    assert [(one.cause, one.code, one.certain) for one in found] == [
-        ("closed_idle", "idle_reuse", True),
-        ("reset", "idle_reuse", True),
-    ]
-    # Its own listeners, its channel and our status page take slots too: 1,000 clients are 15/16 of 1,070 already.
-    full.checks = []
-    assert {one.certain for one in full.says(worker_connections=1070).found() if one.code == "idle_reuse"} == {True}
-    # With room for twice as many it is something else.
-    full.checks = []
-    assert "idle_reuse" not in by_code(full.says(worker_connections=2200))
-    # With room for all of them, but perhaps not in the worker that was dealt most.
-    full.checks = []
-    assert {one.certain for one in full.says(worker_connections=1100).found() if one.code == "idle_reuse"} == {False}
+    found = scene.says(worker_connections=slots).found() if slots else scene.found()
+    reused = [(one.cause, one.certain) for one in found if one.code == "idle_reuse"]
+    assert reused == ([] if certain is None else [("closed_idle", certain), ("reset", certain)])
 
 
 def test_a_reload_of_a_server_that_is_nearly_full_is_no_idle_reuse() -> None:
@@ -387,19 +354,18 @@ def test_a_reload_of_a_server_that_is_nearly_full_is_no_idle_reuse() -> None:
         for second in range(60, 121):
             scene.ticks[second].held = HELD
         scene.ticks[60].opened = HELD
-        assert (only(scene).code, only(scene).certain) == ("reload", True)
+        assert told(scene) == [("reload", True)]
 
 
 def test_a_server_that_never_holds_what_is_asked_for_and_closes_as_many_as_it_accepts() -> None:
     scene = Scene(connections=2000).die(300, "closed_idle", range(10, 40))
-    assert only(scene).code == "unexplained"
+    assert told(scene) == [("unexplained", False)]
     for second in range(10, 40):
         scene.ticks[second].opened = 12
-    assert (only(scene).code, only(scene).certain) == ("idle_reuse", False)
-    assert all(number in only(scene).evidence for number in ("1,000", "2,000"))
+    assert told(scene) == [("idle_reuse", False)]
     # Where all that was asked for is held, what is lost is replaced for another reason.
     scene.plan = Scene().plan
-    assert only(scene).code == "unexplained"
+    assert told(scene) == [("unexplained", False)]
 
 
 def burst(count: int = HELD, cause: str = "closed_idle", second: int = 60) -> Scene:
@@ -410,121 +376,94 @@ def burst(count: int = HELD, cause: str = "closed_idle", second: int = 60) -> Sc
     return scene
 
 
-def test_a_reload() -> None:
-    # Unpolled: only the share of the dead speaks.
-    alone = burst().sampled(range(121), status_active=None, status_accepts=None, status_connects=None)
-    assert (only(alone).code, only(alone).certain) == ("reload", False)
-    assert "1,000" in only(alone).evidence
-    # The status connection ended with them, and the server let go of them all.
-    polled = burst().sampled(range(61, 121), status_active=1.0, status_connects=2.0)
-    assert (only(polled).code, only(polled).certain) == ("reload", True)
-    # Where something may stand between, that is a likelihood.
-    polled.checks = []
-    assert (only(polled).code, only(polled).certain) == ("reload", False)
-    # Its processes were counted as they ended.
-    counted = burst().sampled(range(121), status_active=None, status_accepts=None, status_connects=None, server_ended=0.0)
-    assert (only(counted.sampled(range(61, 121), server_ended=2.0)).certain) is True
-    assert only(counted).from_s == 60.0
+def unread(scene: Scene) -> Scene:
+    """Its configuration was not read: something may stand between."""
+    scene.checks = []
+    return scene
 
 
-def test_those_who_were_told_in_a_reload_belong_to_it() -> None:
-    scene = (
-        burst(980).die(20, "closed_announced", [60], idle=at(0)).sampled(range(61, 121), status_active=1.0, status_connects=2.0)
-    )
-    assert by_code(scene) == {"reload": 1000}
-
-
-def test_a_crash_of_a_worker() -> None:
-    # nginx never counts down what a killed worker held.
-    counted = burst(480)
-    assert (only(counted).code, only(counted).certain) == ("worker_crash", True)
-    assert "480" in only(counted).evidence
-    counted.checks = []
-    assert (only(counted).code, only(counted).certain) == ("worker_crash", False)
-    share = burst(480).sampled(range(121), status_active=None)
-    assert (only(share).code, only(share).certain) == ("worker_ended", False)
-    orderly = burst(480).sampled(range(61, 121), status_active=HELD - 480 + 1.0)
-    assert (only(orderly).code, only(orderly).certain) == ("worker_ended", False)
-    ended = share.sampled(range(61), server_ended=0.0).sampled(range(61, 121), server_ended=1.0)
-    assert (only(ended).code, only(ended).certain) == ("worker_ended", True)
-    # Nobody ended: it was something else.
-    assert only(share.sampled(range(61, 121), server_ended=0.0)).code == "burst"
-    # The end of an only worker may be a reload as well as a crash.
-    lone = burst().sampled(range(121), status_active=None, status_connects=None, server_processes=2.0, server_ended=0.0)
-    lone.sampled(range(61, 121), server_ended=1.0)
-    assert (only(lone).code, only(lone).certain) == ("reload", False)
-
-
-def test_a_server_that_ends_and_one_that_is_restarted() -> None:
-    gone = burst(cause="reset").sampled(range(61, 121), server_processes=None, server_cpu_s=None, status_active=None)
-    assert (only(gone).code, only(gone).certain) == ("server_ended", True)
-    back = burst(cause="reset").sampled(range(61, 64), server_processes=None, status_active=None)
-    assert (only(back).code, only(back).certain) == ("server_restarted", True)
-    anew = burst().sampled(range(61, 121), status_accepts=1.0, status_active=1.0)
-    assert (only(anew).code, only(anew).certain) == ("server_restarted", True)
-    refused = burst().sampled(range(121), server_processes=None, status_active=None, status_accepts=None, status_connects=None)
+def refusing(scene: Scene) -> Scene:
     for second in range(60, 63):
-        refused.ticks[second].failures = {"refused": 300}
-    assert (only(refused).code, only(refused).certain) == ("server_ended", False)
+        scene.ticks[second].failures = {"refused": 300}
+    return scene
+
+
+EVERY, AFTER = range(121), range(61, 121)
+UNPOLLED = {"status_active": None, "status_accepts": None, "status_connects": None}
+
+
+def one_of_eight(count: int, cause: str) -> Scene:
+    """A process of nine ends as so many of its connections die."""
+    scene = burst(count, cause).sampled(EVERY, server_processes=9.0, server_ended=0.0)
+    return scene.sampled(AFTER, server_ended=1.0, status_active=HELD - count + 1.0)
+
+
+def read_seldom(every_s: int) -> Scene:
+    scene = burst(100, cause="reset").sampled(AFTER, status_active=901.0)
+    for t_s in range(121):
+        if t_s % every_s:
+            scene.sampled(range(t_s, t_s + 1), server_processes=None, server_cpu_s=None)
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("scene", "found"),
+    [
+        # Unpolled: only the share of the dead speaks.
+        (burst().sampled(EVERY, **UNPOLLED), ("reload", False)),
+        # The status connection ended with them, and the server let go of them all.
+        (burst().sampled(AFTER, status_active=1.0, status_connects=2.0), ("reload", True)),
+        (unread(burst().sampled(AFTER, status_active=1.0, status_connects=2.0)), ("reload", False)),
+        # Its processes were counted as they ended.
+        (burst().sampled(EVERY, **UNPOLLED, server_ended=0.0).sampled(AFTER, server_ended=2.0), ("reload", True)),
+        # Those who were told in a reload belong to it; and one late reading is no end of the server.
+        (
+            burst(980).die(20, "closed_announced", [60], idle=at(0)).sampled(AFTER, status_active=1.0, status_connects=2.0),
+            ("reload", True),
+        ),
+        (burst().sampled(AFTER, status_active=1.0, status_connects=2.0).sampled(range(61, 62), server_processes=None), ("reload", True)),
+        # nginx never counts down what a killed worker held.
+        (burst(480), ("worker_crash", True)),
+        (unread(burst(480)), ("worker_crash", False)),
+        (burst(480).sampled(EVERY, status_active=None), ("worker_ended", False)),
+        (burst(480).sampled(AFTER, status_active=HELD - 480 + 1.0), ("worker_ended", False)),
+        (burst(480).sampled(EVERY, status_active=None, server_ended=0.0).sampled(AFTER, server_ended=1.0), ("worker_ended", True)),
+        # Nobody ended: it was something else.
+        (burst(480).sampled(EVERY, status_active=None, server_ended=0.0), ("burst", False)),
+        # The end of an only worker may be a reload as well as a crash.
+        (
+            burst().sampled(EVERY, status_active=None, status_connects=None, server_processes=2.0, server_ended=0.0).sampled(AFTER, server_ended=1.0),
+            ("reload", False),
+        ),
+        # A helper that ends meanwhile has nothing to do with it.
+        (one_of_eight(12, "reset"), ("burst", False)),
+        (one_of_eight(125, "closed_idle"), ("worker_ended", True)),
+        (burst(cause="reset").sampled(AFTER, server_processes=None, server_cpu_s=None, status_active=None), ("server_ended", True)),
+        (burst(cause="reset").sampled(range(61, 64), server_processes=None, status_active=None), ("server_restarted", True)),
+        (burst().sampled(AFTER, status_accepts=1.0, status_active=1.0), ("server_restarted", True)),
+        (refusing(burst().sampled(EVERY, server_processes=None, **UNPOLLED)), ("server_ended", False)),
+        # A remote server that dies is not reloaded.
+        (unread(burst().sampled(EVERY, server_processes=None, server_cpu_s=None).sampled(AFTER, **UNPOLLED)), ("server_ended", False)),
+        # Processes that are read seldom have not ended, nor has one whose last reading is missing in the file.
+        (read_seldom(3), ("burst", False)),
+        (read_seldom(4), ("burst", False)),
+        (read_seldom(4).sampled(range(58, 90), server_processes=None), ("server_restarted", True)),
+        (burst(100, cause="reset", second=119).sampled(range(120, 121), server_processes=None, status_active=901.0), ("burst", False)),
+        # What the server still counts though it was reset was reset by a box.
+        (burst(cause="reset"), ("box_reset", True)),
+        (burst(cause="reset").sampled(AFTER, status_active=1.0), ("box_reset", False)),
+        (burst(100).sampled(AFTER, status_active=901.0), ("burst", False)),
+        (Scene().die(400, "closed_idle", EVER), ("unexplained", False)),
+    ],
+)
+def test_a_moment_is_told_by_what_the_server_shows_of_it(scene: Scene, found: tuple[str, bool]) -> None:
+    assert told(scene) == [found]
 
 
 def test_what_the_server_itself_shows_comes_before_a_likely_limit() -> None:
     scene = Scene(keepalive_s=200.0).die(HELD, "closed_idle", [6], age=at(4), idle=at(4), requests=at(0))
-    assert only(scene).code == "client_header_timeout"
-    scene.sampled(range(7, 121), server_processes=None, status_active=None)
-    assert (only(scene).code, only(scene).certain) == ("server_ended", True)
-
-
-def test_a_remote_server_that_dies_is_not_reloaded() -> None:
-    remote = burst().sampled(range(121), server_processes=None, server_cpu_s=None)
-    remote.checks = []
-    remote.sampled(range(61, 121), status_active=None, status_accepts=None, status_connects=None)
-    assert (only(remote).code, only(remote).certain) == ("server_ended", False)
-    unpolled = remote.sampled(range(121), status_active=None, status_accepts=None, status_connects=None)
-    unpolled.environment = {"server": {"label": "Apache/2.4"}}
-    unpolled.ticks[62].opened = HELD
-
-
-@pytest.mark.parametrize("every_s", [3, 4])
-def test_processes_that_are_read_seldom_have_not_ended(every_s: int) -> None:
-    scene = burst(100, cause="reset").sampled(range(61, 121), status_active=901.0)
-    for t_s in range(121):
-        if t_s % every_s:
-            scene.sampled(range(t_s, t_s + 1), server_processes=None, server_cpu_s=None)
-    assert only(scene).code == "burst"
-    # For as long as several such readings they were gone.
-    assert only(scene.sampled(range(58, 90), server_processes=None)).code == "server_restarted"
-
-
-def test_a_reading_that_is_missing_at_the_end_of_the_file_is_no_end_of_the_server() -> None:
-    scene = burst(100, cause="reset", second=119).sampled(range(120, 121), server_processes=None, status_active=901.0)
-    assert only(scene).code == "burst"
-
-
-def test_a_helper_that_ends_meanwhile_has_nothing_to_do_with_it() -> None:
-    def scene(count: int, cause: str) -> Scene:
-        of_eight = burst(count, cause).sampled(range(121), server_processes=9.0, server_ended=0.0)
-        return of_eight.sampled(range(61, 121), server_ended=1.0, status_active=HELD - count + 1.0)
-
-    assert only(scene(12, "reset")).code == "burst"
-    assert (only(scene(125, "closed_idle")).code, only(scene(125, "closed_idle")).certain) == ("worker_ended", True)
-
-
-def test_one_late_reading_is_no_end_of_the_server() -> None:
-    scene = burst().sampled(range(61, 121), status_active=1.0, status_connects=2.0).sampled(range(61, 62), server_processes=None)
-    assert only(scene).code == "reload"
-
-
-def test_what_the_server_still_counts_though_it_was_reset_was_reset_by_a_box() -> None:
-    one = only(burst(cause="reset"))
-    assert (one.code, one.certain) == ("box_reset", True)
-    assert "1,000" in one.evidence
-
-
-def test_a_box_that_loses_its_table_and_a_burst_of_some() -> None:
-    assert only(burst(cause="reset").sampled(range(61, 121), status_active=1.0)).code == "box_reset"
-    some = burst(100).sampled(range(61, 121), status_active=901.0)
-    assert (only(some).code, only(some).certain) == ("burst", False)
+    assert told(scene) == [("client_header_timeout", False)]
+    assert told(scene.sampled(range(7, 121), server_processes=None, status_active=None)) == [("server_ended", True)]
 
 
 def test_reloads_again_and_again_are_one_diagnosis() -> None:
@@ -532,9 +471,7 @@ def test_reloads_again_and_again_are_one_diagnosis() -> None:
     for place, second in enumerate(range(60, 600, 60)):
         scene.die(HELD, "closed_idle", [second]).sampled(range(second + 1, 601), status_connects=2.0 + place)
     one = only(scene)
-    assert (one.code, one.certain, one.count) == ("reload", True, 9 * HELD)
-    assert all(number in one.evidence for number in ("9 moments", "0:01:00", "0:02:00", "0:03:00", "6 more"))
-    assert (one.from_s, one.to_s) == (60.0, 541.0)
+    assert (one.code, one.certain, one.count, one.from_s, one.to_s) == ("reload", True, 9 * HELD, 60.0, 541.0)
 
 
 def test_a_reload_that_nothing_proves_stays_a_likelihood_beside_those_that_are_proven() -> None:
@@ -549,8 +486,7 @@ def test_a_reload_that_nothing_proves_stays_a_likelihood_beside_those_that_are_p
 
 @pytest.mark.parametrize("second", [59, 61])
 def test_one_beyond_a_second_s_border_belongs_to_its_moment(second: int) -> None:
-    one = only(Scene().die(1, "reset", [second]).die(HELD - 1, "reset", [60]))
-    assert (one.code, one.count) == ("box_reset", HELD)
+    assert by_code(Scene().die(1, "reset", [second]).die(HELD - 1, "reset", [60])) == {"box_reset": HELD}
     # One who died a while before does not.
     assert by_code(Scene().die(1, "reset", [second - 5]).die(HELD - 1, "reset", [60])) == {"box_reset": HELD - 1, "too_few": 1}
 
@@ -560,18 +496,13 @@ def test_the_first_few_of_a_great_burst_belong_to_it() -> None:
     scene = Scene(seconds=300, connections=100_000).says(keepalive_timeout=3600)
     for second, dead in enumerate((3_840, 18_363, 14_635, 43_395, 19_767), 60):
         scene.die(dead, "closed_idle", [second])
-    one = only(scene.sampled(range(65, 301), status_connects=2.0))
-    assert (one.code, one.count, one.certain) == ("reload", 100_000, True)
+    assert by_code(scene.sampled(range(65, 301), status_connects=2.0)) == {"reload": 100_000}
 
 
 def test_moments_that_come_all_the_time_are_none() -> None:
     scene = Scene(seconds=1000).die(6000, "closed_idle", range(10, 990, 10))
     # The first or the last of them has neighbours on one side alone.
     assert by_code(scene)["unexplained"] > 5800
-
-
-def test_deaths_at_an_even_pace_are_no_burst() -> None:
-    assert only(Scene().die(400, "closed_idle", EVER)).code == "unexplained"
 
 
 # -- silence
@@ -585,45 +516,35 @@ def silent(count: int, seconds: range, gap: Draw, **options: Any) -> Scene:
 
 def test_a_box_that_drops_silently() -> None:
     scene = silent(200, EVER, between(240, 300), keepalive_s=600.0)
-    one = only(scene)
-    assert (one.code, one.certain) == ("silent_drop", False)
-    assert "240 s" in one.evidence
-    assert (
-        "looks like a box on the way drops idle connections without a word (the idle timeout of Azure's load balancer)"
-        in one.evidence
-    )
+    assert told(scene) == [("silent_drop", False)]
+    assert "Azure" in only(scene).evidence
     # The server still counts them.
     for second, tick in scene.ticks.items():
         tick.held = HELD - min(200, max(0, (second - 10) * 2))
-    assert only(scene).certain
-    assert "200" in only(scene).evidence
+    assert told(scene) == [("silent_drop", True)]
 
 
 def test_a_server_that_stands_still() -> None:
-    scene = silent(HELD, range(60, 80), between(1, 30))
-    for second in range(50, 121):
-        scene.ticks[second].answered = 0
-    assert (only(scene).code, only(scene).certain) == ("path_cut", False)
+    scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
+    assert told(scene) == [("path_cut", False)]
     scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
-    assert (only(scene).code, only(scene).certain) == ("server_stalled", True)
-    scene.sampled(range(121), server_processes=None, server_cpu_s=None, status_active=None, status_accepts=None)
-    assert (only(scene).code, only(scene).certain) == ("server_stalled", False)
+    assert told(scene) == [("server_stalled", True)]
+    scene.sampled(EVERY, server_processes=None, server_cpu_s=None, status_active=None, status_accepts=None)
+    assert told(scene) == [("server_stalled", False)]
 
 
 def test_a_silence_is_dated_by_its_first_heartbeat() -> None:
     # Those that died first, at 0:01:00, had waited for the 10 s of --timeout.
-    assert "from 0:00:50" in only(unanswered(silent(HELD, range(60, 80), between(1, 30)))).evidence
-    assert "from 0:00:50" in only(unanswered(silent(500, range(60, 61), between(1, 30)))).evidence
+    for died in (range(60, 80), range(60, 61)):
+        assert "0:00:50" in only(unanswered(silent(500, died, between(1, 30)))).evidence
 
 
 def test_a_server_that_wakes_stood_still_before() -> None:
-    scene = silent(500, range(60, 63), between(1, 30))
-    for second in range(50, 62):
-        scene.ticks[second].answered = 0
+    scene = unanswered(silent(500, range(60, 63), between(1, 30)), 50, 61)
     # It answers what has waited.
     scene.ticks[62].answered = 900
     scene.sampled(range(50, 63), status_active=None, status_accepts=None, status_connects=None, server_cpu_s=5.0)
-    assert (only(scene).code, only(scene).certain) == ("server_stalled", True)
+    assert told(scene) == [("server_stalled", True)]
 
 
 def unanswered(scene: Scene, first: int = 50, last: int = 120) -> Scene:
@@ -646,9 +567,7 @@ def test_what_nobody_acknowledged_was_lost_on_the_way() -> None:
     # Each of the 60 a second is sent again three times; a server that stands still has a kernel that acknowledges.
     scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
     scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
-    one = only(counting(scene, "tcp.RetransSegs", 0.1, 180.0))
-    assert (one.code, one.certain) == ("path_cut", False)
-    assert "3,238" in one.evidence
+    assert told(counting(scene, "tcp.RetransSegs", 0.1, 180.0)) == [("path_cut", False)]
     assert only(counting(scene, "tcp.RetransSegs", 0.1, 1.0)).code == "server_stalled"
     # Other programs went on with theirs; and on one host nothing is lost on the way.
     assert only(counting(scene, "tcp.RetransSegs", 170.0, 180.0)).code == "server_stalled"
@@ -659,20 +578,13 @@ def test_what_nobody_acknowledged_was_lost_on_the_way() -> None:
 def test_a_host_without_a_route_knows_what_was_cut() -> None:
     scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
     scene.ticks[65].failures = {"unreachable": 7}
-    one = only(scene)
-    assert (one.code, one.certain) == ("path_cut", True)
-    assert "7 connects" in one.evidence
+    assert told(scene) == [("path_cut", True)]
 
 
-def test_what_the_server_counted_arrived() -> None:
-    def scene(meanwhile: float) -> Scene:
-        return counting(
-            counting(unanswered(silent(HELD, range(60, 80), between(1, 30))), "status.requests", 61.0, meanwhile), "status.polls", 1.0, 1.0
-        )
-
-    late, cut = only(scene(61.0)), only(scene(1.0))
-    assert (late.code, cut.code) == ("answers_late", "path_cut")
-    assert "1,020" in late.evidence
+@pytest.mark.parametrize(("counted", "code"), [(61.0, "answers_late"), (1.0, "path_cut")])
+def test_what_the_server_counted_arrived(counted: float, code: str) -> None:
+    scene = counting(unanswered(silent(HELD, range(60, 80), between(1, 30))), "status.requests", 61.0, counted)
+    assert told(counting(scene, "status.polls", 1.0, 1.0)) == [(code, False)]
 
 
 @pytest.mark.parametrize(("cause", "code"), [("heartbeat_timeout", "answers_in_part"), ("closed_awaiting", "cut_short")])
@@ -680,9 +592,8 @@ def test_bytes_that_are_no_whole_answer_are_a_part_of_one(cause: str, code: str)
     scene = unanswered(Scene(), 50, 80).die(600, cause, range(60, 80), idle=between(11, 40))
     for second, tick in scene.ticks.items():
         tick.bytes_received = 200 * tick.answered + (30 * 80 if 60 <= second < 80 else 0)
-    one = only(scene)
-    assert (one.code, one.certain) == (code, False)
-    assert "40%" in one.evidence
+    assert told(scene) == [(code, False)]
+    assert "40%" in only(scene).evidence
     # Without the bytes it is none.
     for tick in scene.ticks.values():
         tick.bytes_received = 200 * tick.answered
@@ -705,9 +616,7 @@ def test_a_quiet_fleet_is_not_silent_for_a_second_without_an_answer() -> None:
 def test_packets_that_are_lost_here_and_there() -> None:
     scene = silent(50, range(60, 80), between(1, 30))
     counting(counting(scene, "tcp.OutSegs", 120.0, 120.0), "tcp.RetransSegs", 0.0, 40.0)
-    one = only(scene)
-    assert (one.code, one.certain) == ("packets_lost", False)
-    assert "25%" in one.evidence
+    assert told(scene) == [("packets_lost", False)]
     scene.environment["local"] = True
     assert only(scene).code == "unexplained"
     scene.environment["local"] = False
@@ -715,15 +624,6 @@ def test_packets_that_are_lost_here_and_there() -> None:
     assert only(counting(scene, "tcp.RetransSegs", 0.0, 40.0, 15)).code == "packets_lost"
     # As many as the dead sent again by themselves are no sign of more.
     assert only(counting(scene, "tcp.RetransSegs", 0.0, 12.0)).code == "unexplained"
-
-
-def test_what_answered_with_http_before_is_a_server() -> None:
-    before = only(Scene().die(9, "protocol_error", EVER)).remedy
-    never = Scene().die(9, "protocol_error", EVER)
-    for tick in never.ticks.values():
-        tick.answered = 0
-    assert "URL" in only(never).remedy
-    assert "URL" not in before
 
 
 def long_gap(chance: random.Random) -> float:
@@ -765,21 +665,14 @@ def test_silences_far_apart_are_told_apart() -> None:
     assert by_code(scene) == {"path_cut": 800, "silent_drop": 200}
 
 
-# -- boxes
-
-
 def test_a_box_that_forgets_and_resets() -> None:
     scene = Scene(keepalive_s=1000.0).die(200, "reset", EVER, idle=between(350, 499))
     # While idle, it fits nothing; by the answer to a heartbeat, those with the longer pauses were forgotten.
-    assert only(scene).code == "unexplained"
+    assert told(scene) == [("unexplained", False)]
     for tick in scene.ticks.values():
         tick.beats_failed = tick.lost
-    one = only(scene)
-    assert (one.code, one.certain) == ("box_reset", False)
-    assert "350 s" in one.evidence
-    exact = only(Scene(keepalive_s=1000.0).die(200, "reset", EVER, idle=between(240, 240.5)))
-    assert exact.code == "box_reset"
-    assert "240 s" in exact.evidence
+    assert told(scene) == [("box_reset", False)]
+    assert "350 s" in only(scene).evidence
 
 
 # -- several at once
@@ -809,15 +702,6 @@ def test_two_timeouts_that_no_configuration_names() -> None:
 
 
 # -- too few, nothing known
-
-
-def test_too_few_to_tell() -> None:
-    one = only(Scene().die(3, "closed_idle", EVER, idle=between(1, 29)))
-    assert (one.code, one.certain) == ("too_few", False)
-    # That few exactly where the configuration has its limit are at least likely.
-    few = only(Scene().says(keepalive_requests=1000).die(2, "closed_announced", EVER, requests=at(1000), idle=at(0)))
-    assert (few.code, few.certain) == ("keepalive_requests", False)
-    assert "looks like" in few.evidence
 
 
 @pytest.mark.parametrize("cause", ["closed_idle", "reset", "closed_awaiting", "closed_announced", "heartbeat_timeout", "other"])

@@ -15,13 +15,13 @@ from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import company, cpus_taken
 from asyncli.analysis.totals import Totals, fold
-from asyncli.analysis.verdict import exit_status, judge
+from asyncli.analysis.verdict import judge
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
+from asyncli.exit_status import exit_status
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
 from asyncli.run import Run, Ticks
-from asyncli.units import format_clock
 
 PLAN = Plan(urls=("http://a/",), connections=100)
 
@@ -65,7 +65,7 @@ def test_who_passed_with_answers_that_were_errors_says_so_in_the_one_line() -> N
     of.whole.answered, of.whole.by_status = 97, {200: 7, 404: 30, 503: 60}
     judgement = judge(PLAN, of, saturated=False, complete=True)
     assert judgement.verdict == "passed"
-    assert judgement.why.endswith("none was lost; but 90 of 97 heartbeats were answered with errors (404, 503)")
+    assert all(number in judgement.why for number in ("90", "97", "404", "503"))
 
 
 def test_what_was_lost_comes_before_the_limits_that_were_crossed() -> None:
@@ -75,30 +75,12 @@ def test_what_was_lost_comes_before_the_limits_that_were_crossed() -> None:
     def why(of: Totals, **more: Any) -> str:
         return judge(PLAN, of, saturated=False, complete=True, crossed=crossed, **more).why
 
-    assert why(gone) == "100 of 100 established connections were lost; p99 > 1s: it is 10 s; drift > 1: it is unknown"
-    assert why(few).startswith("60 of 100 connections were held at the end; p99 > 1s")
-    assert why(totals(100, 100)).startswith("p99 > 1s")
+    for of in (gone, few):
+        assert why(of).split("; ")[1:] == crossed
+    assert why(totals(100, 100)) == "; ".join(crossed)
     # What the user set a limit to is said by that limit; and a ramp that a crossed limit ended is why so few are held.
-    assert why(gone, limited=["connections.lost", "connections.held"]).startswith("p99 > 1s")
-    assert why(few, findings=[Finding(ABORTED, "error", "stopped")]).startswith("p99 > 1s")
-
-
-def test_who_passed_after_failed_attempts_says_so_in_the_one_line() -> None:
-    why = judge(PLAN, totals(100, 100, None, {"refused": 39, "connect_timeout": 1}), saturated=False, complete=True).why
-    assert why == "100 of 100 connections were held to the end, and none was lost; 40 attempts to connect failed on the way"
-
-
-@pytest.mark.parametrize(
-    ("of", "words"),
-    [
-        (totals(1, 1), "1 of 1 connection was held to the end"),
-        (totals(0, 1, {"reset": 1}), "1 of 1 established connection was lost"),
-        (totals(2, 3, {"reset": 1}), "1 of 3 established connections was lost"),
-    ],
-)
-def test_one_connection_is_told_in_the_singular(of: Totals, words: str) -> None:
-    plan = msgspec.structs.replace(PLAN, connections=of.whole.opened)
-    assert judge(plan, of, saturated=False, complete=True).why.startswith(words)
+    assert why(gone, limited=["connections.lost", "connections.held"]) == "; ".join(crossed)
+    assert why(few, findings=[Finding(ABORTED, "error", "stopped")]) == "; ".join(crossed)
 
 
 def test_exit_statuses() -> None:
@@ -121,7 +103,7 @@ def test_a_late_ramp() -> None:
         tick.ramp_lateness_us = spread(60_000, 100)
     (finding,) = doubts(run)
     assert (finding.code, finding.severity) == ("generator_saturated_ramp", "error")
-    assert "bound 50 ms" in finding.evidence
+    assert finding.fields["bound_s"] == 0.05
     # The same lateness with connects waiting for the server is the server's.
     run.ticks[5][1].connecting = 10 * 200
     (finding,) = doubts(run)
@@ -171,7 +153,7 @@ def test_one_standstill_is_told_and_is_no_limit_where_all_else_was_on_time() -> 
     tick.longest_turn_s = 1.3
     (finding,) = doubts(run)
     assert (finding.code, finding.severity, is_saturated([finding])) == ("generator_stood_still", "warning", False)
-    assert finding.evidence.startswith(f"a worker stood still for 1.3 s, until {format_clock(t_s)}: ")
+    assert (finding.fields["for_s"], finding.fields["until_s"]) == (1.3, t_s)
     # Longer than an answer may take: one that came too late may have been read as if in time.
     tick.longest_turn_s = run.plan.timeout_s + 0.1
     assert [finding.code for finding in doubts(run)] == ["generator_saturated_turn"]
@@ -181,16 +163,11 @@ def test_one_standstill_is_told_and_is_no_limit_where_all_else_was_on_time() -> 
     assert [finding.code for finding in doubts(run)] == ["generator_saturated_turn"]
 
 
-def test_one_standstill_is_the_limit_of_a_short_run() -> None:
+@pytest.mark.parametrize(("place", "codes"), [(10, ["generator_saturated_turn"]), (-1, [])])
+def test_one_standstill_is_the_limit_of_a_short_run_but_not_in_its_drain(place: int, codes: list[str]) -> None:
     run = a_run(20_000, hold_s=20.0)
-    run.ticks[10][1].longest_turn_s = 1.3
-    assert [finding.code for finding in doubts(run)] == ["generator_saturated_turn"]
-
-
-def test_a_slow_drain_is_no_saturation() -> None:
-    run = a_run(20_000)
-    run.ticks[-1][1].longest_turn_s = 5.0
-    assert doubts(run) == []
+    run.ticks[place][1].longest_turn_s = 1.3
+    assert [finding.code for finding in doubts(run)] == codes
 
 
 def test_cpu_is_held_against_the_cores_that_the_workers_can_use() -> None:
@@ -221,15 +198,6 @@ def test_no_rate_without_a_ramp() -> None:
     assert rate(run) is None
 
 
-def dead(count: int, age: range, idle: range, requests: range) -> list[Deaths]:
-    every = [Deaths(count=1) for _ in range(count)]
-    for place, one in enumerate(every):
-        one.age_s.add(age[place % len(age)])
-        one.idle_s.add(idle[place % len(idle)])
-        one.requests.add(requests[place % len(requests)])
-    return every
-
-
 def said(cause: str, every: list[Deaths]) -> list[Finding]:
     """What is said where these died one every ten seconds, on a server of which nothing is known."""
     plan = Plan(urls=("http://a/",), connections=1000, keepalive_s=1000.0)
@@ -238,42 +206,18 @@ def said(cause: str, every: list[Deaths]) -> list[Finding]:
     return loss_findings.lost(diagnose(run, fold(run)))
 
 
-WIDE = range(10, 400)
-CASES = [
-    ("closed_idle", dead(100, WIDE, range(75, 76), WIDE), "75 s after their last answer: looks like nginx keepalive_timeout (75 s by default)"),
-    ("closed_idle", dead(100, WIDE, range(30, 31), WIDE), "30 s after their last answer: looks like an idle timeout of the server or of a box"),
-    ("closed_idle", dead(100, WIDE, WIDE, WIDE), "median age"),
-    ("closed_idle", dead(2, WIDE, range(75, 76), WIDE), "median age"),
-    ("closed_announced", dead(100, range(3600, 3602), range(1), WIDE), "at age 1 h, at their next heartbeat: looks like nginx keepalive_time"),
-    ("closed_announced", dead(100, WIDE, range(1), range(1000, 1001)), "after 1,000 requests each, at age 10-109 s: looks like nginx keepalive_requests"),
-    ("closed_announced", dead(100, range(1), range(1), range(1, 2)), "after their first request each: looks like keep-alive is off"),
-    ("closed_announced", dead(100, range(10, 4000, 40), range(1), WIDE), "Connection: close"),
-    ("reset", dead(3, WIDE, WIDE, WIDE), "reset by the server"),
-    ("generator_lost", [Deaths(count=9)], "process of asyncli's own"),
-]
-
-
-@pytest.mark.parametrize(("cause", "of", "words"), CASES)
-def test_the_dead_say_why(cause: str, of: list[Deaths], words: str) -> None:
-    (finding,) = said(cause, of)
-    assert words in finding.evidence
-    assert (finding.code, finding.severity, bool(finding.remedy)) == (f"lost_{cause}", "error", True)
-
-
 def test_what_one_incident_did_by_several_causes_is_told_once() -> None:
-    reload = partial(Diagnosis, code="reload", remedy="do not", certain=True, from_s=5.0, to_s=6.0, incident=1)
-    other = partial(Diagnosis, "reset", "lifetime", 3, "3 connections were reset by the server or on the way at age 9 s", "mend it", False, 7.0, 8.0)
-    idle = reload("closed_idle", count=90, evidence="90 connections were closed by the server while idle: nginx was reloaded")
-    reset = reload("reset", count=2, evidence="2 connections were reset by the server or on the way: nginx was reloaded")
+    reload = partial(Diagnosis, code="reload", evidence="a reload", remedy="do not", certain=True, from_s=5.0, to_s=6.0, incident=1)
+    other = Diagnosis("reset", "lifetime", 3, "an age", "mend it", False, 7.0, 8.0, 2)
+    idle, reset = reload("closed_idle", count=90), reload("reset", count=2)
     (only,) = loss_findings.lost([idle, reset])
-    assert (only.code, only.remedy) == ("lost_closed_idle", "do not")
-    assert only.evidence == f"{idle.evidence}; with them 2 connections were reset by the server or on the way"
+    (incident,) = only.fields["incidents"]
+    assert (only.code, only.remedy, incident["others"]) == ("lost_closed_idle", "do not", [["reset", 2]])
     # What another incident did by that cause has a finding of its own, and so has all that is no incident.
-    both = loss_findings.lost([idle, other(incident=2), reset])
-    assert [finding.code for finding in both] == ["lost_closed_idle", "lost_reset"]
-    assert both[0].evidence == only.evidence
-    assert (both[1].evidence, both[1].remedy) == (other().evidence, "mend it")
-    assert [finding.code for finding in loss_findings.lost([other(), msgspec.structs.replace(reset, incident=0)])] == ["lost_reset"]
+    both = loss_findings.lost([idle, other, reset])
+    assert [(one.code, one.fields["count"]) for one in both] == [("lost_closed_idle", 90), ("lost_reset", 3)]
+    (reset_alone,) = loss_findings.lost([other, msgspec.structs.replace(reset, incident=0)])
+    assert (reset_alone.fields["count"], len(reset_alone.fields["incidents"])) == (5, 2)
 
 
 def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
@@ -289,9 +233,6 @@ def test_the_most_frequent_cause_comes_first_and_what_did_not_occur_not_at_all()
     of = Totals(whole=Tick(failures={"refused": 1, "no_ports": 9, "other": 0}))
     found = loss_findings.failures(bare_run(), of)
     assert [finding.code for finding in found] == ["failed_no_ports", "failed_refused"]
-    assert [finding.evidence for finding in found] == [
-        "9 connects found no free local port (no_ports)", "1 connect was refused (refused)",
-    ]  # fmt: skip
 
 
 def failures(ticks: Ticks, phases: list[Phase], samples: Sequence[Sample] = ()) -> list[Finding]:
@@ -299,62 +240,56 @@ def failures(ticks: Ticks, phases: list[Phase], samples: Sequence[Sample] = ()) 
     return loss_findings.failures(run, fold(run))
 
 
+PHASES = [Phase("ramp", 0.0, 10.0), Phase("hold", 10.0, 60.0)]
+
+
+def failing(cause: str) -> Ticks:
+    return [(float(t_s), Tick(second=t_s, failures={cause: 3} if 20 < t_s < 24 else {})) for t_s in range(1, 60)]
+
+
 def test_attempts_that_fail_in_the_hold_say_when_and_that_the_loss_came_first() -> None:
-    phases = [Phase("ramp", 0.0, 10.0), Phase("hold", 10.0, 60.0)]
-    ticks = [(float(t_s), Tick(second=t_s, failures={"refused": 3} if 20 < t_s < 24 else {})) for t_s in range(1, 60)]
-    (finding,) = failures(ticks, phases)
-    assert finding.evidence == "9 connects were refused (refused), from 0:00:20 to 0:00:23"
-    assert "backlog" in finding.remedy
+    ticks = failing("refused")
+    (finding,) = failures(ticks, PHASES)
+    fields = finding.fields
+    assert (fields["count"], fields["from_s"], fields["until_s"], fields["replacing"]) == (9, 20.0, 23.0, False)
     ticks[19][1].deaths["reset"] = Deaths(count=9)
-    (finding,) = failures(ticks, phases)
-    assert finding.evidence.endswith("to 0:00:23, as lost connections were to be replaced")
-    assert finding.remedy.startswith("see the findings on lost connections")
+    assert failures(ticks, PHASES)[0].fields["replacing"]
     # Some failed in the ramp: those were to replace nothing.
     ticks[4][1].failures["refused"] = 1
-    (finding,) = failures(ticks, phases)
-    assert "backlog" in finding.remedy
+    assert not failures(ticks, PHASES)[0].fields["replacing"]
 
 
 def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_that() -> None:
-    phases = [Phase("ramp", 0.0, 10.0), Phase("hold", 10.0, 60.0)]
-    ticks = [(float(t_s), Tick(second=t_s, failures={"connect_timeout": 3} if 20 < t_s < 24 else {})) for t_s in range(1, 60)]
-    back = [Sample(20.4, {"silent.vm at 10.0.0.9": 12.0})]
-    (finding,) = failures(ticks, phases, back)
-    assert finding.evidence == (
-        "9 connects got no answer in time (connect_timeout), from 0:00:17 to 0:00:23; all of them were told when vm at 10.0.0.9 had "
-        "itself been silent for 12.0 s, until 0:00:20: looks like that client host was cut off or stood still"
-    )
-    assert finding.remedy.startswith("see that host's cable")
+    ticks, back = failing("connect_timeout"), [Sample(20.4, {"silent.vm at 10.0.0.9": 12.0})]
+    (finding,) = failures(ticks, PHASES, back)
+    # They were begun three seconds before they were given up.
+    assert (finding.fields["from_s"], finding.fields["until_s"]) == (17.0, 23.0)
+    told = [{"count": 9, "hosts": [["vm at 10.0.0.9", 12.0]], "until_s": 20.4}]
+    assert finding.fields["told"] == told
     ticks[39][1].failures["connect_timeout"] = 5
-    (finding,) = failures(ticks, phases, back)
-    assert "; 9 of them were told when vm at 10.0.0.9" in finding.evidence
-    assert "; else raise net.core.somaxconn" in finding.remedy
+    (finding,) = failures(ticks, PHASES, back)
+    assert (finding.fields["count"], finding.fields["told"]) == (14, told)
     ticks[39][1].failures = {"refused": 5}
-    assert "10.0.0.9" not in failures(ticks, phases, back)[1].evidence
+    assert failures(ticks, PHASES, back)[1].fields["told"] == []
 
 
 def test_what_was_lost_with_a_host_is_said_of_that_host() -> None:
     of = totals(100, 200, {"generator_lost": 100})
     host, other = (Finding("host_lost", "error", "it is lost", fields={"host": f"vm at 10.0.0.{number}"}) for number in (9, 10))
     again = Finding(RESUMED, "warning", "the run was interrupted in its hold, at 0:00:41, and resumed 2 min later; the hold continues")
-    for found, what in (
-        ([host, again], "a client host (vm at 10.0.0.9)"),
-        ([host, other], "client hosts (vm at 10.0.0.9, vm at 10.0.0.10)"),
-        ([host, Finding("worker_lost", "error", "worker 0")], "a client host (vm at 10.0.0.9), and processes of {} own"),
-        ([], "a process of {} own"),
+    for found, hosts, processes in (
+        ([host, again], ["10.0.0.9"], False),
+        ([host, other], ["10.0.0.9", "10.0.0.10"], False),
+        ([host, Finding("worker_lost", "error", "worker 0")], ["10.0.0.9"], True),
+        ([], [], True),
     ):
         judgement = judge(PLAN, of, saturated=False, complete=True, findings=found)
-        assert (judgement.verdict, judgement.why) == ("invalid", f"asyncli itself lost 100 connections with {what.format('its')}")
         run = bare_run([(1.0, of.whole)], findings=found)
         (finding,) = loss_findings.lost(diagnose(run, fold(run)))
-        assert finding.evidence == "100 connections were lost with " + what.format("asyncli's")
-        assert ("host_lost" in finding.remedy, "that process" in finding.remedy) == (bool(found), "own" in what)
-
-
-def test_what_befell_them_all_is_said_once() -> None:
-    (finding,) = said("closed_idle", dead(100, WIDE, range(75, 76), WIDE) + dead(30, WIDE, range(80, 400, 7), WIDE))
-    assert finding.evidence.count("were closed by the server while idle") == 1
-    assert "130 connections were closed by the server while idle; of these 100, 75 s after their last answer" in finding.evidence
+        assert judgement.verdict == "invalid"
+        for said in (judgement.why, finding.evidence):
+            assert all(name in said for name in hosts)
+            assert ("process" in said) is processes
 
 
 def test_listen_queues_only_of_this_host() -> None:
@@ -362,7 +297,7 @@ def test_listen_queues_only_of_this_host() -> None:
     for sample in run.samples[10:]:
         sample.values["tcp.ListenOverflows"] += 40
     found = loss_findings.listen_queue(run)
-    assert [(finding.code, finding.evidence[:3]) for finding in found] == [("listen_overflows", "40 ")]
+    assert [(finding.code, finding.fields["count"]) for finding in found] == [("listen_overflows", 40)]
     assert loss_findings.listen_queue(msgspec.structs.replace(run, environment={"local": False})) == []
 
 
@@ -389,40 +324,41 @@ def cpu(run: Run, **cores: tuple[float, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "local", "baseline_s", "said"),
+    ("cores", "local", "baseline_s", "others", "before"),
     [
-        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies"),
-        ({"host__cpu_busy_s": (1.95, 1.98)}, False, 5, "1.9 of them with other programs: latencies"),
+        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, 1.8, True),
+        ({"host__cpu_busy_s": (1.95, 1.98)}, False, 5, 1.9, True),
         # What is said is what they used with the connections there.
-        ({"host__cpu_busy_s": (0.4, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs: latencies"),
+        ({"host__cpu_busy_s": (0.4, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, 1.8, True),
         # Two readings a second apart tell as well; without any, what others take is seen all the same.
-        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 2, "1.8 of them with other programs: latencies"),
-        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 0, "1.8 of them with other programs, which were not"),
+        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 2, 1.8, True),
+        ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 0, 1.8, None),
         # What rose with the connections may be the server's backend; and a CPU was to be had.
-        ({"host__cpu_busy_s": (0.1, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, "1.8 of them with other programs, which used less"),
-        ({"host__cpu_busy_s": (1.0, 1.5), "server__cpu_s": (0.0, 0.1)}, True, 5, None),
-        ({"host__cpu_busy_s": (1.0, 1.98), "server__cpu_s": (0.9, 1.8)}, True, 5, None),
+        ({"host__cpu_busy_s": (0.1, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, 1.8, False),
+        ({"host__cpu_busy_s": (1.0, 1.5), "server__cpu_s": (0.0, 0.1)}, True, 5, None, None),
+        ({"host__cpu_busy_s": (1.0, 1.98), "server__cpu_s": (0.9, 1.8)}, True, 5, None, None),
         # The server may be who used them.
-        ({"host__cpu_busy_s": (1.95, 1.98)}, True, 5, None),
-        ({}, True, 5, None),
+        ({"host__cpu_busy_s": (1.95, 1.98)}, True, 5, None, None),
+        ({}, True, 5, None, None),
     ],
 )
-def test_cpus_that_others_took(cores: dict[str, tuple[float, float]], local: bool, baseline_s: float, said: str | None) -> None:
+def test_cpus_that_others_took(
+    cores: dict[str, tuple[float, float]], local: bool, baseline_s: float, others: float | None, before: bool | None
+) -> None:
     run = a_run(1000, hold_s=10, local=local)
     run.samples = [sample for sample in run.samples if sample.t_s >= run.phases[1].start_s - baseline_s]
     for sample in run.samples:
         sample.values = {name: value for name, value in sample.values.items() if not name.endswith("cpu_s")}
     run.environment["cpus"] = 2
     cpu(run, generator__cpu_s=(0.0, 0.05), **cores)
-    found = cpus_taken(run)
-    assert [one.code for one in found] == ["host_busy"] * (said is not None)
-    assert said is None or said in found[0].evidence
+    found = [(one.code, round(one.fields["others_cores"], 1), one.fields["before"]) for one in cpus_taken(run)]
+    assert found == ([] if others is None else [("host_busy", others, before)])
 
 
 def test_error_statuses() -> None:
     assert loss_findings.statuses(Tick(by_status={200: 5, 301: 1})) == []
     (finding,) = loss_findings.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
-    assert "2 x 404, 1 x 503" in finding.evidence
+    assert finding.fields["by_status"] == {404: 2, 503: 1}
 
 
 def test_where_nothing_listens_the_verdict_says_so() -> None:
@@ -434,15 +370,16 @@ def test_where_nothing_listens_the_verdict_says_so() -> None:
 def test_a_user_who_stops_the_run_is_named_and_no_server_is_blamed() -> None:
     stopped = Finding(STOPPED, "warning", "stopped by the user (Ctrl-C or a signal) 5.5 s into the ramp of 45 s")
     cut = Finding(CUT, "warning", "ended at once 3 s into the drain")
-    said = judge(PLAN, totals(60, 60), saturated=False, complete=True, findings=[stopped])
-    assert (said.verdict, said.why) == ("failed", f"60 of 100 connections were held at the end; {stopped.evidence}")
-    said = judge(PLAN, totals(60, 60), saturated=False, complete=False, findings=[stopped])
-    assert said.why == f"the run has no end: it goes on, or it was killed; {stopped.evidence}"
-    said = judge(PLAN, totals(60, 60), saturated=False, complete=False, findings=[stopped, cut])
-    assert (said.verdict, said.why) == ("invalid", cut.evidence)
-    # It was gone on with, so that was not its end.
     resumed = Finding(RESUMED, "warning", "the run was interrupted in its hold")
-    said = judge(PLAN, totals(100, 100), saturated=False, complete=True, findings=[stopped, cut, resumed])
-    assert (said.verdict, said.why) == ("passed", "100 of 100 connections were held to the end, and none was lost")
-    said = judge(PLAN, totals(60, 60), saturated=False, complete=True, findings=[cut, resumed, stopped])
-    assert said.why.endswith(stopped.evidence)
+
+    def judged(held: int, complete: bool, *findings: Finding) -> tuple[str, str]:
+        found = judge(PLAN, totals(held, held), saturated=False, complete=complete, findings=findings)
+        return found.verdict, found.why.rpartition("; ")[2]
+
+    assert judged(60, True, stopped) == ("failed", stopped.evidence)
+    assert judged(60, False, stopped) == ("invalid", stopped.evidence)
+    assert judged(60, False, stopped, cut) == ("invalid", cut.evidence)
+    # It was gone on with, so that was not its end.
+    verdict, why = judged(100, True, stopped, cut, resumed)
+    assert (verdict, why in (stopped.evidence, cut.evidence)) == ("passed", False)
+    assert judged(60, True, cut, resumed, stopped) == ("failed", stopped.evidence)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from made_runs import with_deaths
-from programs import SHORT, Done, Program, codes, report, run, serving
+from programs import SHORT, Done, Program, codes, here, report, serving
 from recording import write_run
 
 from asyncli.cli.main import run as run_here
@@ -67,17 +67,10 @@ LINES: list[tuple[str, str]] = [
     ("-c 5 localhost", "URL: 'localhost' has no scheme"),
     ("-c 0 -k 60 URL", "--connections: '0' is below 1"),
     ("soak --hold until 07:00 URL", "--hold: 'until' has no time behind it; write both in quotes, for example 'until 07:00'"),
-    ("soak URL -k 1.9", "--keepalive: '1.9' is below 2 s"),
-    ("soak URL --ramp 10", "--ramp: '10' is not a pace"),
     ("soak URL --ramp 1/s --batch 5", "--ramp and --batch: both say how fast the ramp is"),
     ("soak URL --abort", "--abort: there is no limit that it could stop at"),
-    ("soak URL --server-pid 1 --server-name nginx", "--server-pid and --server-name: name the server once"),
     ("soak URL --header A:1 --header host:a --header Host:b", "--header: 'Host: b' is a second Host"),
-    ("soak URL --first-beat later", "--first-beat: 'later' is not a first beat; write now or sleep"),
-    ("soak URL --plateaus 5 -c 3", "--plateaus: more plateaus (5) than connections (3)"),
     ("soak URL --fail-if lots>1", "--fail-if: 'lots' is no number of a run; did you mean 'lost'?"),
-    ("soak URL --fail-if lost", "--fail-if: 'lost' is no limit; write KEY > NUMBER, for example 'lost > 0.1%'"),
-    ("soak URL --fail-if failed>1", "--fail-if: 'failed' may be connections.failed or heartbeats.failed; write which"),
     ("soak URL --plan limit.toml", "--fail-if: 'lots' is no number of a run"),
     ("soak URL --plan no/such.toml", "no/such.toml: cannot be read"),
     ("soak URL --plan nonesuch", "nonesuch: cannot be read"),
@@ -100,8 +93,6 @@ LINES: list[tuple[str, str]] = [
     ("bench URL --pipeline 5 --short", "--pipeline: a connection for each request cannot carry 5; leave --short out"),
     ("bench URL --pipeline 5 --rate 5", "--pipeline: at a rate each request has its own instant"),
     ("bench URL --pipeline 5 --method POST", "--pipeline: a POST may not be sent again"),
-    ("bench URL --method get", "--method: 'get' is not a method to bench with; write GET, HEAD"),
-    ("bench URL --body x --method GET", "--body: a GET carries no body"),
     ("bench URL --body @missing", "--body: 'missing' cannot be read (No such file or directory)"),
     ("bench URL --server-pid 4000000", "--server-pid: no process 4000000"), ("bench URL -c 60k --workers 1", "descriptors of one process"),
     ("bench URL --fail-if lots>1", "--fail-if: 'lots' is no number of a run"),
@@ -111,7 +102,6 @@ LINES: list[tuple[str, str]] = [
     ("capacity URL --within close", "--within: 'close' is no share of the answer; write a percentage from 0.1% to 50%"),
     ("capacity URL --hold forever", "--hold: 'forever' never ends"), ("capacity URL -c 5", "No such option"),
     ("capacity URL --most 2 --start 1 --out /proc/none/there", "--out: /proc/none/there cannot be made"),
-    ("capacity URL --most 2 --start 1 --out .", "--out: . exists already; name a new folder"),
     ("runs none", "FOLDER: none does not exist"), ("runs run.db", "FOLDER: run.db is no folder"), ("runs full --json no/x", "--json: no/x lies"),
     ("report none.db", "none.db: there is no such file"), ("report full", "full: is a folder"), ("report empty.db", "empty.db: is empty"),
     ("report text.db", "text.db: is not a run file (not SQLite)"), ("report damaged.db", "damaged.db: "),
@@ -147,7 +137,7 @@ def test_one_line_says_what_is_wrong_and_how_to_mend_it(
 def refused(folder: Path, *arguments: str | Path) -> str:
     """Refused before the first connect: the one line; no run file was begun."""
     with serving() as server:
-        done = run(folder, "soak", server.url, "-c", "10", *SHORT, "--hold", "0", *arguments)
+        done = here(folder, "soak", server.url, "-c", "10", *SHORT, "--hold", "0", *arguments)
         assert (server.accepts, server.requests) == (0, 0)
     assert not list(folder.glob("asyncli-*"))
     return complaint(done)
@@ -177,7 +167,7 @@ def test_what_this_host_has_not_is_one_line(tmp_path: Path, arguments: list[str]
 
 def test_a_demo_refuses_its_run_file_before_it_starts_a_server(tmp_path: Path) -> None:
     (tmp_path / "run.db").touch()
-    assert "exists already" in complaint(run(tmp_path, "demo", "--server", "builtin", "-c", "10", "--out", "run.db"))
+    assert "exists already" in complaint(here(tmp_path, "demo", "--server", "builtin", "-c", "10", "--out", "run.db"))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +205,7 @@ TOO_MANY = {
 def test_too_many_connections_are_refused_before_the_first_with_the_sum_and_the_mend(tmp_path: Path, short_of: str) -> None:
     arguments, what = TOO_MANY[short_of]
     with serving() as server:
-        done = run(tmp_path, "soak", server.url, *SHORT, *arguments, "--quiet")
+        done = here(tmp_path, "soak", server.url, *SHORT, *arguments, "--quiet")
         assert (server.accepts, server.requests) == (0, 0)
     if short_of == "memory" and done.status != 2:
         pytest.skip("this host has memory for ten million connections")
@@ -223,7 +213,7 @@ def test_too_many_connections_are_refused_before_the_first_with_the_sum_and_the_
     lines = done.err.splitlines()
     assert any(re.search(what, line) for line in lines), done.err
     assert all(re.match(r"asyncli: .+; mend: .+", line) for line in lines), "each shortfall carries its mend"
-    assert lines[-1].endswith(" (--force goes on all the same)")
+    assert "--force" in lines[-1]
     assert list(tmp_path.glob("*.db*")) == []
 
 
@@ -234,7 +224,7 @@ def test_force_goes_past_a_refusal(tmp_path: Path) -> None:
     # More than one process may have; but at an hour from each to the next only the first is opened.
     asked = ["-c", str(most + 1), "--workers", "1", "--ramp", "1/1h", *SHORT, "--out", "run.db"]
     with serving() as server:
-        assert run(tmp_path, "soak", server.url, *asked).status == 2
+        assert here(tmp_path, "soak", server.url, *asked).status == 2
         assert server.accepts == 0
         with Program(tmp_path, "soak", server.url, *asked, "--force") as program:
             program.until(lambda: server.accepts == 1, "the first connection, forced")

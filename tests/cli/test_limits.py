@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from programs import SHORT, run
+from programs import SHORT, codes, here
 
 import asyncli
 from asyncli.errors import PlanError
@@ -15,33 +15,31 @@ from asyncli.errors import PlanError
 
 def test_python_says_the_same() -> None:
     assert asyncli.make_plan("http://127.0.0.1:9/", fail_if="lost > 0.1%").fail_if == ("lost > 0.1%",)
-    with pytest.raises(PlanError, match="did you mean 'lost'"):
+    with pytest.raises(PlanError, match="'lost'"):
         asyncli.make_plan("http://127.0.0.1:9/", fail_if=["lots > 1"])
 
 
 @pytest.mark.nginx
 def test_a_crossed_limit_is_exit_99_and_a_failure_for_ci(tmp_path: Path) -> None:
     limits = ["--fail-if", "lost > 0.1%", "--fail-if", "heartbeats.latency_ms.p99 > 1us"]
-    done = run(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "1s", *limits, "--junit", "out.xml", "--out", "run.db", "--quiet")
+    done = here(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "1s", *limits, "--junit", "out.xml", "--out", "run.db", "--quiet")
     assert done.status == 99
-    assert done.out.startswith("failed: heartbeats.latency_ms.p99 > 1us: heartbeats.latency_ms.p99 is ")
     suite = ET.parse(tmp_path / "out.xml").getroot()
     failed = [case.get("name", "") for case in suite.findall("testcase") if case.find("failure") is not None]
     assert [name.partition(":")[0] for name in failed] == ["verdict", "heartbeats.latency_ms.p99 > 1us"]
-    again = run(tmp_path, "report", "run.db", "--junit", "-")
+    again = here(tmp_path, "report", "run.db", "--junit", "-")
     assert (again.status, again.out) == (0, (tmp_path / "out.xml").read_text())
 
 
 @pytest.mark.nginx
 def test_abort_stops_at_the_first_limit_that_can_only_get_worse(tmp_path: Path) -> None:
     limits = ["--fail-if", "heartbeats.latency_ms.max > 1us", "--fail-if", "run.duration_s > 1d", "--abort"]
-    done = run(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "1h", *limits, "--out", "run.db", "--json", "out.json")
+    done = here(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "1h", *limits, "--out", "run.db", "--json", "out.json")
     assert done.status == 99
-    assert done.err == "asyncli: --abort: only the end tells of run.duration_s > 1d\n"
+    assert "run.duration_s > 1d" in done.err
     found = json.loads((tmp_path / "out.json").read_text())
-    aborted = next(one["evidence"] for one in found["findings"] if one["code"] == "aborted_by_limit")
-    assert "because a limit was crossed: heartbeats.latency_ms.max > 1us: heartbeats.latency_ms.max is " in aborted
-    assert "stopped_by_user" not in [one["code"] for one in found["findings"]]
+    assert "aborted_by_limit" in codes(found)
+    assert "stopped_by_user" not in codes(found)
     assert found["run"]["duration_s"] < 60
     assert (found["connections"]["lost"], found["run"]["complete"]) == (0, True)
 
@@ -49,11 +47,8 @@ def test_abort_stops_at_the_first_limit_that_can_only_get_worse(tmp_path: Path) 
 @pytest.mark.nginx
 def test_a_hold_too_short_for_a_limit_on_drift_is_told_at_the_start(tmp_path: Path) -> None:
     limit = [*SHORT, "--hold", "1s", "--fail-if", "drift.server_user > 10MB/h"]
-    said = "drift.server_user > 10MB/h: drift needs a hold of at least 12 s; this one is 1 s"
-    looked = run(tmp_path, "check", "http://127.0.0.1:9/", *limit)
-    assert said in looked.out.splitlines()[-3]
-    done = run(tmp_path, "demo", "-c", "100", *limit, "--log-json", "--out", "run.db")
+    assert "12 s" in here(tmp_path, "check", "http://127.0.0.1:9/", *limit).out
+    done = here(tmp_path, "demo", "-c", "100", *limit, "--log-json", "--out", "run.db")
     assert done.status == 99
     events = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
-    told = [one["event"] for one in events].index("phase"), [one.get("evidence") for one in events].index(said)
-    assert told[1] < told[0]
+    assert [one.get("code") for one in events].index("drift_hold") < [one["event"] for one in events].index("phase")

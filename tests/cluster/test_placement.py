@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -18,7 +16,7 @@ from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import PreflightError
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
-from asyncli.records import Deaths, Tick
+from asyncli.records import Tick
 
 PLAN = Plan(urls=("http://10.0.0.8/",), connections=20_000)
 ROOM = Room(28_232, 20_000, 2)
@@ -39,13 +37,6 @@ def test_every_connection_is_dealt_once_and_no_room_is_overfilled(connections: i
     for mine, hand, room in zip(shares, dealt, rooms, strict=True):
         assert mine <= room.connections
         assert all(held_by(connections, batch, count, [number]) <= room.of_a_worker for number in hand)
-
-
-def test_equal_hosts_have_equal_shares_in_turn() -> None:
-    room = Room(60_000, 19_936, 4)
-    dealt = assign(100_000, 10, [room, room], None)
-    assert dealt == [(0, 2, 4, 6), (1, 3, 5, 7)]
-    assert [held_by(100_000, 10, 8, hand) for hand in dealt] == [50_000, 50_000]
 
 
 def test_a_small_host_has_what_it_can_hold() -> None:
@@ -132,18 +123,6 @@ def test_a_silent_host_holds_nothing_that_counts_and_a_lost_one_is_our_loss() ->
     assert (fourth.ramped, fourth.deaths) == (2, {})
 
 
-def test_what_had_come_of_a_lost_host_is_counted() -> None:
-    merging = TickMerger()
-    merging.join("a", 1)
-    merging.join("b", 1)
-    lost = tick(1, 7, 7, deaths={"reset": Deaths(count=2)})
-    merging.heard("b", copy.deepcopy(lost))
-    assert merging.lose("b") == 7
-    merging.heard("a", tick(1, 1, 1))
-    (one,) = merging.due(1.0)
-    assert (one.opened, {cause: deaths.count for cause, deaths in one.deaths.items()}) == (8, {"reset": 2, "generator_lost": 7})
-
-
 # -- ends and hosts
 
 
@@ -163,7 +142,7 @@ def test_how_many_ends_this_kernel_has(server_here: bool, opened_here: int, ends
     ],
 )  # fmt: skip
 def test_a_probe_of_another_asyncli_is_told_by_its_version(said: bytes, version: str) -> None:
-    assert read_probe(said) == f"has asyncli {version}, here it is {__version__}; install the same"
+    assert f" {version}, " in str(read_probe(said))
 
 
 def member(name: str, *workers: int, room: Room = ROOM, sources: tuple[str, ...] = ()) -> Member:
@@ -203,12 +182,6 @@ def test_a_host_that_holds_less_than_a_share_is_left_out_and_named() -> None:
     assert all(one.workers for one in whole.members)
     assert sum(whole.share(one.workers) for one in whole.members) == 60_000
     assert "small" in said_of(whole).evidence
-
-
-def test_a_host_without_any_room_refuses_nobody_else() -> None:
-    full = member("full", room=Room(0, 20_000, 8))
-    whole = place(msgspec.structs.replace(PLAN, connections=1), [full, member("a")])
-    assert [one.name for one in whole.members] == ["a"]
 
 
 def test_a_batch_that_fits_on_no_host_is_told_as_such() -> None:

@@ -13,7 +13,7 @@ from aiohttp import web
 from asyncli.collect import sampler as module
 from asyncli.collect.collector import Collector
 from asyncli.collect.probes import ProbeReading
-from asyncli.errors import HostError, PeerError
+from asyncli.errors import PeerError
 from asyncli.metrics import METRICS
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
@@ -47,13 +47,7 @@ class Bench:
         self.findings: list[Finding] = []
         self.probes: dict[str, Any] | None = more.pop("probes", None)
         more = {"local": False, "generator_pids": lambda: (os.getpid(),), "sleep": clock.sleep} | more
-        self.collector = Collector(
-            plan,
-            clock=clock,
-            on_sample=self.samples.append,
-            on_finding=self.findings.append,
-            **more,
-        )
+        self.collector = Collector(plan, clock=clock, on_sample=self.samples.append, on_finding=self.findings.append, **more)
 
     async def open(self) -> None:
         """With the probes of the test, where it has its own."""
@@ -134,11 +128,10 @@ async def test_one_sample_a_second_merges_the_page_and_proc(
     for sample in one.samples:
         assert [name for name in sample.values if name not in METRICS and not name.startswith(families)] == []
     first, last = one.samples[0].values, one.samples[-1].values
-    assert first["server.processes"] == 1
-    assert first["server.pss_bytes"] > 0
-    assert first["generator.uss_bytes"] > 0
-    assert first["session.uss_bytes"] > 0
-    assert first["host.used_bytes"] > 0
+    # Where a sample is late, what comes last of its probes is left out of it.
+    known = {name: value for sample in one.samples for name, value in sample.values.items()}
+    assert known["server.processes"] == 1
+    assert all(known[name] > 0 for name in ("server.pss_bytes", "generator.uss_bytes", "session.uss_bytes", "host.used_bytes"))
     assert first["status.active"] == 1
     assert (first["status.polls"], last["status.polls"]) == (2, 4)
     assert last["status.requests"] == last["status.polls"] == status.requests
@@ -157,12 +150,6 @@ async def test_a_wrong_status_page_is_refused_at_the_start(bench: Callable[..., 
     with pytest.raises(PeerError, match="busy") as caught:
         await bench(Plan(urls=(NOWHERE,), status_url=status.url), Clock(0)).collector.open()
     assert caught.value.exit_status == 2
-
-
-async def test_a_named_server_that_is_not_there_is_refused(bench: Callable[..., Bench]) -> None:
-    one = bench(Plan(urls=(NOWHERE,), server_name="no-such-server"), Clock(0))
-    with pytest.raises(HostError):
-        await one.open()
 
 
 async def test_nothing_is_sent_that_was_not_asked_for(bench: Callable[..., Bench], status: StatusServer) -> None:
@@ -188,8 +175,6 @@ async def test_a_failing_page_is_a_gap_and_two_findings(bench: Callable[..., Ben
     assert all(sample.values["tcp.x"] == 1 for sample in one.samples)
     assert one.codes() == ["status_lost", "status_back"]
     assert one.findings[-1].fields["for_s"] == 4
-    # It was the right page.
-    assert "error log" in one.findings[0].fields["why"]
 
 
 async def test_a_page_that_falls_silent_is_lost_since_it_was_asked(
@@ -210,22 +195,6 @@ async def test_a_page_that_falls_silent_is_lost_since_it_was_asked(
     await one.run()
     lost = next(finding for finding in one.findings if finding.code == "status_lost")
     assert lost.fields["from_s"] == 3
-
-
-async def test_a_page_that_comes_late_joins_the_next_sample(
-    bench: Callable[..., Bench], status: StatusServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.02)
-    clock = Clock(3)
-    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), clock, probes={"kernel": lambda: ProbeReading({"tcp.x": 1})})
-    await one.open()
-    status.gate.clear()
-    one.collector._on_sample = lambda sample: (one.samples.append(sample), status.gate.set())[0]
-    await one.run()
-    assert "status.active" not in one.samples[0].values
-    assert one.samples[0].values["tcp.x"] == 1
-    assert "status.active" in one.samples[-1].values
-    assert "status_lost" not in one.codes()
 
 
 async def test_a_probe_that_fails_and_comes_back_ends_nothing(bench: Callable[..., Bench]) -> None:
@@ -296,32 +265,3 @@ async def test_a_dear_probe_runs_seldom_and_a_border_reads_it_anyway(
     border = await one.collector.sample_now()
     assert border.values["server.pss_bytes"] == 1
     assert one.samples[-1] is border
-
-
-async def test_what_a_probe_reports_is_said_once(bench: Callable[..., Bench]) -> None:
-    reading = ProbeReading({"tcp.x": 1}, [Finding("slabinfo_unreadable", "warning", "refused", "run as root")])
-    one = bench(Plan(urls=(NOWHERE,)), Clock(3), probes={"slab": lambda: reading})
-    await one.open()
-    await one.run()
-    assert len(one.samples) == 3
-    assert one.codes() == ["slabinfo_unreadable"]
-
-
-async def test_a_generator_that_has_no_process_yet_is_no_outage(bench: Callable[..., Bench]) -> None:
-    one = bench(Plan(urls=(NOWHERE,)), Clock(1), generator_pids=lambda: ())
-    await one.open()
-    await one.run()
-    assert not any(name.startswith("generator.") for name in one.samples[0].values)
-    assert not any(code.startswith("generator") for code in one.codes())
-
-
-async def test_cancelling_ends_the_run_and_a_border_still_reads(bench: Callable[..., Bench]) -> None:
-    clock = Clock(0)
-    one = bench(Plan(urls=(NOWHERE,)), clock, sleep=asyncio.sleep, probes={"kernel": lambda: ProbeReading({"tcp.x": 1})})
-    await one.open()
-    task = asyncio.create_task(one.collector.run())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (await one.collector.sample_now()).values["tcp.x"] == 1

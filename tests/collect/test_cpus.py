@@ -14,6 +14,7 @@ from asyncli.collect.procfs import TICKS_PER_S, Stat
 from asyncli.records import STOLEN
 
 OURS, SERVER = 100, 200
+UNSEEN = "processes that are not seen from here"
 
 
 def stat(pid: int, name: str, parent: int, cpu_s: float, waited_s: float = 0.0) -> Stat:
@@ -42,7 +43,7 @@ def test_each_second_is_ours_the_servers_or_anothers() -> None:
     assert (found.cpus, found.busy) == (2, 2.0)
     used = {name: round(cores, 6) for name, cores in found.others.items()}
     assert used == {
-        "loop": 0.7, "make": 0.1, "cc1": 0.05, "kworker": 0.1, STOLEN: 0.2, "processes that are not seen from here": 0.15,
+        "loop": 0.7, "make": 0.1, "cc1": 0.05, "kworker": 0.1, STOLEN: 0.2, UNSEEN: 0.15,
     }  # fmt: skip
     assert found.pids["loop"] == (301, 300)
 
@@ -51,7 +52,7 @@ def test_a_server_that_we_started_is_the_server_and_we_may_be_its_child() -> Non
     for ours, server in ((1, 2), (2, 1)):
         first = a_look(0.0, 0.0, stat(1, "one", 0, 0.0), stat(2, "two", 1, 0.0), stat(3, "three", 2, 0.0))
         last = a_look(1.0, 2.0, stat(1, "one", 0, 0.5), stat(2, "two", 1, 0.5), stat(3, "three", 2, 0.5))
-        assert set(shares(first, last, ours, [server]).others) == {"processes that are not seen from here"}
+        assert set(shares(first, last, ours, [server]).others) == {UNSEEN}
 
 
 def test_the_times_of_all_cpus() -> None:

@@ -89,13 +89,6 @@ def test_the_tightest_group_is_asked_also_when_its_last_process_was_killed(tmp_p
     assert room.read().values == {}
 
 
-def test_a_group_without_a_limit_says_nothing(tmp_path: Path) -> None:
-    proc = a_proc(tmp_path, p1="free")
-    v1(tmp_path, "free", 2**63 - 4096)
-    assert Headroom(lambda: [1], proc=proc).read().values == {}
-    assert Headroom(lambda: [9], proc=proc).read().values == {}
-
-
 def test_a_group_of_either_kind_as_numbers(tmp_path: Path) -> None:
     one = Group(v1(tmp_path, "one", 1000, used=50, killed=2), second=False)
     assert (one.used_bytes, one.held_bytes, one.limit_bytes, one.killed, one.refused) == (50, 48, 1000, 2, 7)

@@ -48,18 +48,6 @@ def test_a_run_may_be_read_often_at_first_and_gives_that_back() -> None:
     assert rounds(Schedule("server_memory"), 0.006, 8)[0] == [0, 2, 4, 6], "without a run there is nothing to be ahead of"
 
 
-def test_a_run_of_no_time_has_nothing_to_be_ahead_of() -> None:
-    # --hold 0 without a baseline, a residue or a second batch: the first round begins before the run does.
-    schedule = Schedule("server_memory")
-    schedule.begin(0.1, 0.0)
-    assert schedule.spent(0.0, 0.006) is None
-    assert not schedule.due(1.0)
-    cheap = Schedule("server_memory")
-    cheap.begin(100.0, 0.0)
-    assert cheap.spent(99.9, 0.002) is None
-    assert cheap.due(101.0)
-
-
 def test_what_was_not_used_for_long_is_not_saved() -> None:
     schedule = Schedule("server_memory")
     schedule.begin(0, 100)
@@ -74,16 +62,6 @@ def test_a_longer_period_is_said_once_and_not_for_one_dear_round() -> None:
     assert rounds(schedule, 0.020, 1)[1] == []
     _, said = rounds(schedule, 0.006, 20)
     assert said == [{"probe": "server_memory", "cost_s": 0.006, "period_s": 2, "budget": 0.003}]
-
-
-def test_our_own_memory_is_read_more_seldom() -> None:
-    assert rounds(Schedule("generator_memory"), 0.0046, 12)[0] == [0, 4, 8]
-
-
-def test_a_dear_round_among_cheap_ones_is_not_worth_a_word() -> None:
-    schedule = Schedule("slab")
-    for cost_s in (0.020, 0.001, 0.020, 0.001):
-        assert schedule.spent(0, cost_s) is None
 
 
 def test_a_reading_between_two_seconds_does_not_cost_the_next_one() -> None:

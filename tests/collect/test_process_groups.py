@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from programs import DEADLINE_S
+from programs import until
 
 from asyncli.collect import processes, procfs
 from asyncli.collect.processes import CpuLedger, ProcessesGoneError, ProcessGroup, ServerTree, listed
@@ -59,13 +58,6 @@ LEDGER = {
         ],
         [7.0, 7.5],
     ),
-    "an orphan's child is not lost with its parent": (
-        [
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)],
-            [stat(MASTER, cpu_s=1, waited_s=2)],
-        ],
-        [7.0, 7.0],
-    ),
     "all ended, then another server": (
         [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(20, cpu_s=0.5)]],
         [3.0, 3.5],
@@ -89,7 +81,7 @@ def test_cpu_of_a_changing_group_never_falls(case: str) -> None:
     assert seen == sorted(seen)
 
 
-@pytest.mark.parametrize("each_s", [0.0004, 0.0037, 0.0099, 0.0137])
+@pytest.mark.parametrize("each_s", [0.0037, 0.0137])
 def test_ticks_that_come_late_are_not_counted_twice(each_s: float) -> None:
     """A master that waits for a child a round: the child's time is exact, what is waited for is told in whole ticks."""
     ledger, total_s, before = CpuLedger(), 0.0, 0.0
@@ -102,18 +94,8 @@ def test_ticks_that_come_late_are_not_counted_twice(each_s: float) -> None:
         before = found
 
 
-def test_a_group_counts_zombies_for_cpu_only() -> None:
-    group = ProcessGroup("server", lambda: [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2, state="Z")])
-    assert group.scan().values == {"server.processes": 1, "server.threads": 1, "server.cpu_s": 3}
-
-
-def test_only_metrics_that_are_listed_are_given() -> None:
-    group = ProcessGroup("generator", lambda: [stat(MASTER)])
-    assert set(group.scan().values) == {"generator.processes", "generator.cpu_s"}
-
-
 def test_an_empty_group_raises_unless_it_may_be_empty() -> None:
-    with pytest.raises(ProcessesGoneError, match="no process of the server"):
+    with pytest.raises(ProcessesGoneError):
         ProcessGroup("server", list).scan()
     empty = ProcessGroup("generator", list, may_be_empty=True)
     assert (empty.scan().values, empty.memory().values) == ({}, {})
@@ -240,15 +222,6 @@ def test_a_real_tree_is_followed_through_a_reload(tree: Tree, listing: str, monk
     assert after["server.cpu_s"] >= before["server.cpu_s"]
 
 
-def test_the_survivors_of_a_root_are_the_tree(tree: Tree) -> None:
-    server = ServerTree([tree.master.pid])
-    server()
-    os.kill(tree.master.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, tree.master.pid, os.WEXITED | os.WNOWAIT)
-    living = {one.pid for one in server() if not one.ended}
-    assert living == {*tree.workers, tree.grandchild}
-
-
 def test_children_that_a_root_left_alone_are_orphans() -> None:
     # Two that sleep, below a shell of their own; and the same where a child has become the root of the other.
     alone = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"], start_new_session=True)
@@ -256,9 +229,7 @@ def test_children_that_a_root_left_alone_are_orphans() -> None:
     try:
         for root, orphaned in ((alone, alone.pid), (below, 0)):
             server = ServerTree([root.pid])
-            deadline = time.monotonic() + DEADLINE_S
-            while len(server()) < 3:
-                assert time.monotonic() < deadline
+            until(lambda server=server: len(server()) >= 3, "all three are there")
             root.kill()
             root.wait()
             assert len([one for one in server() if not one.ended]) == 2
@@ -280,8 +251,3 @@ def test_a_server_that_ended_is_gone_until_it_is_found_again(tree: Tree) -> None
     roots.append(os.getpid())
     assert group.scan().values["server.processes"] >= 1
     assert (server.roots, server.restarts) == ((os.getpid(),), 1)
-
-
-def test_our_own_memory_and_time_can_be_read() -> None:
-    assert processes.read_session_memory().values["session.uss_bytes"] > 0
-    assert processes.read_session_cpu().values["session.cpu_s"] > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from typing import Any
 
@@ -54,12 +53,6 @@ def test_a_number_of_requests_is_asked_exactly() -> None:
     assert (total.latency_us.least, total.latency_us.greatest) == (199, 300)
     assert (asked.processing_us.least, asked.processing_us.greatest) == (199, 200)
     assert asked.last_s == pytest.approx(0.000_1 + 1250 * 0.000_2, rel=1e-3)
-
-
-def test_a_time_is_kept_and_what_is_outstanding_then_is_said() -> None:
-    total, asked, _ = bench(SimServer(latency_s=0.3), duration_s=2.0)
-    assert (total.answered, asked.in_flight, asked.left) == (8 * 6, 8, 0)
-    is_whole(total, asked, None)
 
 
 @pytest.mark.parametrize("fin_after_s", [0.0, 1e-6, 0.01])
@@ -189,39 +182,6 @@ def test_an_answer_before_the_request_is_whole(short: bool) -> None:
     is_whole(total, asked, 3)
 
 
-def test_a_server_that_does_not_close_as_it_was_asked_is_not_waited_for() -> None:
-    class Keeps(SimNet):
-        def _serve(self, handle: int, connection: Any, close: bool) -> None:
-            super()._serve(handle, connection, False)
-
-    total, asked, net = bench(SimServer(), Keeps(SimServer()), requests=100, connections=2, short=True)
-    assert (total.answered, asked.keepalive, total.opened) == (100, 100, 100)
-    assert net.now < 1.0
-
-
-def test_of_two_addresses_the_one_that_refuses_is_left() -> None:
-    class Half(SimNet):
-        def connect(self, destination: int, source: int) -> int:
-            handle = super().connect(destination, source)
-            if destination == 0:
-                self._connections[handle].error = errno.ECONNREFUSED
-                self._note(handle)
-            return handle
-
-    both = tuple(Destination(family, address, 80) for family, address in ((socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")))
-    for connections in (1, 8):
-        for values in ({}, {"short": True}, {"rate": 100.0}):
-            total, asked, _ = bench(
-                SimServer(), Half(SimServer()), requests=100, connections=connections, destinations=both, **values
-            )
-            assert (total.answered, asked.failed, set(total.dropped)) == (100, {}, {0})
-            assert total.failures == {}
-            assert asked.last_s < 1.5
-    total, asked, _ = bench(SimServer(refuse_after=0), requests=100, destinations=both, connect_timeout_s=2.0)
-    assert (total.answered, asked.ended, total.dropped) == (0, {"gave up": 1}, {})
-    assert total.failures["refused"] == total.started
-
-
 @pytest.mark.parametrize("connections", [1, 8])
 @pytest.mark.parametrize("values", [{}, {"short": True}, {"rate": 100.0}], ids=str)
 def test_of_two_addresses_the_one_that_leads_nowhere_is_left(connections: int, values: dict[str, Any]) -> None:
@@ -289,22 +249,6 @@ def test_why_it_ended_and_what_was_in_flight_then() -> None:
     assert asked.outstanding_us.quantile(0.5) == pytest.approx(200_000, rel=0.02)
 
 
-def test_all_that_rest_find_their_end_in_being_asked_on() -> None:
-    # Some requests are swallowed; all connections are reset while they are waited for, and the first is told of it.
-    server = SimServer(connect_s=0.0, drop_share=0.002, resets_all_at_s=5.0)
-    total, asked, _ = bench(server, connections=1000, requests=3000)
-    is_whole(total, asked, 3000)
-    assert asked.resent > 400
-
-
-def test_an_idle_end_is_no_answer() -> None:
-    total, asked, _ = bench(SimServer(idle_timeout_s=0.5), duration_s=9.9, connections=3, rate=0.25)
-    assert total.answered == 3
-    assert total.deaths["closed_idle"].count > 10
-    # The last is asked after 8 s, or when a connection stands again; those that end idle until 9.9 s are no answers.
-    assert 8.0 <= asked.last_s < 9.0
-
-
 def test_a_limit_is_forgotten_when_a_connection_outlives_it() -> None:
     class Reloads(SimNet):
         """Two connections end after one answer each; all others live on."""
@@ -322,35 +266,6 @@ def test_no_more_connects_than_requests_where_connecting_takes_its_time() -> Non
     for values in ({"connections": 50, "requests": 3}, {"connections": 8, "requests": 50, "short": True}):
         total, _, net = bench(SimServer(connect_s=0.05), local=False, **values)
         assert (total.answered, net.accepted) == (values["requests"], 50 if values.get("short") else 3)
-
-
-def test_a_connection_for_each_instant_is_made_then() -> None:
-    total, asked, net = bench(SimServer(connect_s=0.05), requests=50, rate=100.0, short=True, local=False)
-    assert (total.answered, total.opened, net.accepted) == (50, 50, 50)
-    assert total.latency_us.least >= 50_000
-    assert asked.waiting_us.greatest < 1000
-    is_whole(total, asked, 50)
-
-
-def test_waiting_counts_from_the_write_and_the_whole_from_the_instant() -> None:
-    total, asked, _ = bench(SimServer(latency_s=0.01), duration_s=1.0, rate=200.0, connections=1)
-    assert asked.waiting_us.greatest <= 10_100
-    assert asked.processing_us.count == asked.waiting_us.count == total.answered
-    median = total.latency_us.quantile(0.5)
-    assert median is not None
-    assert median > 100_000
-
-
-def test_nobody_there_ends_it() -> None:
-    total, asked, _ = bench(SimServer(refuse_after=0), requests=1000, connect_timeout_s=5.0)
-    assert (total.answered, total.opened, asked.left) == (0, 0, 1000)
-    assert set(total.failures) == {"refused"}
-    assert total.failures["refused"] < 8 * 10
-    assert asked.ended == {"gave up": 1}
-    assert 5.0 <= asked.ended_s < 6.5
-    total, asked, _ = bench(SimServer(), SimNet(SimServer(connect_s=1e6)), requests=1000, connect_timeout_s=5.0)
-    assert set(total.failures) == {"connect_timeout"}
-    assert asked.left == 1000
 
 
 def test_an_open_loop_asks_at_its_instants_and_counts_from_them() -> None:
@@ -379,13 +294,6 @@ def test_a_stall_cannot_hide_in_an_open_loop_as_it_does_in_a_closed_one() -> Non
     assert opened.lateness_us.greatest < 1000
 
 
-def test_idle_connections_that_the_server_closes_are_replaced_and_the_rate_is_kept() -> None:
-    total, asked, _ = bench(SimServer(idle_timeout_s=0.5), requests=50, rate=1.0)
-    assert (total.answered, asked.failed) == (50, {})
-    assert set(total.deaths) == {"closed_idle"}
-    is_whole(total, asked, 50)
-
-
 def test_workers_share_requests_connections_and_instants() -> None:
     def sent(worker: int) -> tuple[int, int, float]:
         from asyncli.engine.loadworker import new_load
@@ -404,12 +312,6 @@ def test_workers_share_requests_connections_and_instants() -> None:
     shares = [sent(worker) for worker in range(3)]
     assert [one[:2] for one in shares] == [(34, 3), (33, 2), (33, 2)]
     assert max(one[2] for one in shares) == pytest.approx(0.99, abs=0.001)
-
-
-def test_stopped_it_says_what_it_left() -> None:
-    total, asked, _ = bench(SimServer(latency_s=1.0), requests=100, most_s=5.5)
-    assert (total.answered, asked.in_flight, asked.left) == (40, 8, 52)
-    is_whole(total, asked, 100)
 
 
 class _Splits(SimNet):
@@ -443,20 +345,6 @@ def test_pieces_of_any_size_are_the_same_answers(piece: int, size: int, pipeline
     total, asked, _ = bench(SimServer(), net, requests=40, pipeline=pipeline, connections=3, local=local)
     assert (total.answered, net.requests, asked.body_bytes, asked.resent) == (40, 40, 40 * size, 0)
     is_whole(total, asked, 40)
-
-
-def test_an_answer_longer_than_is_remembered_and_then_the_end() -> None:
-    class Closes(_Splits):
-        def send(self, handle: int, data: bytes) -> int:
-            taken = super().send(handle, data)
-            if data:
-                self._at(self.now + 0.5, handle, "data", b"")
-            return taken
-
-    net = Closes(50_000, 200_000)
-    total, asked, _ = bench(SimServer(), net, requests=12, rate=1.0, connections=1)
-    assert (total.answered, asked.body_bytes, total.bytes_received) == (12, 12 * 200_000, 12 * len(net._answer))
-    is_whole(total, asked, 12)
 
 
 @settings(max_examples=150)

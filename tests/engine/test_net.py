@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from collections.abc import Iterator
 
 import pytest
@@ -49,22 +48,6 @@ def test_one_in_the_place_of_another_is_watched_as_it_was(net: RealNet, listener
     second.close()
 
 
-def test_one_with_another_number_is_not_watched(net: RealNet, listener: socket.socket) -> None:
-    lower = os.open(os.devnull, os.O_RDONLY)
-    handle, first = connected(net, listener)
-    os.close(lower)
-    other = net.replace(handle, 0, 0)
-    assert other == lower != handle
-    second = listener.accept()[0]
-    second.sendall(b"x")
-    assert net.poll(8) == []
-    net.watch(other, READABLE)
-    assert net.poll(8, 1.0) == [(other, READABLE)]
-    net.close(other, abort=False)
-    first.close()
-    second.close()
-
-
 def test_where_connecting_fails_the_old_one_is_closed_all_the_same(net: RealNet, listener: socket.socket) -> None:
     handle, first = connected(net, listener)
     with pytest.raises(OSError, match="Cannot assign requested address"):
@@ -100,20 +83,3 @@ def test_a_socket_that_is_left_to_the_next_connection_is_a_new_one_to_the_server
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(handle)
     peer.close()
-
-
-def test_one_that_was_reset_is_replaced_all_the_same(listener: socket.socket) -> None:
-    net = PollNet((Destination(socket.AF_INET, "127.0.0.1", listener.getsockname()[1]),), ())
-    handle, peer = connected(net, listener)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    peer.close()
-    other = net.replace(handle, 0, 0)
-    second = listener.accept()[0]
-    assert net.send(other, b"x") == 1
-    assert second.recv(1) == b"x"
-    second.sendall(b"y")
-    assert net.poll(8, 1.0) == [(other, READABLE)]
-    net.close(other, abort=True)
-    with pytest.raises(ConnectionResetError):
-        second.recv(1)
-    second.close()

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,21 +104,6 @@ def _destinations(url: str) -> tuple[Destination, ...]:
     return plan_spread(Plan(urls=(url,), connections=2), ports=1000, nofile=1024, cpus=1).destinations
 
 
-def test_an_address_that_is_a_network_by_itself_stands_for_its_interface(network: Network) -> None:
-    with network.inside("client"):
-        for words in ("addr del 10.77.0.9/24 dev eth0", "addr add 10.77.0.9/32 dev eth0", "addr add 10.88.0.5/32 dev eth0",
-                      "route add 10.77.0.8/32 dev eth0 src 10.77.0.9"):  # fmt: skip
-            subprocess.run(["ip", *words.split()], check=True)
-    assert laid_out(network, 900)[0] == ("10.77.0.9", "10.88.0.5")
-
-
-def test_sources_are_used_in_turn(network: Network) -> None:
-    sources = ("10.77.0.9", "10.77.0.11", "10.77.0.12")
-    for address in sources[1:]:
-        network.add("client", f"{address}/24")
-    assert Counter(address for address, _ in _connected(network, 9, sources=sources)) == dict.fromkeys(sources, 3)
-
-
 def test_the_preflight_refuses_what_one_address_cannot_and_its_command_mends_it(network: Network, tmp_path: Path) -> None:
     def check(*more: str) -> str:
         with network.inside("client"):
@@ -127,13 +111,11 @@ def test_the_preflight_refuses_what_one_address_cannot_and_its_command_mends_it(
             command = [sys.executable, "-m", "asyncli", "check", "-c", "60000", URL, *more]
             return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False).stdout
 
-    said = " ".join(check().split())
-    assert "2 more addresses of this host: ip addr add 10.77.0.10/24 dev eth0 && ip addr add 10.77.0.11/24 dev eth0" in said
-    assert "2 more ports of the server: listen 8081; listen 8082; in its server block" in said
+    command = "ip addr add 10.77.0.10/24 dev eth0 && ip addr add 10.77.0.11/24 dev eth0"
+    assert command in " ".join(check().split())
     with network.inside("client"):
-        subprocess.run("ip addr add 10.77.0.10/24 dev eth0 && ip addr add 10.77.0.11/24 dev eth0", shell=True, check=True)
-    assert "1 destination x 3 sources" in " ".join(check().split())
-    assert "more address" not in check()
+        subprocess.run(command, shell=True, check=True)
+    assert "ip addr add" not in check()
 
 
 def _connected(network: Network, count: int, sources: tuple[str, ...] = (), crowded: bool = False) -> list[tuple[str, int]]:

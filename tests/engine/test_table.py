@@ -56,16 +56,16 @@ def deaths(tick: Tick) -> dict[str, int]:
     return {cause: deaths.count for cause, deaths in tick.deaths.items()}
 
 
-def test_twelve_hours_of_three_thousand_connections_are_exact() -> None:
-    total, last, net = soak(SimServer(), 12 * 3600.0, connections=3000, keepalive=3600)
-    assert (total.started, total.opened, net.accepted) == (3000, 3000, 3000)
-    assert (last.held_at_drain, last.held, total.lost) == (3000, 0, 0)
+def test_twelve_hours_of_a_thousand_connections_are_exact() -> None:
+    total, last, net = soak(SimServer(), 12 * 3600.0, connections=1000, keepalive=3600)
+    assert (total.started, total.opened, net.accepted) == (1000, 1000, 1000)
+    assert (last.held_at_drain, last.held, total.lost) == (1000, 0, 0)
     assert total.sent == total.answered == net.requests == sum(total.by_status.values())
     assert total.failures == {}
     assert total.lateness_us.greatest == 0
     # The schedule is a pure function of the seed: count the beats that are due before the drain, by hand.
-    expected, end = 0, 299 * 0.01 + 12 * 3600.0
-    for connection in range(3000):
+    expected, end = 0, 99 * 0.01 + 12 * 3600.0
+    for connection in range(1000):
         at, beat = connection // 10 * 0.01, 0
         while at < end:
             expected += 1
@@ -102,16 +102,16 @@ def test_each_fault_has_its_cause_and_every_loss_is_replaced(server: SimServer, 
     assert total.latency_us.count == total.answered + total.beats_failed
 
 
-@pytest.mark.parametrize(("timeout", "waits_s"), [(10.0, 10.0), (40.0, 40.0)])
-def test_what_was_asked_before_the_drain_and_is_not_answered_in_it_is_lost(timeout: float, waits_s: float) -> None:
+@pytest.mark.parametrize("timeout", [10.0, 40.0])
+def test_what_was_asked_before_the_drain_and_is_not_answered_in_it_is_lost(timeout: float) -> None:
     # The server reads on from second 3 on, and answers nothing more: no timeout as long as the hold makes that a pass.
     server = SimServer(stalls_s=(3.0, 1e9))
     total, last, _ = soak(server, 8.0, connections=200, keepalive=4, timeout=timeout)
     assert (last.held_at_drain, total.unanswered, deaths(total)) == (200, 200, {"heartbeat_timeout": 200})
     assert total.sent == total.answered + 200
     # Each of them waited for so long at the least, and that is in the latency.
-    assert total.latency_us.greatest >= waits_s * 1e6
-    assert (total.latency_us.quantile(1 - 190 / total.sent) or 0) >= waits_s * 1e6
+    assert total.latency_us.greatest >= timeout * 1e6
+    assert (total.latency_us.quantile(1 - 190 / total.sent) or 0) >= timeout * 1e6
 
 
 def test_a_tick_knows_how_long_the_longest_wait_is() -> None:
@@ -125,12 +125,6 @@ def test_a_tick_knows_how_long_the_longest_wait_is() -> None:
     for one in (ticks[4], ticks[5], ticks[0]):
         of_all.merge_gauges(one)
     assert of_all.longest_wait_s == ticks[5].longest_wait_s
-
-
-def test_an_answer_in_the_drain_is_an_answer() -> None:
-    total, last, _ = soak(SimServer(stalls_s=(7.0, 12.0)), 8.0, connections=200, keepalive=4)
-    assert (last.held_at_drain, total.unanswered, total.lost, total.sent) == (200, 0, 0, total.answered)
-    assert total.latency_us.greatest >= 3.9e6
 
 
 def test_the_drain_tells_when_each_that_sleeps_was_heard_last() -> None:
@@ -149,17 +143,6 @@ def test_deaths_carry_age_idle_time_and_requests() -> None:
     ages = total.deaths["closed_announced"].age_s
     assert ages.least >= 299
     assert ages.greatest <= 311
-
-
-def test_without_reopen_losses_stay_lost() -> None:
-    total, last, _ = soak(SimServer(resets_all_at_s=50.0), 100.0, connections=100, reopen=False)
-    assert (total.lost, total.reopened, last.held_at_drain) == (100, 0, 0)
-
-
-def test_what_died_in_the_instant_of_the_drain_is_not_counted_as_held() -> None:
-    # The hold ends at 60.99 s, as the ramp of 100 batches takes 0.99 s; both happen before the table looks again.
-    total, last, _ = soak(SimServer(resets_all_at_s=60.99), 60.0, connections=1000, reopen=False)
-    assert (total.lost, last.held_at_drain) == (1000, 0)
 
 
 def test_refusals_back_off_instead_of_hammering() -> None:
@@ -240,42 +223,12 @@ def test_a_send_buffer_smaller_than_a_heartbeat_loses_nothing(connect_s: float, 
 
 def test_what_is_left_of_a_heartbeat_is_not_sent_on_the_next_connection() -> None:
     server = SimServer(takes_bytes=100, resets_all_at_s=30.000_5, connect_s=0.0)
-    total, last, net = soak(server, 60.0, connections=2000, keepalive=10, header="X: " + 1000 * "x", ramp="2000/1s")
-    assert (total.lost, last.held_at_drain) == (2000, 2000)
+    total, last, net = soak(server, 60.0, connections=200, keepalive=10, header="X: " + 1000 * "x", ramp="200/1s")
+    assert (total.lost, last.held_at_drain) == (200, 200)
     assert total.sent == total.answered + total.beats_failed
     assert total.answered == net.requests
     (request,) = shard(header="X: " + 1000 * "x").requests
     assert net.requests * len(request) < total.bytes_sent < total.sent * len(request)
-
-
-def test_a_heartbeat_that_is_answered_before_it_was_sent_whole_is_sent_to_its_end() -> None:
-    orders = shard(connections=1, keepalive=4, header="X: " + 900 * "x")
-    (request,) = orders.requests
-
-    class Hasty(SimNet):
-        """Answers a request as soon as it begins; all of it takes some seconds."""
-
-        taken = 0
-
-        def send(self, handle: int, data: bytes) -> int:
-            count = super().send(handle, data)
-            begun = -(-self.taken // len(request))
-            self.taken += count
-            for _ in range(begun, -(-self.taken // len(request))):
-                self._at(self.now + 0.001, handle, "data", OK)
-            return count
-
-        def _serve(self, handle: int, connection: Any, close: bool) -> None:
-            self.requests += 1
-
-    server = SimServer(takes_bytes=100, latency_s=0.5)
-    net = Hasty(server)
-    total, last = run(orders, net, 600.0)
-    # A beat waits behind what is left of the one before, and none is cut short.
-    assert (total.lost, last.held_at_drain) == (0, 1)
-    assert total.sent == total.answered > 60
-    assert total.answered - net.requests <= 1
-    assert total.bytes_sent == net.taken
 
 
 OK = b"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n"
@@ -309,34 +262,12 @@ def test_strange_peers(answers: list[list[bytes]], cause: str) -> None:
     assert total.deaths[cause].requests.least in (1, 2)
 
 
-def test_an_end_before_the_first_answer_is_no_answer() -> None:
-    total, _ = run(shard(connections=1, keepalive=4, reopen=False), _Peer([[b""]]), 5.0)
-    assert (total.answered, total.beats_failed, deaths(total)) == (0, 1, {"closed_awaiting": 1})
-
-
-def test_a_server_that_accepts_and_closes_is_not_hammered() -> None:
-    total, _ = run(shard(connections=50, keepalive=4), _Peer([[b""]]), 300.0)
-    assert total.lost > 50
-    assert total.started < 50 * 25  # 0.5 s doubling to 30 s: the same as for refusals
-
-
-def test_a_pace_closer_than_the_grain_of_turns_is_kept() -> None:
-    total, _, _ = soak(SimServer(), 1.0, connections=2000, ramp="1/0.2ms")
-    assert total.ramp_lateness_us.greatest < 1000
-
-
 def test_a_url_that_is_down_is_a_failure_not_an_address_to_drop() -> None:
     base = shard(connections=100)
     both = (Destination(socket.AF_INET, "127.0.0.1", 81, 0), Destination(socket.AF_INET, "127.0.0.1", 80, 1))
     two = msgspec.structs.replace(base, destinations=both, requests=base.requests * 2)
     total, last = run(two, _LeadsNowhere(errno.ECONNREFUSED), 30.0)
     assert (last.held_at_drain, total.dropped) == (50, {})
-
-
-def test_more_destinations_than_a_byte_counts() -> None:
-    many = tuple(Destination(socket.AF_INET, "127.0.0.1", port) for port in range(1, 301))
-    _, last = run(msgspec.structs.replace(shard(connections=600), destinations=many), SimNet(SimServer()), 2.0)
-    assert last.held_at_drain == 600
 
 
 class _LeadsNowhere(SimNet):
@@ -369,12 +300,11 @@ def addressed(net: SimNet, hold_s: float, destinations: tuple[Destination, ...] 
 NOWHERE = [errno.ECONNREFUSED, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ETIMEDOUT, 0]
 
 
-@pytest.mark.parametrize("reopen", [True, False])
-@pytest.mark.parametrize("connections", [1, 2, 100, 1000])
+@pytest.mark.parametrize("connections", [1, 100])
 @pytest.mark.parametrize("error", NOWHERE)
-def test_an_address_that_leads_nowhere_costs_nothing_where_another_answers(error: int, connections: int, reopen: bool) -> None:
+def test_an_address_that_leads_nowhere_costs_nothing_where_another_answers(error: int, connections: int) -> None:
     net = _LeadsNowhere(error)
-    total, last = addressed(net, 60.0, connections=connections, reopen=reopen)
+    total, last = addressed(net, 60.0, connections=connections)
     assert (last.held_at_drain, total.opened, total.lost, total.reopened) == (connections, connections, 0, 0)
     assert total.started == connections
     assert total.failures == {}
@@ -414,27 +344,12 @@ def test_where_no_address_answers_each_attempt_has_failed_once(error: int) -> No
     assert len(net.tried) == 20
 
 
-def test_a_name_that_answers_nowhere_does_not_stretch_the_ramp_of_another() -> None:
-    answers = Destination(socket.AF_INET, "127.0.0.2", 80)
-    nowhere = [msgspec.structs.replace(one, target=1) for one in BOTH]
-    orders = shard(connections=1000, batch=1, interval="10ms", urls=["http://a/", "http://b/"])
-    net = _LeadsNowhere(errno.ECONNREFUSED, (1, 2))
-    table = ConnectionTable(msgspec.structs.replace(orders, destinations=(answers, *nowhere)), 0, net)
-    until_ramped(table, net)
-    assert net.now <= orders.ramp.end_s + 0.1
-
-
 def test_an_address_that_worked_before_is_not_dropped_but_its_rows_go_to_the_next_one() -> None:
     net = _LeadsNowhere(errno.ECONNREFUSED, (0,), since_s=30.0)
     total, last = addressed(net, 300.0, connections=100)
     assert (last.held_at_drain, total.lost, total.reopened, total.dropped) == (100, 100, 100, {})
     # Each of its fifty was refused there once, which is the server's failure.
     assert total.failures == {"refused": 50}
-
-
-def test_without_descriptors_no_address_is_given_up() -> None:
-    total, last = addressed(_LeadsNowhere(errno.EMFILE), 60.0, connections=100, reopen=False)
-    assert (last.held_at_drain, total.failures, total.dropped) == (50, {"no_descriptors": 50}, {})
 
 
 # -- what follows a stall, a lost worker or a server's restart: nothing is fired at once, and every count stays exact
@@ -491,22 +406,16 @@ def dispersion(instants: list[float], start: float, end: float, width_s: float =
     return (sum((bins[place] - mean) ** 2 for place in range(many)) / (many - 1)) / mean
 
 
-def test_heartbeats_spread_as_the_uniform_jitter_does() -> None:
-    net = Net(SimServer(connect_s=0.0))
-    table = started(net, connections=5_000, keepalive=10, batch=50)
-    drive(table, net, 60.0)
-    # By 30 s each has slept some nine times, so where its beats fall is forgotten. 3,000 bins: the index of dispersion of
-    # independent beats is 1 with a standard deviation of sqrt(2 / 2,999), 0.026 (chi-square); four of them is no accident.
-    assert dispersion(net.beats, 30.0, 60.0) == pytest.approx(1, abs=4 * math.sqrt(2 / 2_999))
-    # A mean sleep of 3 s: 5,000 / 3 a second, each rate within five deviations.
-    assert sum(30.0 <= at < 60.0 for at in net.beats) == pytest.approx(50_000, rel=0.02)
-
-
-def test_what_a_stall_missed_is_spread_and_counted_as_late() -> None:
+def test_heartbeats_spread_as_the_uniform_jitter_does_and_what_a_stall_missed_is_spread_and_counted_as_late() -> None:
     net = Net(SimServer(connect_s=0.0))
     table = started(net, connections=5_000, keepalive=10, batch=50)
     before = drive(table, net, 40.0)
-    during = drive(table, net, 60.0, stall=(40.5, 42.5))
+    # By 20 s each has slept some six times, so where its beats fall is forgotten. 2,000 bins: the index of dispersion of
+    # independent beats is 1 with a standard deviation of sqrt(2 / 1,999), 0.032 (chi-square); four of them is no accident.
+    assert dispersion(net.beats, 20.0, 40.0) == pytest.approx(1, abs=4 * math.sqrt(2 / 1_999))
+    # A mean sleep of 3 s: 5,000 / 3 a second, each rate within five deviations.
+    assert sum(20.0 <= at < 40.0 for at in net.beats) == pytest.approx(33_333, rel=0.03)
+    during = drive(table, net, 50.0, stall=(40.5, 42.5))
     assert before.lateness_us.greatest == 0
     # At most twice the pace for as long as the stall was (who missed a beat comes later with the next one, too), and no burst.
     steady = 5_000 / 3
@@ -523,21 +432,12 @@ def test_what_a_stall_missed_is_spread_and_counted_as_late() -> None:
     assert during.longest_turn_s == 0.0  # the driver of the real worker says how long it stood still
 
 
-def test_a_worker_that_is_always_late_sends_all_the_same() -> None:
-    net = Net(SimServer(connect_s=0.0))
-    table = started(net, connections=200, keepalive=10, batch=50)
-    while net.now < 120.0:
-        table.turn()
-        net.advance(net.now + 0.5)
-    assert table.take_tick(120).answered > 200 * 10
-
-
 def test_a_stall_beyond_the_timeout_blames_nobody_for_answers_that_were_there() -> None:
     net = Net(SimServer(connect_s=0.0, latency_s=0.2))
     table = started(net, connections=4_000, keepalive=4, batch=100, timeout=2)
-    drive(table, net, 20.0)
+    drive(table, net, 10.0)
     # Some 500 heartbeats wait for their answers at any time, more than a turn may take.
-    during = drive(table, net, 60.0, stall=(21.0, 29.0))
+    during = drive(table, net, 25.0, stall=(11.0, 19.0))
     assert (during.lost, during.beats_failed, during.held) == (0, 0, 4_000)
 
 
@@ -581,12 +481,3 @@ def test_a_worker_in_the_place_of_a_lost_one_opens_its_connections_again() -> No
         # A batch that was due before its time is none that was late.
         assert total.ramp_lateness_us.count == (1_000 - total.reopened) / 5
         assert total.ramped
-
-
-def test_a_run_that_is_resumed_opens_all_again() -> None:
-    net = Net(SimServer(connect_s=0.0))
-    table = ConnectionTable(msgspec.structs.replace(shard(connections=500, keepalive=10), again=True), 0, net)
-    table.start(0.0)
-    total = drive(table, net, 20.0)
-    assert (total.opened, total.reopened, total.ramp_lateness_us.count) == (500, 500, 0)
-    assert total.ramped

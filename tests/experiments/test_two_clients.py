@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from asyncli.experiments import load
-from asyncli.experiments.record import Claim, Round
+from asyncli.experiments.record import Rounds
 from asyncli.experiments.two_clients import conclude
 from tests.programs import Program, report, until
 
 EXPERIMENT = load("two-clients")
 ON = {
     "step": "3. both clients on", "round": 0, "asked": 100_000, "held": 100_000, "lost": 0, "opened": 100_000, "answered": 900_000,
-    "agrees": True, "disagree": None, "active": 100_001.0, "waiting": 100_000.0, "free": 20e9, "used": 2e9, "rss": 110e6,
+    "active": 100_001.0, "waiting": 100_000.0, "free": 20e9, "used": 2e9, "rss": 110e6,
 }  # fmt: skip
 COST = {
     "step": "cost", "round": 0, "rss_each": 1_100.0, "user": 528.0, "user_half": 5.0, "kernel": 4_000.0, "kernel_half": 20.0, "own": 5_000.0,
@@ -25,42 +25,30 @@ COST = {
 }  # fmt: skip
 
 
-def claims(*rounds: Round) -> dict[str, Claim]:
-    return {one.claim.split()[2 if one.claim.startswith("The") else 1]: one for one in conclude(EXPERIMENT.defaults, list(rounds)).claims}
-
-
 @pytest.mark.parametrize(
-    ("changes", "word", "verdict"),
+    ("changes", "number", "verdict"),
     [
-        ({}, "nginx", "holds"),
-        ({"held": 99_999}, "nginx", "does not hold"),
-        ({"lost": 1}, "nginx", "does not hold"),
-        ({}, "of", "holds"),
-        ({"agrees": False, "disagree": "the client opened 5"}, "of", "does not hold"),
-        ({"agrees": None}, "of", "cannot say"),
-        ({}, "connection", "holds"),
-        ({"rss_each": 2_000.0}, "connection", "does not hold"),
+        ({}, 0, "holds"),
+        ({"held": 99_999}, 0, "does not hold"),
+        ({"lost": 1}, 0, "does not hold"),
+        ({}, 1, "holds"),
+        ({"rss_each": 2_000.0}, 1, "does not hold"),
         # Of few connections the processes are most of it.
-        ({"held": 2_000, "asked": 2_000}, "connection", "cannot say"),
-        ({}, "all", "holds"),
-        ({"own": 12_000.0}, "all", "does not hold"),
-        ({"own": 9_900.0, "own_half": 800.0}, "all", "does not hold"),
-        ({"kernel": 2_000.0}, "all", "does not hold"),
+        ({"held": 2_000, "asked": 2_000}, 1, "cannot say"),
+        ({}, 2, "holds"),
+        ({"own": 12_000.0}, 2, "does not hold"),
+        ({"own": 9_900.0, "own_half": 800.0}, 2, "cannot say"),
+        ({}, 3, "holds"),
+        ({"kernel": 2_000.0}, 3, "does not hold"),
         # More fit than the source thought.
-        ({}, "GB", "does not hold"),
-        ({"own": 11_000.0}, "GB", "holds"),
-        ({"own": 11_000.0, "own_half": 4_000.0}, "GB", "cannot say"),
+        ({}, 4, "does not hold"),
+        ({"own": 11_000.0}, 4, "holds"),
+        ({"own": 11_000.0, "own_half": 4_000.0}, 4, "cannot say"),
     ],
 )
-def test_each_claim_is_judged_by_its_rule(changes: dict[str, Any], word: str, verdict: str) -> None:
-    rounds = [{**one, **{key: value for key, value in changes.items() if key in one}} for one in (ON, COST)]
-    assert claims(*rounds)[word].verdict == verdict
-
-
-def test_of_nothing_nothing_is_claimed() -> None:
-    found = conclude(EXPERIMENT.defaults, [])
-    assert found.claims == []
-    assert found.tables[0].rows[2].source["active"] == 100_001
+def test_each_claim_is_judged_by_its_rule(changes: dict[str, Any], number: int, verdict: str) -> None:
+    rounds = Rounds({**one, **{key: value for key, value in changes.items() if key in one}} for one in (ON, COST))
+    assert conclude(EXPERIMENT.plan(), rounds).claims[number].verdict == verdict
 
 
 def test_a_taste_of_it_holds_all_and_its_counts_agree(in_namespaces: None, tmp_path: Path) -> None:
@@ -69,14 +57,15 @@ def test_a_taste_of_it_holds_all_and_its_counts_agree(in_namespaces: None, tmp_p
         program.until_gone()
     assert done.status == 0, done.err
     record = json.loads((tmp_path / "it.json").read_text())
-    assert [one["verdict"] for one in record["conclusions"]["claims"][:2]] == ["holds", "holds"]
+    assert record["conclusions"]["claims"][0]["verdict"] == "holds"
     (on,) = (one for one in record["rounds"] if one["step"] == ON["step"])
     # Active has the agent's poller, which reads it where the server is; the clients cannot.
-    assert (on["held"], on["lost"], on["active"], on["agrees"]) == (2000, 0, 2001, True)
+    assert (on["held"], on["lost"], on["active"]) == (2000, 0, 2001)
     assert {one.name for one in (tmp_path / "it").iterdir()} == {"client-9.db", "client-10.db", "record.json", "report.html"}
     assert [one["held"] for one in record["rounds"] if one["step"].startswith("client-")] == [1000, 1000]
     (cost,) = (one for one in record["rounds"] if one["step"] == "cost")
-    assert 400 < cost["user"] < 700
+    # nginx takes 528 B; of 2,000 connections it is known to some 100 kB.
+    assert 400 < cost["user"] < 1000
     # The agent is one session's; the other is a stranger to the server's host.
     one, other = (report(tmp_path, f"it/client-{number}.db") for number in (9, 10))
     assert one["run"]["verdict"] == other["run"]["verdict"] == "passed"

@@ -18,7 +18,7 @@ from asyncli.analysis.bench_result import benched
 from asyncli.analysis.capacity import bracket, verdict
 from asyncli.benchplan import BenchRun
 from asyncli.cli.main import run
-from asyncli.report import bench_report, capacity_report
+from asyncli.report import bench_report, capacity_report, html
 from asyncli.report.analyses import analyse
 from asyncli.report.figures.drawing import NothingToDraw
 from asyncli.report.figures.run import pictures
@@ -121,7 +121,8 @@ def test_a_stored_search_says_what_it_said(golden: Golden, tmp_path: Path) -> No
     found.bracket = bracket(tried)
     found.verdict, found.why = verdict(found.search, tried)
     text = terminal(lambda console: capacity_report.print_capacity(found, console))
-    golden({"capacity.txt": text, "capacity.json": rounded(capacity_report.to_json(found))})
+    page = visible(html.page(capacity_report.capacity_document(found)))
+    golden({"capacity.txt": text, "capacity.json": rounded(capacity_report.to_json(found)), "capacity.page.txt": page})
 
 
 def not_drawn(_: object) -> NoReturn:

@@ -145,8 +145,6 @@ def test_a_server_that_keeps_a_kilobyte_a_request_grows(judged: dict[int, tuple[
     assert drift.ci95[0] > 0
     (finding,) = findings
     assert (finding.code, finding.severity) == ("drift_grows", "warning")
-    assert f"{drift.bytes_per_request:,.0f} B per heartbeat" in finding.evidence
-    assert "is used up in" in finding.evidence
 
 
 def test_a_leak_in_memory_that_two_processes_share_is_no_secret(judged: dict[int, tuple[Drift, list[Finding], int]]) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from contract import ENVIRONMENT, SOAK, keys_match
-from programs import SHORT, codes, recorded, report, run
+from programs import SHORT, here, recorded, report, run
 
 from asyncli.lab.nginx import LabNginx
 
@@ -41,50 +40,33 @@ def test_five_hundred_held_to_the_end(tmp_path: Path, nginx: LabNginx) -> None:
     assert summary["generator"]["saturated"] is False
 
     # A month later.
-    later = run(tmp_path, "report", "run.db", name="later")
+    later = here(tmp_path, "report", "run.db")
     assert (later.status, later.err) == (0, "")
     assert later.out
     assert live.out.endswith(later.out)
-    assert re.search(r"^0:00:0\d  baseline  held 0 of 500", live.out, re.MULTILINE)
-    printed = run(tmp_path, "report", "run.db", "--json", "-", name="printed")
+    printed = here(tmp_path, "report", "run.db", "--json", "-")
     assert (printed.status, printed.err) == (0, "")
     assert printed.out == (tmp_path / "run.json").read_text()
-    assert run(tmp_path, "report", "run.db", "--json", "again.json") == (0, "", "")
-    assert (tmp_path / "again.json").read_text() == printed.out
 
 
-def test_json_on_standard_output_is_json_alone(tmp_path: Path, nginx: LabNginx) -> None:
-    asked = ["soak", nginx.url, *SHORT, "-c", "100", "--hold", "0.2", "--quiet", "--out", "run.db", "--json", "-"]
-    piped = run(tmp_path, *asked)
-    assert (piped.status, piped.err.count("\n")) == (0, 1)
-    assert piped.err.startswith("passed: 100 of 100 connections")
-    assert json.loads(piped.out) == report(tmp_path, "run.db")
-
-
-def test_the_ramp_is_exact_over_three_workers_and_quiet_says_one_line(tmp_path: Path, nginx: LabNginx) -> None:
-    asked = ["-c", "305", "--ramp", "10/5ms", "--workers", "3", "--hold", "1s", "--status-url", nginx.status_url]
-    done = run(tmp_path, "soak", nginx.url, *SHORT, *asked, "--out", "run.db", "--quiet")
-    assert (done.status, done.err, done.out.count("\n")) == (0, "", 1)
-    assert done.out.startswith("passed: 305 of 305 connections")
+def test_the_urls_of_one_server_share_the_connections_and_the_ramp_is_exact_over_three_workers(
+    tmp_path: Path, start_nginx: Callable[..., LabNginx]
+) -> None:
+    first, second = start_nginx(), start_nginx()
+    asked = ["-c", "305", "--ramp", "10/5ms", "--workers", "3", "--hold", "0.5", "--server-pid", str(first.pid), "--json", "-"]
+    done = here(tmp_path, "soak", first.url, second.url, *SHORT, *asked, "--status-url", first.status_url or "", "--out", "run.db", "--quiet")
+    # JSON on standard output is JSON alone.
+    assert (done.status, done.err.count("\n")) == (0, 1)
+    assert json.loads(done.out) == report(tmp_path, "run.db")
     recording = recorded(tmp_path / "run.db")
     assert recording is not None
     assert sum(tick.ramp_lateness_us.count for _, tick in recording.ticks) == math.ceil(305 / 10)
     assert max(tick.workers for _, tick in recording.ticks) == 3
     summary = report(tmp_path, "run.db")
-    assert (summary["connections"]["held"], summary["reconciliation"]["agrees"]) == (305, True)
-    assert summary["generator"]["processes"] == 4
-
-
-def test_the_urls_of_one_server_share_the_connections(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
-    first, second = start_nginx(), start_nginx()
-    asked = ["-c", "301", "--hold", "0.5", "--status-url", first.status_url, "--server-pid", str(first.pid)]
-    done = run(tmp_path, "soak", first.url, second.url, *SHORT, *asked, "--out", "run.db", "--quiet")
-    assert (done.status, done.err) == (0, "")
-    summary = report(tmp_path, "run.db")
-    assert summary["connections"]["held"] == 301
+    assert (summary["connections"]["held"], summary["generator"]["processes"]) == (305, 4)
     assert summary["plan"]["urls"] == [first.url, second.url]
     # The status page is of the first alone: half of them, the odd one included.
-    assert summary["reconciliation"]["server_active"] == 151
+    assert summary["reconciliation"]["server_active"] == 153
 
 
 def test_over_ipv6(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
@@ -94,18 +76,8 @@ def test_over_ipv6(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None
         pytest.skip(f"no ::1 on this host ({error})")
     assert "[::1]" in server.url
     asked = ["-c", "200", "--workers", "2", "--hold", "0.5", "--status-url", server.status_url]
-    done = run(tmp_path, "soak", server.url, *SHORT, *asked, "--out", "run.db", "--quiet")
+    done = here(tmp_path, "soak", server.url, *SHORT, *asked, "--out", "run.db", "--quiet")
     assert (done.status, done.err) == (0, "")
     summary = report(tmp_path, "run.db")
     assert (summary["connections"]["held"], summary["reconciliation"]["agrees"]) == (200, True)
     assert summary["server"]["processes"]["hold_end"] == 3
-
-
-def test_demo_needs_nothing_and_says_what_it_started(tmp_path: Path) -> None:
-    done = run(tmp_path, "demo", "-c", "200", *SHORT, "--hold", "0.5", "--out", "run.db")
-    assert (done.status, done.err) == (0, "")
-    assert re.match(r"nginx/\S+ listens at http://127\.0\.0\.1:\d+/ with \d+ workers", done.out)
-    summary = report(tmp_path, "run.db")
-    assert (summary["connections"]["held"], summary["reconciliation"]["agrees"]) == (200, True)
-    assert summary["plan"]["server_pid"] == int(re.search(r"\(pid (\d+)\)", done.out)[1])  # type: ignore[index]
-    assert not codes(summary) & {"server_processes_unknown", "generator_failed"}

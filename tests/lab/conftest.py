@@ -1,10 +1,21 @@
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from asyncli.errors import HostError
+from asyncli.lab import compiler
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built() -> None:
+    """The models in C, in the common temporary folder: that of a test is gone after it."""
+    with contextlib.suppress(HostError):
+        compiler.build(Path(compiler.__file__).with_name("models.c"))
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import errno
 import math
 import os
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.errors import HostError
-from asyncli.lab import ports, program
+from asyncli.lab import ports
 from asyncli.lab.binary import parse_version, size, slots_needed
 from asyncli.lab.configs import config_file
-from asyncli.lab.serve import workers_for
 
 
 def test_version_of_a_distributions_nginx() -> None:
@@ -51,7 +49,6 @@ def test_an_unlucky_worker_keeps_a_sixteenth_of_its_slots(connections: int, nofi
     assert sizes.slots - unlucky - 8 > sizes.slots / 16 - 16
     assert sizes.slots >= 1.15 * mean
     assert unlucky + 2 * sizes.workers < nofile
-    assert workers_for(connections, nofile, cpus) <= sizes.workers
 
 
 def test_more_than_can_be_held_is_one_clear_line() -> None:
@@ -59,8 +56,6 @@ def test_more_than_can_be_held_is_one_clear_line() -> None:
         size(10_000_000, nofile=1_024, cpus=2)
     with pytest.raises(HostError, match="leave --workers out"):
         size(100_000, nofile=20_000, cpus=2, workers=2)
-    with pytest.raises(HostError, match="raise the hard limit"):
-        workers_for(10_000_000, 1_024, 2)
 
 
 def test_slots_grow_with_the_share() -> None:
@@ -102,19 +97,3 @@ def test_the_template_is_found_and_a_missing_file_is_one_clear_line() -> None:
     assert "stub_status" in config_file("nginx.conf").read_text(encoding="utf-8")
     with pytest.raises(HostError, match=r"configs/nothing\.conf: not part of this installation"):
         config_file("nothing.conf")
-
-
-def test_leftovers_of_a_killed_owner_go_and_those_of_a_living_one_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program.tempfile, "gettempdir", lambda: str(tmp_path))
-    dead, living, young, foreign = (tmp_path / f"asyncli-nginx-{name}" for name in ("dead", "living", "young", "foreign"))
-    for folder in (dead, living, young):
-        folder.mkdir()
-        (folder / "lock").touch()
-    foreign.mkdir()
-    lock = program._locked(living)
-    hour_ago = time.time() - 3600
-    for folder in (dead, living, foreign):
-        os.utime(folder, (hour_ago, hour_ago))
-    program.remove_leftovers("nginx")
-    os.close(lock)
-    assert [folder.exists() for folder in (dead, living, young, foreign)] == [False, True, True, True]

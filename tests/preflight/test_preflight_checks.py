@@ -11,7 +11,7 @@ import pytest
 from asyncli.engine.spread import Destination, Route, Spread, loopback_sources
 from asyncli.plan import Plan
 from asyncli.preflight import checks_to_findings, refusals
-from asyncli.preflight.checks import host_checks, oldest_s, predicted_bytes, ramp_s
+from asyncli.preflight.checks import host_checks, predicted_bytes
 from asyncli.preflight.limits import Limits
 from asyncli.records import Check
 
@@ -122,38 +122,31 @@ def test_what_a_limit_does_to_a_plan(
 ROUTE = Route("eth0", "10.0.0.9/24", ("10.0.0.9",))
 
 
+RANGE = {"port_low": 1024, "port_high": 65_535}
+WIDEN = 'ip_local_port_range="1024 65535"'
+
+
 @pytest.mark.parametrize(
-    ("connections", "route", "changes", "remedy"),
+    ("connections", "route", "changes", "commands"),
     [
-        (16_000, ROUTE, {}, 'sysctl -w net.ipv4.ip_local_port_range="1024 65535"'),
-        (50_000, ROUTE, {"port_low": 1024, "port_high": 61_024},
-         "1 more address of this host: ip addr add 10.0.0.10/24 dev eth0 (if nobody else has them: no other client, and nobody who answers a ping); or 1 more port of the server: "
-         "listen 8081; in its server block, and the URLs http://10.0.0.8:8081/"),
-        (100_000, ROUTE, {}, 'sysctl -w net.ipv4.ip_local_port_range="1024 65535", and either 3 more addresses of this host: '
-         "ip addr add 10.0.0.10/24 dev eth0 && ip addr add 10.0.0.11/24 dev eth0 && ip addr add 10.0.0.12/24 dev eth0 (if nobody "
-         "else has them: no other client, and nobody who answers a ping); or 3 more ports of the server: listen 8081; listen 8082; listen 8083; in its server block, and the URLs "
-         "http://10.0.0.8:8081/ http://10.0.0.8:8082/ http://10.0.0.8:8083/"),
-        (1_000_000, ROUTE, {"port_low": 1024, "port_high": 65_535},
-         "31 more addresses of this host: for i in $(seq 10 40); do ip addr add 10.0.0.$i/24 dev eth0; done (if nobody else has "
-         "them: no other client, and nobody who answers a ping); or 31 more ports of the server: listen 8081; to listen 8111; (31 lines) in its server block, and the URLs "
-         "http://10.0.0.8:8081/ to http://10.0.0.8:8111/"),
-        (100_000, Route("eth0", "10.0.0.9/30", ("10.0.0.9",)), {"port_low": 1024, "port_high": 65_535},
-         "3 more addresses of this host: ip addr add ADDRESS/30 dev eth0, with ones that are free in 10.0.0.8/30; or"),
-        (100_000, None, {"port_low": 1024, "port_high": 65_535}, "3 more addresses of this host; or 3 more ports"),
-        (100_000, Route("eth0", "fd00::9/64", ("fd00::9",)), {"port_low": 1024, "port_high": 65_535}, "ip addr add fd00::a/64 dev eth0 &&"),
+        (16_000, ROUTE, {}, [WIDEN]),
+        (50_000, ROUTE, {"port_low": 1024, "port_high": 61_024}, ["ip addr add 10.0.0.10/24 dev eth0 (", "listen 8081; in", "http://10.0.0.8:8081/"]),
+        (100_000, ROUTE, {}, [WIDEN, "10.0.0.11/24 dev eth0 && ip addr add 10.0.0.12/24 dev eth0 (", "listen 8082; listen 8083; in", "http://10.0.0.8:8083/"]),
+        (1_000_000, ROUTE, RANGE, ["for i in $(seq 10 40); do ip addr add 10.0.0.$i/24 dev eth0; done", "listen 8081; to listen 8111;", "http://10.0.0.8:8111/"]),
+        (100_000, Route("eth0", "10.0.0.9/30", ("10.0.0.9",)), RANGE, ["ip addr add ADDRESS/30 dev eth0", "10.0.0.8/30"]),
+        (100_000, None, RANGE, ["3 more addresses", "3 more ports"]),
+        (100_000, Route("eth0", "fd00::9/64", ("fd00::9",)), RANGE, ["ip addr add fd00::a/64 dev eth0 &&"]),
     ],
-)  # fmt: skip
+)
 def test_missing_addresses_or_server_ports_are_named_with_their_commands(
-    connections: int, route: Route | None, changes: dict[str, int], remedy: str
+    connections: int, route: Route | None, changes: dict[str, int], commands: list[str]
 ) -> None:
     a_plan = plan(connections=connections, urls=("http://10.0.0.8:8080/",))
     ports = changes.get("port_high", 60_999) - changes.get("port_low", 32_768) + 1
     a_spread = msgspec.structs.replace(spread(sources=1, local=False, address="10.0.0.8"), route=route, ports=ports)
     found = check("ports", a_plan, a_spread, **changes)
     assert found.verdict == ("short" if connections > ports else "warn")
-    assert remedy in found.remedy
-    if connections < 1_000_000 and route is ROUTE:
-        assert found.remedy == remedy
+    assert [one for one in commands if one not in found.remedy] == []
 
 
 def test_addresses_that_are_there_already_are_not_to_be_added() -> None:
@@ -161,29 +154,25 @@ def test_addresses_that_are_there_already_are_not_to_be_added() -> None:
     a_spread = msgspec.structs.replace(spread(sources=1, local=False, address="10.0.0.8"), route=route, ports=64_512)
     wide = {"port_low": 1024, "port_high": 65_535}
     found = check("ports", plan(connections=60_000, sources=("10.0.0.11",)), a_spread, **wide)
-    assert found.remedy.startswith("leave --source out: this host has 3 addresses in that network, and all are then used; or 1 more port")
+    assert found.remedy.startswith("leave --source")
     # Too few even so.
     found = check("ports", plan(connections=120_000, sources=("10.0.0.11",)), a_spread, **wide)
-    assert found.remedy.startswith("3 more addresses of this host: ip addr add 10.0.0.13/24 dev eth0 && ")
+    assert found.remedy.count("ip addr add") == 3
+    assert "10.0.0.13/24" in found.remedy
 
 
 def test_a_server_in_another_network_of_this_host_is_elsewhere_by_its_ports() -> None:
     # As an agent there tells: both ends are this host's, and the sources are not those of a loopback.
     a_spread = msgspec.structs.replace(spread(sources=1, local=True, address="10.0.0.8"), route=ROUTE, ports=60_001)
     found = check("ports", plan(connections=50_000), a_spread, port_low=1024, port_high=61_024)
-    assert found.remedy.startswith("1 more address of this host: ip addr add 10.0.0.10/24 dev eth0")
-
-
-def test_as_many_ports_of_a_local_server_as_mend_it() -> None:
-    found = check("ports", plan(connections=20_000), spread(sources=1))
-    assert "let the server listen on 2 ports and give 2 URLs" in found.remedy
+    assert "10.0.0.10/24" in found.remedy
 
 
 def test_a_newer_kernel_finds_the_last_ports_as_well() -> None:
     many = plan(connections=20_000)
     assert check("ports", many, spread(sources=1), kernel=(6, 7)).verdict == "warn"
     found = check("ports", many, spread(sources=1), kernel=(6, 18))
-    assert (found.verdict, found.detail, found.remedy) == ("ok", "1 source x 1 destination x 28,232 ports = 28,232", "")
+    assert (found.verdict, found.remedy) == ("ok", "")
     assert check("ports", plan(connections=30_000), spread(sources=1), kernel=(6, 18)).verdict == "short"
 
 
@@ -192,7 +181,6 @@ def test_what_cannot_be_read_is_unknown_and_says_what() -> None:
     assert {one.verdict for one in checks} == {"unknown", "ok"}
     # Only the ports are known from the spread itself.
     assert [one.code for one in checks if one.verdict == "ok"] == ["ports"]
-    assert all(one.detail.endswith("could not be read") for one in checks if one.verdict == "unknown")
     assert refusals(checks) == []
 
 
@@ -204,13 +192,6 @@ def test_the_servers_queues_matter_only_on_its_own_host() -> None:
 def test_the_prediction_counts_both_ends_only_where_both_are() -> None:
     both, one = predicted_bytes(plan(), spread()), predicted_bytes(plan(), spread(local=False))
     assert both - one == 100_000 * (4_100 + 1_300)
-
-
-def test_the_age_of_the_oldest_connection() -> None:
-    assert ramp_s(plan()) == pytest.approx(100)
-    assert ramp_s(plan(plateaus=4, plateau_s=10.0)) == pytest.approx(140)
-    assert oldest_s(plan(hold_s=60.0)) == pytest.approx(160)
-    assert oldest_s(plan(hold_s=None)) is None
 
 
 def test_findings_carry_numbers_and_remedies() -> None:

@@ -63,18 +63,12 @@ def test_an_ordinary_host(tmp_path: Path) -> None:
     assert not limits.superuser
 
 
-def test_an_empty_tree_is_all_unknown(tmp_path: Path) -> None:
-    limits = read_limits(tmp_path)
+@pytest.mark.parametrize("files", [{}, dict.fromkeys(_HOST, "what?\n")], ids=["nothing", "nonsense"])
+def test_what_cannot_be_read_is_unknown(tmp_path: Path, files: dict[str, str]) -> None:
+    limits = read_limits(tree(tmp_path, files))
     known = {name for name in limits.__struct_fields__ if getattr(limits, name) is not None}
     assert known == {"ports_reserved", "page_bytes", "superuser"}
-    assert limits.ports is None
-    assert limits.cpu_time is None
-
-
-def test_nonsense_is_unknown(tmp_path: Path) -> None:
-    limits = read_limits(tree(tmp_path, dict.fromkeys(_HOST, "what?\n")))
-    known = {name for name in limits.__struct_fields__ if getattr(limits, name) is not None}
-    assert known == {"ports_reserved", "page_bytes", "superuser"}
+    assert (limits.ports, limits.cpu_time) == (None, None)
 
 
 def test_the_tightest_cgroup_of_version_2_counts(tmp_path: Path) -> None:
@@ -126,17 +120,6 @@ def test_cgroup_version_1_in_a_container_that_sees_only_its_own(tmp_path: Path, 
     assert (limits.cgroup_memory_limit, limits.cgroup_memory_used) == (512_000_000, 200_000_000)
     assert (limits.pids_limit, limits.pids_used) == (64, 3)
     assert limits.cpu_time == 0.5
-
-
-def test_version_1_without_a_limit_is_no_limit(tmp_path: Path) -> None:
-    memory = "sys/fs/cgroup/memory"
-    files = {
-        "proc/self/cgroup": "4:memory:/\n",
-        f"{memory}/memory.limit_in_bytes": "9223372036854771712\n",
-        f"{memory}/memory.usage_in_bytes": "1\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-    }
-    assert read_limits(tree(tmp_path, {**_HOST, **files})).cgroup_memory_limit is None
 
 
 def test_unlimited_descriptors(tmp_path: Path) -> None:

@@ -75,26 +75,7 @@ def test_what_follows_a_response_is_kept_apart() -> None:
     assert scanner.rest == b"HTTP/1.1 408"
 
 
-BLANKS = b" \t" * 16_000
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (OK + b"X: a" + BLANKS + b"b\r\nContent-Length:" + BLANKS + b"2 \t\r\n\r\nhi", Event(200, True, 2)),
-        (OK + b"X:" + BLANKS + b"\0\r\n\r\n", "error"),
-        (OK + b"X:" + BLANKS + b"\0" + BLANKS + b"\r\n\r\n", "error"),
-        (b"HTTP/1.1 200 " + BLANKS + b"\0\r\n\r\n", "error"),
-        (CHUNKED + b"2;x=y" + BLANKS + b"\r\nhi\r\n0" + BLANKS + b"\r\n\r\n", Event(200, True, 2)),
-        (CHUNKED + b"2;" + BLANKS + b"\n" + BLANKS + b"\r\nhi\r\n0\r\n\r\n", "error"),
-        (CHUNKED + b"0\r\nX:" + BLANKS + b"\0\r\n\r\n", "error"),
-    ],
-    ids=["value", "NUL", "NUL inside", "reason", "chunk", "chunk with a line end", "trailer"],
-)
-def test_blanks_without_number_take_no_time(data: bytes, expected: Event | str) -> None:
-    # In a pattern that backtracks they take minutes (a value, squared) or years (before a NUL, cubed).
-    assert ours(data, "GET", []) == expected
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,6 @@ def test_nonsense_is_told_wherever_it_comes_and_what_was_whole_before_it_counts(
     assert (len(found), type(state), over) == (whole, Garbled, False)
 
 
-def test_what_follows_the_last_answer_is_nobodys() -> None:
-    found, state, over = feed([SMALL + LAST + b"whatever"])
-    assert (len(found), state, over) == (2, None, True)
-
-
 def test_answers_that_never_come_again_are_counted_together() -> None:
     replies = Replies(lambda: Scanner("GET"), 65_536)
     for number in range(2000):

@@ -14,11 +14,12 @@ from contract import ENVIRONMENT, SOAK, keys_match
 from recording import write_run
 from synthetic_run import a_run
 
+from asyncli.exit_status import exit_status
 from asyncli.plan import plan_document
 from asyncli.records import Deaths, Finding
 from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
-from asyncli.report.summary import exit_status, summarise
+from asyncli.report.summary import summarise
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 

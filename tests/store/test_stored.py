@@ -17,7 +17,7 @@ from asyncli.core import histogram as histogram_module
 from asyncli.core.histogram import Histogram, summed
 from asyncli.errors import StoreError
 from asyncli.records import Deaths, Sample, Tick
-from asyncli.samples import Samples, Series, instants, series, within
+from asyncli.samples import Samples, Series, series, within
 from asyncli.store.stored import StoredHistogram, open_tick
 
 
@@ -77,17 +77,6 @@ def test_a_tick_is_opened_as_it_was_packed() -> None:
 def test_what_is_no_tick(payload: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         open_tick(payload)
-
-
-@given(st.lists(values, max_size=8))
-def test_summed_is_one_merge_after_another(many: list[list[int]]) -> None:
-    whole = Histogram()
-    for one in many:
-        whole.merge(of(*one))
-    histograms = [of(*one) for one in many]
-    assert summed(histograms) == whole
-    assert summed(packed(one) for one in histograms) == whole  # type: ignore[misc]
-    assert [one == of(*values) for one, values in zip(histograms, many, strict=True)] == [True] * len(many)
 
 
 def test_many_are_summed_by_arrays_and_come_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,19 +162,6 @@ def test_a_part_of_the_samples(ends: list[float]) -> None:
     assert list(part) == list(same)
     for name in NAMES:
         assert series(part, name) == series(same, name)
-
-
-@pytest.mark.parametrize("families", [("host.",), ("a", "host."), ("none",), ("a", "b", "host.")])
-def test_when_a_family_was_read(families: tuple[str, ...]) -> None:
-    assert instants(columns(ROWS), *families) == instants(ROWS, *families)
-
-
-def test_near_wants_neighbours_on_both_sides() -> None:
-    one = Series([0.0, 10.0, 50.0], [1.0, 2.0, 4.0])
-    asked = (-1.0, 0.0, 5.0, 10.0, 11.0, 49.0, 50.0, 51.0)
-    assert [one.near(t_s, 30.0) for t_s in asked] == [None, 1.0, 1.5, 2.0, None, None, 4.0, None]
-    assert one.near(30.0, 20.0) == 3.0
-    assert Series().near(0.0, 1.0) is None
 
 
 def test_a_run_file_gives_samples_as_columns(tmp_path: Path) -> None:

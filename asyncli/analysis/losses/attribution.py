@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
+from asyncli.analysis.levels import FEWEST
 from asyncli.analysis.losses import bursts, recorded, timeouts, unanswered
-from asyncli.analysis.losses.likelihood import FEWEST
-from asyncli.analysis.losses.table import LossTable, Reason, left
+from asyncli.analysis.losses.table import LossTable, Reason, left, reason
 from asyncli.analysis.totals import Totals
-from asyncli.findings import causes
+from asyncli.findings.causes import SEE_OF_CAUSE
 from asyncli.run import Run
 
 # What the run itself or the server bears out comes first, then what one number of the dead shows, then what their moments show.
@@ -21,13 +23,13 @@ _MECHANISMS = (
     timeouts.configured,
     bursts.idle_reuse,
     recorded.suspended,
-    bursts.evident_bursts,
+    partial(bursts.bursts, only_certain=True),
     timeouts.likely_idle_timeout,
     bursts.likely_reuse,
     timeouts.closed_at_once,
     unanswered.cut_short,
     timeouts.forgotten,
-    bursts.likely_bursts,
+    partial(bursts.bursts, only_certain=False),
     timeouts.likely_keepalive_requests,
     timeouts.likely_age_limit,
     unanswered.unanswered,
@@ -66,11 +68,11 @@ def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
     found = []
     of_cause: dict[str, int] = {}
     incidents: dict[Reason, int] = {}
-    for (cause, reason), claimed in table.attributions.items():
-        incident = incidents.setdefault(reason, len(incidents) + 1)
-        evidence, remedy, _ = claimed.words(reason)
+    for (cause, why), claimed in table.attributions.items():
+        incident = incidents.setdefault(why, len(incidents) + 1)
+        evidence, remedy, _ = claimed.words(why)
         found.append(
-            Diagnosis(cause, reason.code, claimed.count, evidence, remedy, reason.certain, claimed.from_s, claimed.to_s, incident)
+            Diagnosis(cause, why.code, claimed.count, evidence, remedy, why.certain, claimed.from_s, claimed.to_s, incident)
         )
         of_cause[cause] = of_cause.get(cause, 0) + claimed.count
     return sorted(found, key=lambda one: (-of_cause[one.cause], one.cause, -one.count, one.from_s))
@@ -79,5 +81,5 @@ def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
 def _unexplained(table: LossTable) -> None:
     for event, cause in enumerate(dict.fromkeys(cell.cause for cell in table.cells if cell.left)):
         cells = table.of(cause)
-        few = left(cells) < FEWEST
-        table.claim(cells, Reason("too_few" if few else "unexplained", causes.unexplained(cause, few), event=event))
+        code = "too_few" if left(cells) < FEWEST else "unexplained"
+        table.claim(cells, reason(code, event=event, remedy=SEE_OF_CAUSE.get(cause, "see the kernel's log")))

@@ -12,11 +12,12 @@ import math
 
 import msgspec
 
-from asyncli.analysis.losses.likelihood import DEVIATIONS, FEWEST, LEAST_SURPRISE, NEARLY_ALL, one_of
+from asyncli.analysis.levels import FEWEST, NEARLY_ALL
+from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
-from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, pooled
+from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, pooled, reason
 from asyncli.analysis.losses.timeouts import idle_mode
-from asyncli.findings import causes
+from asyncli.findings.causes import at_moments
 
 # A moment may lie on the border of two seconds, whose ticks are a second apart or a little more; and so many closes take time: an
 # nginx that reloaded took 5 s for 100,000.
@@ -25,9 +26,6 @@ _MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000
 _AROUND_S = 10.0
 # With a sixteenth or less of its slots free an nginx worker closes idle connections to make room for a new one.
 _REUSE_ABOVE = 15 / 16
-# A worker needs some itself: listeners for clients and for the status page, the channel to its master, our status connection
-# (ngx_event_process_init, ngx_add_channel_event).
-_OWN_SLOTS = 4
 
 
 # -- room
@@ -47,12 +45,15 @@ def idle_reuse(table: LossTable) -> None:
     share = max(*(cell.tick.held for cell in cells), table.server.most_active(first, last)) / workers
     if share + DEVIATIONS * math.sqrt(share) < _REUSE_ABOVE * slots / workers:
         return
-    certain = asked_for >= _REUSE_ABOVE * slots - _OWN_SLOTS * workers and left(cells) >= FEWEST
-    reason = Reason("idle_reuse", causes.idle_reuse(slots, asked_for, certain), certain)
+    # A worker needs four itself: listeners for clients and for the status page, the channel to its master, our status connection
+    # (ngx_event_process_init, ngx_add_channel_event).
+    certain = asked_for >= _REUSE_ABOVE * slots - 4 * workers and left(cells) >= FEWEST
+    ran = "nginx ran out of" if certain else "looks like nginx ran short of"
+    found = reason("idle_reuse", certain=certain, nginx=ran, slots=slots, asked=asked_for)
     # A heartbeat may cross with the close.
     instants, dead = {cell.to_s for cell in cells}, left(cells)
-    table.claim(cells, reason)
-    table.claim([cell for cell in table.of("closed_awaiting", "reset") if cell.to_s in instants and cell.left <= dead], reason)
+    table.claim(cells, found)
+    table.claim([cell for cell in table.of("closed_awaiting", "reset") if cell.to_s in instants and cell.left <= dead], found)
 
 
 def likely_reuse(table: LossTable) -> None:
@@ -63,7 +64,7 @@ def likely_reuse(table: LossTable) -> None:
     most, asked_for = max(tick.held for _, tick in table.run.ticks), table.plan.connections
     meanwhile = table.run.ticks_between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
     if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= left(cells):
-        table.claim(cells, Reason("idle_reuse", causes.likely_reuse(most, asked_for)))
+        table.claim(cells, reason("idle_reuse", "likely_reuse", most=most, asked=asked_for))
 
 
 def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
@@ -91,31 +92,24 @@ class Burst(msgspec.Struct):
         return [cell for cell in self.cells if cell.cause == cause]
 
 
-def evident_bursts(table: LossTable) -> None:
-    """Moments of which the server's own counts or processes say what happened."""
-    _claim_bursts(table, only_certain=True)
+def bursts(table: LossTable, *, only_certain: bool) -> None:
+    """Moments of which the server's own counts or processes say what happened, or else the share of the dead what may have.
 
-
-def likely_bursts(table: LossTable) -> None:
-    """Moments of which only the share of the dead says what may have happened."""
-    _claim_bursts(table, only_certain=False)
-
-
-def _claim_bursts(table: LossTable, *, only_certain: bool) -> None:
-    """Explain the bursts; those of one kind, a daily reload, with one reason: that of the largest."""
+    Those of one kind, a daily reload, have one reason: that of the largest.
+    """
     alike: dict[tuple[str, bool], list[tuple[Burst, Reason]]] = {}
     for burst in _find(table):
-        reason = _what_happened(table, burst, table.server.about(burst.from_s, burst.to_s, burst.count))
+        found = _what_happened(table, burst, table.server.about(burst.from_s, burst.to_s, burst.count))
         # One idle time for nearly all says more than the moment: they were opened at one moment, too.
-        timed = reason.code == "box_reset" and idle_mode(table, pooled(burst.of("reset")).idle_s) is not None
-        if not timed and (reason.certain or not only_certain):
-            alike.setdefault((reason.code, reason.certain), []).append((burst, reason))
+        timed = found.code == "box_reset" and idle_mode(table, pooled(burst.of("reset")).idle_s) is not None
+        if not timed and (found.certain or not only_certain):
+            alike.setdefault((found.code, found.certain), []).append((burst, found))
     for moments in alike.values():
-        largest, reason = max(moments, key=lambda moment: moment[0].count)
+        largest, found = max(moments, key=lambda moment: moment[0].count)
         instants = [burst.from_s for burst, _ in moments]
-        words = causes.at_moments(reason.words, instants, largest.to_s - largest.from_s, largest.count, largest.held)
+        words = at_moments(found.words, instants, largest.to_s - largest.from_s, largest.count, largest.held)
         for burst, _ in moments:
-            table.claim(burst.cells, msgspec.structs.replace(reason, words=words))
+            table.claim(burst.cells, msgspec.structs.replace(found, words=words))
 
 
 def _find(table: LossTable) -> list[Burst]:
@@ -131,7 +125,7 @@ def _find(table: LossTable) -> list[Burst]:
     def near(peak: float, reach_s: float) -> list[float]:
         return instants[bisect.bisect_left(instants, peak - reach_s) : bisect.bisect_right(instants, peak + reach_s)]
 
-    bursts = []
+    found = []
     for peak in sorted((t_s for t_s in instants if dead[t_s] >= FEWEST), key=lambda t_s: -dead[t_s]):
         if peak in taken:
             continue
@@ -151,8 +145,8 @@ def _find(table: LossTable) -> list[Burst]:
         taken.update(seconds)
         others = sum(tick.lost for _, tick in table.run.ticks_between(from_s, to_s)) - count
         held = max(table.server.held(from_s), table.server.held(from_s - 1.0)) - others
-        bursts.append(Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held))
-    return sorted(bursts, key=lambda burst: burst.from_s)
+        found.append(Burst([cell for t_s in seconds for cell in by_second[t_s]], from_s, to_s, count, held))
+    return sorted(found, key=lambda burst: burst.from_s)
 
 
 def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
@@ -161,36 +155,37 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
     workers, all_of_them = server.workers(burst.from_s), burst.all_of_them
     resets, idle, announced = (left(burst.of(cause)) for cause in ("reset", "closed_idle", "closed_announced"))
     if found.gone:
-        return Reason("server_ended", causes.server_ended(name), certain=True)
+        return reason("server_ended", certain=True, server=name)
     if found.restarted:
-        return Reason("server_restarted", causes.server_restarted(name), certain=True)
+        return reason("server_restarted", certain=True, server=name)
     # Still on its count, though gone from ours.
     kept = min(found.excess or 0, burst.count)
     if 2 * kept >= burst.count and not announced:
         # The kernel ends what a killed process held by FIN, and by RST only where a request was not read yet.
         if 2 * resets >= burst.count and asked(burst.of("reset")) < 0.5 and not found.ended:
-            return Reason("box_reset", causes.box_reset_all(name, kept), certain=True)
+            return reason("box_reset", certain=True, server=name, kept=kept)
         if found.ended != 0 and (not all_of_them or workers == 1):
-            return Reason("worker_crash", causes.worker_crash(name, kept, workers, direct), direct)
+            of = f", one of {workers}" if workers > 1 else ""
+            return reason("worker_crash", certain=direct, server=name, kept=kept, of=of)
     if all_of_them:
         # The one worker of a server ends by a crash as well.
         if found.ended and 1 < workers <= found.ended:
-            return Reason("reload", causes.reload_by_processes(name, found.ended), certain=True)
-        refused = _refused_after(table, burst)
-        if refused or found.silent_since:
-            return Reason("server_ended", causes.server_seems_ended(name, refused))
+            return reason("reload", "reload_by_processes", certain=True, server=name, ended=found.ended)
+        if _refused_after(table, burst):
+            return reason("server_ended", "connects_refused", server=name)
+        if found.silent_since:
+            return reason("server_ended", "page_never_again", server=name)
         if 2 * idle >= burst.count or announced:
             if found.reconnected and found.excess is not None:
-                return Reason("reload", causes.reload_by_counts(name, direct), direct)
+                said = f"{name} was reloaded" if direct else f"looks like a reload of {name}"
+                return reason("reload", "reload_by_counts", certain=direct, reload=said)
             opened = any(tick.opened for _, tick in table.run.ticks_between(burst.to_s, burst.to_s + _AROUND_S))
-            return Reason("reload", causes.likely_reload(name, server.is_nginx or opened))
+            return reason("reload", "likely_reload" if server.is_nginx or opened else "reload_or_end", server=name)
     # A child that ends may be a helper, or a worker that held little: it must have held about as many as died.
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
     if workers > 1 and (ended or (found.ended is None and one_of(workers, burst.count, burst.held))):
-        return Reason("worker_ended", causes.worker_ended(name, found.ended or 1, workers, ended), ended)
-    if 2 * resets >= burst.count and all_of_them:
-        return Reason("box_reset", causes.box_seems_reset())
-    return Reason("burst", causes.unknown_moment())
+        return reason("worker_ended", certain=ended, server=name, ended=found.ended or 1, workers=workers)
+    return reason("box_reset", "box_seems_reset") if 2 * resets >= burst.count and all_of_them else reason("burst")
 
 
 def _refused_after(table: LossTable, burst: Burst) -> bool:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 
+from asyncli.analysis.levels import FEWEST
 from asyncli.core.histogram import Histogram, bounds
 
-# Five that agree do so by chance one time in 32: fewer are no evidence at the usual 5 % (sign test).
-FEWEST = 5
-#: Nearly all of some.
-NEARLY_ALL = 0.9
 # A worker's share by the kernel's hash is binomial: it lies this many deviations off the mean one time in 370.
 DEVIATIONS = 3.0
 # A timer is exact to itself and to whole seconds (s); a histogram, whose buckets are 1/64 of their value wide, and a busy server
@@ -20,8 +17,6 @@ _LEAST_SHARE, _TIMES_BESIDE, _MOST = 0.2, 2.0, 0.8
 # What is this much more frequent than at random moments says something, where it is no accident: tests/analysis looks at random
 # moments with sixty seeds.
 LEAST_SURPRISE, _NO_ACCIDENT = 0.3, 1e-4
-# So many may have died of something else.
-_STRAYS = 0.02
 
 
 def within(histogram: Histogram, low: float, high: float) -> int:
@@ -127,7 +122,8 @@ def idle_edge(gap_s: float, idle_s: Histogram, waited_s: float = 0.0) -> float |
     """
     if gap_s <= 1.0 or idle_s.count < FEWEST:
         return None
-    for strays in (0.0, _STRAYS * idle_s.count):
+    # A few may have died of something else.
+    for strays in (0.0, 0.02 * idle_s.count):
         low, before, upto = 0.0, 0, 0
         for key, many in idle_s.items():
             low, before, upto = float(max(bounds(key)[0], idle_s.least)), upto, upto + many

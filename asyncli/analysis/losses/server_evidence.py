@@ -8,16 +8,13 @@ import statistics
 
 import msgspec
 
+from asyncli.analysis.levels import MINUTE_S, MISSED_S
 from asyncli.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
 from asyncli.run import Run
 from asyncli.samples import Series, began_anew, metrics_of
 
-# A status page or a scan of processes may miss a second or two; what is missing for longer than this was not there.
-_GAP_S = 2.5
 # How far before and after a moment its evidence may lie (s).
 _NEAR_S = 5.0
-# What is usual is looked for so far before and after (s), or as far as the stretch is long.
-_AROUND_S = 60.0
 # A second that is told late joins the one that is open; what ran out of patience is told within so many seconds.
 _TICK_S, _LATE_S = 2.0, 3.0
 # Less CPU time than this (s) over a whole second or more: the clock of /proc counts in hundredths.
@@ -121,7 +118,7 @@ class ServerEvidence:
         self._seen = self._server["processes"].t_s
         # Probes that cost much are asked less often than once a second.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._seen)]
-        self._missed_s = max(_GAP_S, 2 * statistics.median(steps)) if steps else _GAP_S
+        self._missed_s = max(MISSED_S, 2 * statistics.median(steps)) if steps else MISSED_S
         self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
         names = (run.of_ours(name) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
         self._resent, self._segments = (run.series(name) for name in names)
@@ -157,7 +154,7 @@ class ServerEvidence:
         found.excess = self._excess(from_s, to_s, count)
         if active.last(from_s) is not None:
             found.silent = self._silent(from_s, to_s)
-            found.silent_since = self._stop - to_s > _GAP_S and self._silent(to_s, self._stop)
+            found.silent_since = self._stop - to_s > MISSED_S and self._silent(to_s, self._stop)
         # A page and a tick are up to a second apart: the first second may be of before.
         since_s = from_s + 1.0 if to_s - from_s > 2.0 else from_s
         requests, polls = (_meanwhile(self._status[name], since_s, to_s) for name in ("requests", "polls"))
@@ -175,7 +172,7 @@ class ServerEvidence:
     def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
         """Whether its processes were missing from then on: for good, or until others came."""
         low = bisect.bisect_left(self._looks, from_s - 0.5)
-        for look_s in self._looks[low : bisect.bisect_right(self._looks, min(to_s + _GAP_S, self._stop))]:
+        for look_s in self._looks[low : bisect.bisect_right(self._looks, min(to_s + MISSED_S, self._stop))]:
             after = bisect.bisect_left(self._seen, look_s)
             for_good = after == len(self._seen)
             back_s = self._looks[-1] if for_good else self._seen[after]
@@ -191,7 +188,7 @@ class ServerEvidence:
 
     def _rise(self, counter: Series, from_s: float, to_s: float) -> int | None:
         before = counter.last(from_s)
-        after = counter.between(to_s, min(to_s + _GAP_S, self._stop + 0.5)).values
+        after = counter.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
         return None if before is None or not after else max(0, round(after[-1] - before))
 
     def _excess(self, from_s: float, to_s: float, count: int) -> int | None:
@@ -219,7 +216,8 @@ def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:
 
 def _quiet_per_s(counter: Series, from_s: float, to_s: float) -> float:
     """By how much it rises a second around that stretch, in a quiet moment: what befell the stretch may have begun before it."""
-    around_s = max(_AROUND_S, to_s - from_s)
+    # As far as the stretch is long, and for a minute at least.
+    around_s = max(MINUTE_S, to_s - from_s)
     rates = []
     for part in (counter.between(from_s - around_s, from_s), counter.between(to_s, to_s + around_s)):
         steps = itertools.pairwise(part.rows())

@@ -10,51 +10,47 @@ from collections.abc import Callable
 
 import msgspec
 
-from asyncli.analysis.losses.likelihood import FEWEST
+from asyncli.analysis.levels import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
-from asyncli.analysis.losses.unanswered import answered_within_us, unacknowledged
+from asyncli.analysis.losses.unanswered import answered_within_us, why_silent
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import bounds, summed
 from asyncli.findings import latency
-from asyncli.findings.latency import NoAnswers
 from asyncli.metrics import TCP
 from asyncli.plan import Plan
 from asyncli.records import Finding, Tick
 from asyncli.run import Run, Ticks
 from asyncli.samples import Series
 
-# Two ticks may fall between the answers of a quiet fleet; and a generator that stands still itself is no witness.
-_STALL_S, _OURS_S, _MOST_STALLS = 2, 0.5, 3
-# Answers came late in a second in which half of them took so many times as long as at the best of times, and so much longer (us);
-# for so many seconds; so near to a silence (s) they are a part of it.
-_TIMES_USUAL, _BEYOND_USUAL_US = 10.0, 100_000.0
-_SLOW_S, _AROUND_S = 3, 3.0
-# The best of times is the tenth part of the seconds with the quickest answers; of a long run so many of them tell.
-_BEST, _ENOUGH = 0.1, 2_000
-# Over so long (s) a share is told; and from this share and number on it is worth a word: a clean way of today loses fewer than
-# one in a thousand, and one or two are sent again for want of patience (RFC 6298, 2.4).
-_SPAN_S, _SHARE, _FEWEST = 10.0, 0.01, 10
+# Over so long (s) a share is told; and from this number on it is worth a word: a clean way of today loses fewer than one in a
+# thousand, and one or two are sent again for want of patience (RFC 6298, 2.4).
+_SPAN_S, _FEWEST = 10.0, 10
 
 
 def stalls(run: Run) -> list[Finding]:
-    """A finding for each stretch of two seconds or more in which nobody was answered, though some waited, and nobody died of it.
+    """A finding of the longest stretch of two seconds or more in which nobody was answered, though some waited and nobody died.
 
     Not where connections died meanwhile or soon after: their diagnosis says it. Not where the generator itself stood still.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
     found: list[tuple[float, float, int]] = []
-    for begun, end in _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < _OURS_S):
+    for begun, end in _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < 0.5):
         waited = max(tick.awaiting for _, tick in rows[begun:end])
         around = rows[max(0, begun - 1) : end + 2]
         # What waited when the drain began dies in it.
         if end == len(rows):
             around = [*around, *run.ticks_between(run.stop_s, math.inf)]
-        if end - begun >= _STALL_S and waited >= FEWEST and not any(tick.lost for _, tick in around):
+        # Two ticks may fall between the answers of a quiet fleet.
+        if end - begun >= 2 and waited >= FEWEST and not any(tick.lost for _, tick in around):
             found.append((rows[begun][0] - 1.0, rows[end - 1][0], waited))
-    server = ServerEvidence(run) if found else None
-    told = [_stall(server, *one) for one in found[:_MOST_STALLS] if server is not None]
-    return told if len(found) <= _MOST_STALLS else [*told, latency.no_answers_more(len(found) - _MOST_STALLS)]
+    if not found:
+        return []
+    from_s, to_s, waited = max(found, key=lambda one: one[1] - one[0])
+    server = ServerEvidence(run)
+    evidence = server.about(from_s, to_s, waited)
+    why = why_silent(server, evidence, waited)
+    return [latency.no_answers(from_s, to_s, waited, server.called, why, evidence.requests, len(found))]
 
 
 def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, int]]:
@@ -62,18 +58,6 @@ def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, i
     groups = itertools.groupby(range(len(rows)), key=lambda place: wanted(rows[place][1]))
     places = [list(group) for is_wanted, group in groups if is_wanted]
     return [(group[0], group[-1] + 1) for group in places]
-
-
-def _stall(server: ServerEvidence, from_s: float, to_s: float, waited: int) -> Finding:
-    found = server.about(from_s, to_s, waited)
-    why: NoAnswers = "unknown"
-    if unacknowledged(server, found, waited):
-        why = "unacknowledged"
-    elif found.stopped:
-        why = "stopped"
-    elif found.silent is False:
-        why = "slow" if found.requests is not None and 2 * found.requests >= waited else "page_answered"
-    return latency.no_answers(from_s, to_s, waited, server.called, why, found.requests)
 
 
 def slow_answers(run: Run) -> list[Finding]:
@@ -84,11 +68,13 @@ def slow_answers(run: Run) -> list[Finding]:
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
     answered = [tick for _, tick in rows if tick.answered]
-    medians = sorted(answered_within_us(tick, 0.5) for tick in answered[:: max(1, len(answered) // _ENOUGH)])
+    # Of a night some thousand seconds tell.
+    medians = sorted(answered_within_us(tick, 0.5) for tick in answered[:: max(1, len(answered) // 2_000)])
     if not medians:
         return []
-    usual_us = medians[int(_BEST * len(medians))]
-    late_us = max(_TIMES_USUAL * usual_us, usual_us + _BEYOND_USUAL_US)
+    # The best of times is the tenth part of the seconds with the quickest answers.
+    usual_us = medians[int(PART * len(medians))]
+    late_us = max(10 * usual_us, usual_us + 100_000.0)
 
     def is_slow(tick: Tick) -> bool:
         if not tick.answered or tick.latency_us.greatest <= late_us:
@@ -99,9 +85,9 @@ def slow_answers(run: Run) -> list[Finding]:
     told = []
     for begun, end in _stretches(rows, is_slow):
         spell = rows[begun:end]
-        around = run.ticks_between(spell[0][0] - _AROUND_S, spell[-1][0] + _AROUND_S)
+        around = run.ticks_between(spell[0][0] - 3.0, spell[-1][0] + 3.0)
         silent = any("heartbeat_timeout" in one.deaths or (not one.answered and one.awaiting >= FEWEST) for _, one in around)
-        if len(spell) >= _SLOW_S and sum(tick.answered for _, tick in spell) >= FEWEST and not silent:
+        if len(spell) >= 3 and sum(tick.answered for _, tick in spell) >= FEWEST and not silent:
             told.append(spell)
     if not told:
         return []
@@ -130,7 +116,7 @@ def sent_again(run: Run) -> list[Finding]:
         for number in range(math.ceil((stop - start) / _SPAN_S)):
             low, high = start + number * _SPAN_S, min(stop, start + (number + 1) * _SPAN_S)
             more, sent = ((counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in (again, out))
-            if more >= _FEWEST and sent >= 0 and more >= _SHARE * (more + sent):
+            if more >= _FEWEST and sent >= 0 and more >= WORTH_TELLING * (more + sent):
                 worst, count = max(worst, more / (more + sent)), count + more
                 rises += _rises(again, low, high)
         if count:

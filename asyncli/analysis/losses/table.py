@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.totals import Totals, sum_of_deaths
 from asyncli.core.histogram import Histogram
 from asyncli.findings import Words
-from asyncli.findings.causes import Dead, in_seconds
+from asyncli.findings.causes import Dead, in_seconds, words_of
 from asyncli.records import Deaths, Tick
 from asyncli.run import Run
 
@@ -39,6 +39,11 @@ class Reason(msgspec.Struct, frozen=True):
     words: Words
     certain: bool = False
     event: int = 0
+
+
+def reason(code: str, form: str = "", *, certain: bool = False, event: int = 0, **seen: Any) -> Reason:
+    """The reason ``code`` with the words of its ``form`` (else its own) for what was ``seen``."""
+    return Reason(code, words_of(form or code, certain, **seen), certain, event)
 
 
 class LossCell:

@@ -10,13 +10,13 @@ import bisect
 import itertools
 import math
 
-from asyncli.analysis.losses.likelihood import FEWEST, NEARLY_ALL, idle_edge, mode, stands_out, surprises, timer_window, within
-from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, asked, left, pooled
+from asyncli.analysis.levels import FEWEST, NEARLY_ALL
+from asyncli.analysis.losses.likelihood import idle_edge, mode, stands_out, surprises, timer_window, within
+from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, asked, left, pooled, reason
 from asyncli.core.histogram import Histogram, bounds, bucket
 from asyncli.findings import causes
+from asyncli.units import format_count
 
-# Opened over less than this (s), a fleet has one age at any moment.
-_SPREAD_S = 4.0
 # A limit of age leaves the middle of the ages as narrow as its window.
 _MIDDLE = 0.8
 
@@ -30,8 +30,8 @@ def keepalive_off(table: LossTable) -> None:
     answered = table.left_of("closed_announced").requests
     first = within(answered, 0, 1)
     if said or first >= max(FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened):
-        reason = Reason("keepalive_off", causes.keepalive_off(said), bool(said))
-        table.claim(table.of("closed_announced"), reason, where=("requests", 0, 1))
+        found = reason("keepalive_off", certain=bool(said), configured=said and f" (nginx.conf says {said})")
+        table.claim(table.of("closed_announced"), found, where=("requests", 0, 1))
 
 
 # -- limits that nginx.conf names
@@ -46,9 +46,9 @@ def configured(table: LossTable) -> None:
     if idle_s:
         window = timer_window(idle_s, idle_s)
         if surprises(table.gap_s, table.left_of("closed_idle").idle_s, *window, configured=True):
-            reason = _configured(table, table.of("closed_idle"), "keepalive_timeout", idle_s, "idle_s", window)
-            if reason is not None:
-                table.claim(table.of("closed_awaiting", "reset"), reason, where=("idle_s", *window))
+            found = _configured(table, table.of("closed_idle"), "keepalive_timeout", idle_s, "idle_s", window)
+            if found is not None:
+                table.claim(table.of("closed_awaiting", "reset"), found, where=("idle_s", *window))
     if requests is not None and requests > 1:
         _configured(table, table.of("closed_announced"), "keepalive_requests", requests, "requests", (requests, requests))
     if age_s is not None:
@@ -65,9 +65,9 @@ def _configured(
     there = within(histogram, *window)
     if there != left(cells) and (there < FEWEST or (field == "idle_s" and not stands_out(histogram, *window))):
         return None
-    reason = Reason(directive, causes.nginx_limit(directive, value, there >= FEWEST), there >= FEWEST)
-    table.claim(cells, reason, where=(field, *window))
-    return reason
+    found = Reason(directive, causes.configured_limit(directive, value, there >= FEWEST), there >= FEWEST)
+    table.claim(cells, found, where=(field, *window))
+    return found
 
 
 def _without_request(table: LossTable) -> list[LossCell]:
@@ -84,8 +84,7 @@ def likely_idle_timeout(table: LossTable) -> None:
     cells = _without_request(table)
     span = mode(pooled(cells).idle_s, least=_MIDDLE)
     if span is not None and span[1] >= 1:
-        reason = _likely(table, "client_header_timeout", *span)
-        table.claim(cells, reason, where=("idle_s", *timer_window(*span)))
+        table.claim(cells, _likely(table, "client_header_timeout", *span), where=("idle_s", *timer_window(*span)))
     for cause in ("closed_idle", "reset", "closed_announced"):
         # By the answer to a heartbeat, not by a timer.
         if cause == "reset" and asked(table.of(cause)) >= 0.5:
@@ -107,15 +106,17 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         count = left(cells)
         excess = table.server.about(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells), count).excess or 0
         kept = min(excess, count) if excess >= max(FEWEST, count / 2) else 0
-        return Reason("box_reset", causes.box_reset_idle(low, high, kept), kept > 0, event)
+        counted = f"; the server still counts {format_count(kept)} of them as open, so it was not told" if kept else ""
+        return reason("box_reset", "box_reset_idle", certain=kept > 0, event=event, low=low, high=high, counted=counted)
     if cause == "closed_announced":
-        return Reason("idle_timeout", causes.idle_timeout(low, high, farewell=True), event=event)
+        return reason("idle_timeout", "farewell", event=event)
     have, default = table.configured("keepalive_timeout"), causes.default_of("keepalive_timeout", low, high)
     if have is not None and not (default and table.server.direct):
-        return Reason("box_idle_timeout", causes.box_idle_timeout(low, high, have), event=event)
+        return reason("box_idle_timeout", event=event, low=low, high=high, configured=causes.in_seconds(have))
     if table.server.is_nginx or (default and not table.server.name):
         return _likely(table, "keepalive_timeout", low, high, event)
-    return Reason("idle_timeout", causes.idle_timeout(low, high, farewell=False), event=event)
+    whose = causes.known_idle(low, high)
+    return reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
 
 
 def likely_keepalive_requests(table: LossTable) -> None:
@@ -128,8 +129,8 @@ def likely_keepalive_requests(table: LossTable) -> None:
 
 def _likely(table: LossTable, directive: str, low: float, high: float, event: int = 0) -> Reason:
     name = table.server.name
-    server = name if table.server.is_nginx or name != "nginx" else "the server or of a box on the way"
-    return Reason(directive, causes.likely_limit(directive, low, high, server, table.configured(directive)), event=event)
+    other = "" if table.server.is_nginx or not name else name if name != "nginx" else "the server or of a box on the way"
+    return Reason(directive, causes.limit(directive, low, high, table.configured(directive), other, certain=False), event=event)
 
 
 def likely_age_limit(table: LossTable) -> None:
@@ -144,11 +145,9 @@ def likely_age_limit(table: LossTable) -> None:
         default = announced and causes.default_of("keepalive_time", span[0] - width, span[1])
         if not default and not _is_no_moment(cells, age_s, span):
             continue
-        reason = (
-            _likely(table, "keepalive_time", span[0] - width, span[1]) if announced else Reason("lifetime", causes.lifetime())
-        )
+        found = _likely(table, "keepalive_time", span[0] - width, span[1]) if announced else reason("lifetime")
         low, high = timer_window(*span)
-        table.claim(cells, reason, where=("age_s", max(0.0, low - width), high + width))
+        table.claim(cells, found, where=("age_s", max(0.0, low - width), high + width))
 
 
 def _is_no_moment(cells: list[LossCell], age_s: Histogram, ages: tuple[float, float]) -> bool:
@@ -162,7 +161,8 @@ def _is_no_moment(cells: list[LossCell], age_s: Histogram, ages: tuple[float, fl
     # At 8 h a bucket is minutes wide.
     low = max(bounds(bucket(int(ages[0])))[0], age_s.least)
     high = min(bounds(bucket(int(ages[1])))[1], age_s.greatest)
-    return last - first >= max(_SPREAD_S, 2 * (high - low))
+    # Opened over less than 4 s, a fleet has one age at any moment.
+    return last - first >= max(4.0, 2 * (high - low))
 
 
 # -- what a box forgot, and what was never served
@@ -174,7 +174,8 @@ def forgotten(table: LossTable) -> None:
         cells = table.of(cause)
         edge = idle_edge(table.gap_s, pooled(cells).idle_s) if left(cells) >= FEWEST else None
         if edge is not None and (cause != "reset" or asked(cells) >= 0.5):
-            table.claim(cells, Reason("box_reset", causes.box_forgot(edge, table.gap_s)), where=("idle_s", edge, math.inf))
+            found = reason("box_reset", "box_forgot", low=edge, high=edge, for_s=causes.in_seconds(edge), gap_s=table.gap_s)
+            table.claim(cells, found, where=("idle_s", edge, math.inf))
 
 
 def closed_at_once(table: LossTable) -> None:
@@ -183,4 +184,4 @@ def closed_at_once(table: LossTable) -> None:
         cells = [cell for cell in table.of(cause) if cell.without_request()]
         young = within(pooled(cells).age_s, 0, 0)
         if young >= max(FEWEST, NEARLY_ALL * left(table.of(cause))):
-            table.claim(cells, Reason("closed_at_once", causes.closed_at_once()), where=("age_s", 0, 0))
+            table.claim(cells, reason("closed_at_once"), where=("age_s", 0, 0))

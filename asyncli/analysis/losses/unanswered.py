@@ -10,20 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from asyncli.analysis.losses.likelihood import FEWEST, NEARLY_ALL, idle_edge, one_of, within
+from asyncli.analysis.levels import FEWEST, NEARLY_ALL, PART
+from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
-from asyncli.analysis.losses.table import LossCell, LossTable, Reason, left, pooled
+from asyncli.analysis.losses.table import LossCell, LossTable, Reason, left, pooled, reason
 from asyncli.findings import causes
+from asyncli.findings.latency import NoAnswers
 from asyncli.records import Tick
-
-# As good as nobody.
-_NOBODY = 0.05
-# Where so many are expected at random moments, none comes by accident one time in twenty (e^-3).
-_EXPECTED = 3.0
-# So much of an answer, on the average, is a part of one; bytes and ticks are otherwise exact.
-_PART = 0.1
-# Linux's TCP_RTO_MIN.
-_FIRST_RESEND_S = 0.2
+from asyncli.units import format_count, format_many
 
 
 def unanswered(table: LossTable) -> None:
@@ -52,33 +46,37 @@ def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
     # When the first of those heartbeats went out, and the last: what is answered later says nothing of them.
     asked_s = from_s - table.timeout_s + 1.0
     until_s = max(cells[-1].from_s - table.timeout_s, asked_s + 2.0)
-    if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < _EXPECTED:
-        # So few beat that a second or two without an answer is nothing; then all up to the last death must tell.
+    if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < 3.0:
+        # Where three are expected, none comes by accident one time in twenty (e^-3). So few beat that a second or two without an
+        # answer is nothing; then all up to the last death must tell.
         until_s = max(until_s, to_s - 1.0)
     meanwhile, asked = ([tick for _, tick in table.run.ticks_between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
     never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
-    if sum(tick.answered for tick in asked) < _NOBODY * count:
+    if sum(tick.answered for tick in asked) < PART * count:
         return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
     found = server.about(max(asked_s, 0.0), to_s, count)
     if never:
-        return Reason("never_accepted", causes.never_accepted(server.called, others=True))
+        return reason("never_accepted", "others_accepted", server=server.called)
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
     if edge is not None:
         kept = min(found.excess or 0, count) if 2 * (found.excess or 0) >= count else 0
-        return Reason("silent_drop", causes.silent_drop(edge, server.called, kept), kept > 0)
+        counts = f", and {server.called} still counts {format_count(kept)} of them as open" if kept else ""
+        for_s = causes.in_seconds(edge)
+        return reason("silent_drop", certain=kept > 0, low=edge, high=edge + 1, for_s=for_s, counts=counts)
     if count < FEWEST:
         return None
     # What falls silent is sent again by itself; so much more of it is of those that went on.
-    of_the_dead = count * (1.0 + math.log2(max(1.0, table.timeout_s / _FIRST_RESEND_S)))
+    # First after Linux's TCP_RTO_MIN, 0.2 s.
+    of_the_dead = count * (1.0 + math.log2(max(1.0, table.timeout_s / 0.2)))
     resent = 0 if server.local else found.resent or 0
     if found.segments and resent >= 2 * of_the_dead:
-        return Reason("packets_lost", causes.packets_lost(resent / (resent + found.segments)))
+        return reason("packets_lost", share=resent / (resent + found.segments))
     slow = max((answered_within_us(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
     if 2 * slow >= table.timeout_s:
-        return Reason("server_slow", causes.server_slow(server.called, slow))
+        return reason("server_slow", server=server.called, up_to_s=slow)
     workers = server.workers(from_s)
     if workers > 1 and one_of(workers, count, server.held(asked_s)) and to_s - from_s <= table.gap_s + 3.0:
-        return Reason("worker_stalled", causes.worker_stalled(server.called, workers))
+        return reason("worker_stalled", server=server.called, workers=workers)
     return None
 
 
@@ -87,38 +85,44 @@ def _nobody_answered(
 ) -> Reason | None:
     name, count, sent = table.server.called, left(cells), sum(tick.sent for tick in asked)
     if no_route := sum(tick.failures.get("unreachable", 0) for tick in meanwhile):
-        return Reason("path_cut", causes.no_route(no_route), certain=True)
-    if unacknowledged(table.server, found, sent):
-        return Reason("path_cut", causes.unacknowledged(found.resent or 0))
-    if found.stopped:
-        return Reason("server_stalled", causes.server_stalled(name), certain=count >= FEWEST)
+        return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
+    why = why_silent(table.server, found, sent)
+    if why == "unacknowledged":
+        return reason("path_cut", why, segments=format_many(found.resent or 0, "TCP segment"))
+    if why == "stopped":
+        return reason("server_stalled", certain=count >= FEWEST, server=name)
     if part := _part_of_an_answer(table, cells):
-        return Reason("answers_in_part", causes.answers_in_part(part))
-    if found.silent is False:
-        if found.requests is not None and found.requests >= max(FEWEST, sent / 2):
-            return Reason("answers_late", causes.answers_late(name, found.requests))
-        none = found.requests is not None and found.requests <= _NOBODY * sent and sent >= FEWEST
-        return Reason("path_cut", causes.page_answered(none))
+        return reason("answers_in_part", part=part)
+    if why == "slow":
+        return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
+    if why == "page_answered":
+        none = found.requests is not None and found.requests <= PART * sent and sent >= FEWEST
+        return reason("path_cut", why, counted=" and counted no request" if none else "")
     if table.server.local and never:
-        return Reason("never_accepted", causes.never_accepted(name, others=False))
-    return Reason("server_stalled", causes.nobody_answered(name)) if count >= FEWEST else None
+        return reason("never_accepted", server=name)
+    return reason("server_stalled", "nobody_answered", server=name) if count >= FEWEST else None
 
 
-def unacknowledged(server: ServerEvidence, found: Evidence, sent: int) -> bool:
-    """Whether what was sent had to be sent again, and nearly all of it: nobody's kernel acknowledged it.
+def why_silent(server: ServerEvidence, found: Evidence, sent: int) -> NoAnswers:
+    """Why nobody was answered while ``sent`` heartbeats waited.
 
-    The kernel counts for the whole host; on this host alone a server that is seen to stand still says more.
+    What nobody's kernel acknowledged was sent again, nearly all of it. The kernel counts for the whole host; on this host alone a
+    server that is seen to stand still says more.
     """
-    if server.local and found.stopped:
-        return False
-    return found.resent is not None and found.resent >= max(FEWEST, sent / 2)
+    if (found.resent or 0) >= max(FEWEST, sent / 2) and not (server.local and found.stopped):
+        return "unacknowledged"
+    if found.stopped:
+        return "stopped"
+    if found.silent is not False:
+        return "unknown"
+    return "slow" if (found.requests or 0) >= max(FEWEST, sent / 2) else "page_answered"
 
 
 def cut_short(table: LossTable) -> None:
     """Closed in the midst of an answer: more bytes came than the whole answers of those seconds have."""
     cells = table.of("closed_awaiting")
     if left(cells) >= FEWEST and (part := _part_of_an_answer(table, cells)) is not None:
-        table.claim(cells, Reason("cut_short", causes.cut_short(part)))
+        table.claim(cells, reason("cut_short", part=part))
 
 
 def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | None:
@@ -132,7 +136,7 @@ def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | N
     if not size or not alone:
         return None
     part = sum(tick.bytes_received - tick.answered * size for tick in ticks) / (left(alone) * size)
-    return part if _PART <= part <= 1.0 else None
+    return part if PART <= part <= 1.0 else None
 
 
 def answered_within_us(tick: Tick, q: float) -> float:

@@ -1,0 +1,17 @@
+"""The exit statuses of asyncli, once. They are part of what outside tools rely on."""
+
+from __future__ import annotations
+
+#: REFUSED: wrong usage or plan, refused by the preflight, or a result that could not be written. INTERRUPTED: twice.
+PASSED, REFUSED, UNTESTED, INVALID, FAILED, INTERRUPTED = 0, 2, 3, 4, 99, 130
+#: For ``--help``.
+LISTED = "Exit status: 0 passed, 2 usage or refused by the preflight, 3 untested, 4 invalid, 99 failed, 130 interrupted."
+_OF_VERDICT = {
+    "passed": PASSED, "found": PASSED, "held": PASSED, "untested": UNTESTED, "invalid": INVALID, "failed": FAILED,
+    "stopped": FAILED,
+}  # fmt: skip
+
+
+def exit_status(verdict: str) -> int:
+    """The status that stands for the verdict of a soak, a bench or a search for a capacity."""
+    return _OF_VERDICT[verdict]
