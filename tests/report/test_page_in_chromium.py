@@ -130,7 +130,7 @@ def test_it_renders(go: Go, browser: Browser, pages: Callable[[str], Path], kind
             )
             assert seen == (figures if (which == "narrow") == narrow else 0)
         assert await tab.evaluate(LAYOUT) == []
-        folded = "[...document.querySelectorAll('.methods')].every(one => !one.checkVisibility({contentVisibilityAuto: true}))"
+        folded = "[...document.querySelectorAll('details .methods')].every(one => !one.checkVisibility({contentVisibilityAuto: true}))"
         assert await tab.evaluate(folded)
         # Nothing is black on black: the words take part in the colour scheme, in the figures too.
         ink = await tab.evaluate("getComputedStyle(document.body).color")

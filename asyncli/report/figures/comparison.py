@@ -77,7 +77,7 @@ def forest(rows: Sequence[Difference], *, style: Style = WIDE) -> Figure:
     ax.set_xlim(-end, end)
     ax.set_ylim(len(lines) - 0.5, -0.5)
     second = rows[0].between[1]
-    ax.set_xlabel(f"← {second} is lower    {second} is higher →")
+    ax.set_xlabel(f"← {second} is lower · {second} is higher →")
     return figure
 
 
