@@ -88,6 +88,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return (live if config.option.markexpr.startswith("not") else not live and not marks & _SERVERS.keys()) or None
 
 
+# Before xdist looks for groups: else each of its processes would start all that a module's tests share.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is live; and keep together, where several processes share the tests, those of a module that share a fixture."""
     for item in items:
