@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -89,14 +90,30 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is live; and keep together, where several processes share the tests, those of a module that share a fixture."""
+    """Mark what is live."""
     for item in items:
         if any(item.get_closest_marker(server) for server in _SERVERS) or _is_live(item.path):
             item.add_marker("live")
-        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
-        shared = {one.scope for (*_, one) in fixtures if Path(one.func.__code__.co_filename).is_relative_to(Path(__file__).parent)}
-        if shared & {"module", "package", "session"}:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+@functools.cache
+def _shares(path: str) -> bool:
+    """Whether the tests of a module share a fixture: in several processes each would start all of what they share."""
+    module = Path(__file__).parent.parent / path
+    return any('scope="' in one.read_text(encoding="utf-8") for one in (module, module.with_name("conftest.py")) if one.exists())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where several processes share the tests, one has those of a module that share a fixture."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class BySharing(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return path if _shares(path) else nodeid
+
+    return BySharing(config, log)
 
 
 @functools.cache
