@@ -14,7 +14,7 @@ from asyncli.app.recorder import NoObserver
 from asyncli.app.soak import Soak
 from asyncli.collect.locate import ServerFacts
 from asyncli.plan import Plan
-from asyncli.records import Check, Finding, Tick
+from asyncli.records import Check, Finding, Sample, Tick
 from asyncli.report.livestate import LiveObserver
 from asyncli.run import Run
 from asyncli.store.reader import read_run
@@ -96,3 +96,11 @@ def test_who_sees_nothing_any_more_still_ends_a_run_that_crosses_a_limit(tmp_pat
     run = soak(tmp_path, _Blind(Plan(urls=("http://127.0.0.1/",), connections=20, fail_if=("connections.opened > 5",), abort=True)))
     require_told_once(run, "SystemExit")
     assert "aborted_by_limit" in {one.code for one in run.findings}
+
+
+def test_what_cannot_be_folded_ends_the_showing_alone() -> None:
+    watcher, failed = LiveObserver(Plan(urls=("http://127.0.0.1/",))), []
+    watcher.failed = failed.append
+    for _ in range(2):
+        watcher.sample(Sample(1.0, {"server.processes": float("nan")}))
+    assert [type(one) for one in failed] == [ValueError]

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
+import tempfile
 import time
 import weakref
 from pathlib import Path
@@ -19,6 +21,7 @@ from click.testing import CliRunner
 from recording import write_run
 
 from asyncli.cli.compare import command as compare_command
+from asyncli.cli.report import command as report_command
 from asyncli.cli.runs import command as runs_command
 from asyncli.errors import AsyncliError
 from asyncli.plan import plan_document
@@ -27,6 +30,7 @@ from asyncli.report import comparison_report as comparison
 from asyncli.report.summary import summarise
 from asyncli.run import Run
 from asyncli.store.reader import read_run
+from asyncli.store.run_index import read_index_entry
 from asyncli.store.writer import RunWriter
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "analysis"))
@@ -232,3 +236,63 @@ def test_one_run_is_let_go_before_the_next_is_read(files: Path, monkeypatch: pyt
     monkeypatch.setattr(comparison, "read_run", read)
     assert [one.name for one in comparison.measure_files((files / name, None) for name in ("a.db", "b.db"))] == ["A", "B"]
     assert len(alive) == 2
+
+
+def test_a_long_run_is_listed_without_the_samples_of_its_hold(tmp_path: Path) -> None:
+    run = a_run(500, hold_s=120.0)
+    head = read_index_entry(write(run, tmp_path / "long.db"))
+    assert len(head.ticks) == len(run.ticks)
+    assert head.samples[-1].t_s == pytest.approx(run.phases[2].start_s + 15.0, abs=1.5)
+
+
+# -- both, whatever the names, the terminal and the folders are
+
+
+def test_a_header_is_never_shown_and_no_value_differs_unseen(tmp_path: Path) -> None:
+    for name in "ab":
+        run = a_run(500)
+        run.plan = msgspec.structs.replace(run.plan, headers=(f"Authorization: Bearer tiger-{name}",))
+        write(run, tmp_path / f"{name}.db")
+    both = (compare_command, tmp_path / "a.db", tmp_path / "b.db")
+    document, page, text = (ran(*both, *words)[1] for words in (("--json", "-"), ("--html", "-"), ()))
+    differs = {one["key"]: one["values"] for one in json.loads(document)["differs"]}
+    assert differs["plan.headers"] == [["Authorization: ***"]] * 2
+    assert "tiger" not in document + page + text
+
+
+def test_a_name_that_is_no_utf8_spoils_no_list_and_no_comparison(files: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"\xff.db")
+    shutil.copy(files / "a.db", odd)
+    (tmp_path / os.fsdecode(b"\xfe.db")).write_text("no run")
+    document = listing(tmp_path)
+    assert [[one["file"] for one in document[key]] for key in ("runs", "unread")] == [["\ufffd.db"]] * 2
+    compared = json.loads(ran(compare_command, odd, files / "b.db", "--json", "-")[1])
+    assert compared["runs"][0]["file"].endswith("/\ufffd.db")
+
+
+def test_a_page_is_utf8_whatever_the_terminal_is(files: Path) -> None:
+    code = "import sys; from asyncli.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    for words in (["report", files / "a.db"], ["compare", files / "a.db", files / "b.db"]):
+        argv = [sys.executable, "-c", code, *words, "--html", "-"]
+        done = subprocess.run(argv, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, check=True, timeout=60)
+        assert done.stdout.decode("utf-8").endswith("</html>\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another")
+def test_folders_that_may_not_be_looked_into_are_one_line() -> None:
+    # pytest's own are root's alone.
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        (shut := Path(name) / "shut").mkdir(mode=0o700)
+        run = write(a_run(500), Path(name) / "a.db")
+        # Nobody else may import what they need.
+        ran(report_command, run, "--json", Path(name) / "x.json", "--csv", Path(name) / "csv")
+        os.seteuid(65534)
+        try:
+            for command, *arguments in (
+                (report_command, run, "--json", shut / "x.json"), (report_command, run, "--csv", shut / "q" / "x"),
+                (runs_command, shut / "y"), (compare_command, run, shut / "y.db"),
+            ):  # fmt: skip
+                refused(command, *arguments)
+        finally:
+            os.seteuid(0)

@@ -236,6 +236,8 @@ def test_why_it_ended_and_what_was_in_flight_then() -> None:
     _, asked, _ = bench(SimServer(), requests=10**9, duration_s=0.5)
     assert (asked.ended, asked.in_flight, asked.failed) == ({"time": 1}, 8, {})
     assert asked.outstanding_us.greatest <= 200
+    total, asked, _ = bench(SimServer(), requests=50, duration_s=20.0)
+    assert (asked.ended, total.answered, asked.in_flight) == ({"asked": 1}, 50, 0)
     _, asked, _ = bench(SimServer(stalls_s=(0.1, 1e9)), duration_s=0.5, timeout_s=5.0)
     assert asked.outstanding_us.count == 8
     assert asked.outstanding_us.least >= 399_000

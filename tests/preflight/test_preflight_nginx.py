@@ -195,6 +195,18 @@ def test_a_configuration_has_a_bound_however_it_grows(tmp_path: Path, monkeypatc
     assert "4,194,304 bytes" in check.detail
 
 
+def test_snippets_that_hundreds_of_sites_include_are_within_the_bound(tmp_path: Path) -> None:
+    path = tmp_path / "nginx.conf"
+    path.write_text("events {} http { include sites/*; }", encoding="utf-8")
+    (tmp_path / "sites").mkdir()
+    for name in "abc":
+        (tmp_path / name).write_text("keepalive_requests 7;", encoding="utf-8")
+    for number in range(700):
+        (tmp_path / f"site{number}").write_text("server { listen 80; include a; include b; include c; }", encoding="utf-8")
+        (tmp_path / "sites" / f"{number}").symlink_to(f"../site{number}")
+    assert [one.timers.keepalive_requests for one in read(path).servers] == [7] * 700
+
+
 def config(tmp_path: Path, server: str = "", main: str = "", listen: str = "8080") -> NginxConfig:
     """An nginx that fits a plan of 100,000 connections but for what a test says."""
     path = tmp_path / "nginx.conf"
@@ -368,6 +380,17 @@ def test_a_worker_leads_to_its_master(tmp_path: Path, pid: int) -> None:
     assert (checks["nginx_nofile"].have, checks["nginx_nofile"].verdict) == (600, "short")
     # A server elsewhere is not looked at, whatever is given.
     assert not any(one.code.startswith("nginx") for one in examined(plan, lay(local=False), pid, tmp_path))
+
+
+def test_an_nginx_in_a_container_is_unknown(tmp_path: Path) -> None:
+    master(tmp_path, path := tmp_path / "nginx.conf")
+    path.write_text("events {} http { server { listen 8080; } }", encoding="utf-8")
+    for pid, namespace in (("self", "mnt:[1]"), ("50", "mnt:[2]")):
+        (tmp_path / f"proc/{pid}/ns").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/ns/mnt").symlink_to(namespace)
+    plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1000)
+    found = [one for one in examined(plan, lay(), 50, tmp_path) if one.code.startswith("nginx")]
+    assert [(one.code, one.verdict) for one in found] == [("nginx_config", "unknown")]
 
 
 def test_another_server_has_no_nginx_checks_and_an_unknown_one_says_so(tmp_path: Path) -> None:

@@ -19,12 +19,13 @@ import pytest
 from programs import recorded, until
 
 from asyncli.plan import Plan, plan_document
-from asyncli.records import Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
 from asyncli.samples import Samples
 from asyncli.store import reader as reader_module
 from asyncli.store.follow import Follower, News
 from asyncli.store.reader import read_run
 from asyncli.store.run_index import read_index_entry
+from asyncli.store.schema import APPLICATION_ID
 from asyncli.store.writer import RunWriter
 
 PLAN = Plan(urls=("http://127.0.0.1:8080/",), connections=500, seed=7)
@@ -78,6 +79,18 @@ def test_round_trip(tmp_path: Path) -> None:
     ]
     assert run.findings == [Finding("slow", "warning", "12 ms", "wait")]
     assert run.checks == [Check("nofile", "descriptors", "ok", have=20000.0, need=600.0)]
+
+
+def test_sql_for_people(tmp_path: Path) -> None:
+    writer = create(tmp_path / "run.db")
+    fill(writer)
+    writer.close(True)
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.db")) as database:
+        rows = database.execute("SELECT t_s, value FROM named_samples WHERE metric = 'status.active'").fetchall()
+        assert rows == [(1.0, 1.0), (2.0, 3.0)]
+        assert database.execute("SELECT sum(lost), max(held) FROM ticks").fetchone() == (6, 30)
+        marks = [database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+    assert marks == [APPLICATION_ID, SCHEMA]
 
 
 def test_plan_and_environment_are_there_before_anything_else(tmp_path: Path) -> None:
