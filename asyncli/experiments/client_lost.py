@@ -97,7 +97,7 @@ async def _round(context: Context, number: int, folder: Path) -> None:
         # Room for the dead beside those that are opened again.
         most = (len(CLIENTS) + 1) * plan.connections
         async with (
-            serving(context, network, most) as nginx,
+            serving(context, network, most) as (nginx, _),
             Programs(network) as programs,
         ):
             url, token = await programs.agent(nginx.status_url)

@@ -10,13 +10,14 @@ from msgspec import Meta, field
 from asyncli.collect.kernel import read_counters
 from asyncli.errors import HostError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
+from asyncli.experiments.cgroup import charged
 from asyncli.experiments.context import Context
 from asyncli.experiments.holding_claims import SHAPES, conclude
 from asyncli.experiments.record import turned
 from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak
 from asyncli.lab import choose
 from asyncli.lab.binary import descriptor_limit
-from asyncli.metrics import HOST_AVAILABLE_BYTES, HOST_USED_BYTES
+from asyncli.metrics import HOST_AVAILABLE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES
 from asyncli.units import format_bytes, parse_duration
 
 #: Every server of the lab. The iterative one is a case of its own: it has no slope.
@@ -69,8 +70,9 @@ async def _hold(context: Context, name: str, number: int) -> None:
     many = fitting(name, plan, _counter(HOST_AVAILABLE_BYTES))
     options = {"workers": many} if shape.pool and name != "apache-prefork" else {}
     before = _counter(HOST_USED_BYTES)
-    async with choose(name, connections=many, keepalive_s=parse_duration(plan.keepalive), **options) as server:
-        # Of this host in all: tasks, stacks and page tables are no part of a process's own memory.
+    server = choose(name, connections=many, keepalive_s=parse_duration(plan.keepalive), **options)
+    async with charged(context, server) as charges:
+        # Tasks, stacks and page tables are no part of a process's own memory; what is charged, and what the host takes, has them.
         start = max(0.0, _counter(HOST_USED_BYTES) - before)
         # Events cost a fraction of a fork, of which the quickest make two thousand a second.
         rate = plan.rate if shape.holds == "event" else max(100, plan.rate // 4)
@@ -78,7 +80,9 @@ async def _hold(context: Context, name: str, number: int) -> None:
             server, connections=many, ramp=f"{max(1, rate // 100)}/10ms", plateaus=plan.plateaus, plateau_rest=plan.rest,
             keepalive=plan.keepalive, hold=plan.hold, baseline=plan.baseline,
         )  # fmt: skip
-        found = figures_of(await climb(server, soak))
+        found = figures_of(await climb(server, soak), charges)
+        if charges.samples:
+            start = charges.samples[0].values[SERVER_PSS_BYTES]
         workers = server.workers
         context.met(server)
     # The place in a pool stood before the first connection.

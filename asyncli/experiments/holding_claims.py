@@ -56,10 +56,11 @@ _STOPS = [
     Column("ids", "ids"), Column("maps", "memory maps"), Column("cut", "cut for"),
 ]  # fmt: skip
 _COST_CAPTION = (
-    "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more: what this host takes for "
-    "it, less asyncli's memory and the kernel's for asyncli's end. It is its processes' memory (PSS), the kernel's objects for "
+    "Slopes of memory over connections held, the least first; ± is half of a 95 % interval. One more: what the server's "
+    "control group is charged for it, and its TCP socket where that is not; without a group what this host takes for it, less "
+    "asyncli's memory and the kernel's for asyncli's end. It is its processes' memory (PSS), the kernel's objects for "
     "its socket, where they are known to ± 10 %, and what is left over: its task and stack in the kernel, page tables, what "
-    "processes share. Place in pool: what the host took for the server's start, by its processes or threads; in all: with that."
+    "processes share. Place in pool: what there was with none held, by its processes or threads; in all: with that."
 )
 
 
@@ -71,8 +72,8 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
         rounds.table("What one more held connection takes, on the server's side", _COST, order, _COST_CAPTION),
         rounds.table(
             "What it was when it held them", _STATE, ["iterative", *order],
-            "Memory with none held: what this host took for its start; with all: of its processes (PSS). p99: of a heartbeat, "
-            "from due to answered.",
+            "Memory with none held: what its control group was charged, or this host took, for its start; with all: of its "
+            "processes (PSS). p99: of a heartbeat, from due to answered.",
         ),
         _stops_table(plan, rounds, order),
     ]  # fmt: skip

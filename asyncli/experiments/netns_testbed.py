@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from asyncli.errors import EngineError
+from asyncli.experiments.cgroup import Charges, charged
 from asyncli.experiments.context import Context
 from asyncli.lab import child
 from asyncli.lab.network import Network
@@ -140,14 +141,17 @@ async def in_rounds(context: Context, label: str, measure: Callable[[Context, in
 
 
 @contextlib.asynccontextmanager
-async def serving(context: Context, network: Network, most: int) -> AsyncIterator[LabNginx]:
-    """nginx with the source's settings on the server's host, cut for ``most``. This thread is there until the block's end."""
+async def serving(context: Context, network: Network, most: int) -> AsyncIterator[tuple[LabNginx, Charges]]:
+    """nginx with the source's settings on the server's host, cut for ``most``, and what its control group is charged.
+
+    This thread is on that host until the block's end.
+    """
     address, keepalive_s = network.address(SERVER), parse_duration(context.plan.keepalive)
     nginx = LabNginx(most, 80, keepalive_s, address, keepalive_timeout_s=_KEEPALIVE_TIMEOUT_S)
     with network.inside(SERVER):
-        async with nginx:
+        async with charged(context, nginx) as charges:
             context.met(nginx)
-            yield nginx
+            yield nginx, charges
 
 
 def soak_words(plan: Any, nginx: LabNginx, connections: int, file: Path) -> list[str]:

@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.cost import Costs, costs
+from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import fold
 from asyncli.app.recorder import NoObserver
 from asyncli.app.soak import KnownServer, Soak
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
+from asyncli.experiments.cgroup import Charges
 from asyncli.lab.program import LabServer
-from asyncli.metrics import SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS
+from asyncli.metrics import KERNEL_SLAB, SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS, STATUS_ACTIVE
 from asyncli.plan import Layer, Plan, build_plan
 from asyncli.records import Phase, Sample
 from asyncli.run import Run
@@ -93,7 +95,7 @@ async def climb(server: LabServer, plan: Plan) -> Run:
     return msgspec.structs.replace(run, samples=sorted([*run.samples, *ladder.samples], key=lambda one: one.t_s))
 
 
-def figures_of(run: Run) -> dict[str, Any]:
+def figures_of(run: Run, charges: Charges | None = None) -> dict[str, Any]:
     """What a soak says of its server, bytes by the cost's names, each with the half of its 95 % interval. Pure.
 
     ``socket``: the kernel's objects for an end, where they are known to ± 10 %; other programs' are in the same caches.
@@ -110,7 +112,7 @@ def figures_of(run: Run) -> dict[str, Any]:
         "processes": run.series(SERVER_PROCESSES).last(until_s=end),
         "threads": run.series(SERVER_THREADS).last(until_s=end),
         "full_bytes": run.series(SERVER_PSS_BYTES).last(until_s=end),
-        **own_cost(cost),
+        **own_cost(run, cost, charges),
     }
     for key, one in (("user", cost.server_user), ("kernel", cost.kernel), ("host", cost.host_total)):
         found[key] = one and one.bytes_per_connection
@@ -122,18 +124,37 @@ def figures_of(run: Run) -> dict[str, Any]:
     return found
 
 
-def own_cost(cost: Costs) -> dict[str, float | None]:
+def own_cost(run: Run, cost: Costs, charges: Charges | None = None) -> dict[str, float | None]:
     """``own``, bytes that one more connection takes on the server's side where both sides are this host; ``own_half``, half of
-    its interval; None if unknown. All that the host takes, less asyncli's memory and the kernel's for its end.
+    its interval; None if unknown. What the server's control group is charged, and its TCP socket where that is not; without a
+    group all that the host takes, less asyncli's memory and the kernel's for its end.
     """
-    if cost.host_total is None or cost.kernel is None or cost.generator_user is None:
+    if charges is not None and charges.samples:
+        zero_s = run.environment["clock"]["monotonic_s"]
+        parts = [(_slope(run, [Sample(one.t_s - zero_s, one.values) for one in charges.samples]), 1)]
+        if not charges.with_sockets:
+            # A connection has one of the host's at either end.
+            tcp = run.series(f"{KERNEL_SLAB}TCP")
+            halves = [Sample(t_s, {SERVER_PSS_BYTES: value / 2}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]
+            parts.append((_slope(run, halves), 1))
+    else:
+        parts = [(cost.host_total, 1), (cost.kernel, -1), (cost.generator_user, -1)]
+    known = [(one, sign) for one, sign in parts if one is not None]
+    if len(known) < len(parts):
         return {"own": None, "own_half": None}
-    others = (cost.kernel, cost.generator_user)
+    # Their errors may go together, so they are added as they are.
     return {
-        "own": cost.host_total.bytes_per_connection - sum(one.bytes_per_connection for one in others),
-        # Their errors may go together, so they are added as they are.
-        "own_half": cost.host_total.half_width + sum(one.half_width for one in others),
+        "own": sum(sign * one.bytes_per_connection for one, sign in known),
+        "own_half": sum(one.half_width for one, _ in known),
     }
+
+
+def _slope(run: Run, samples: list[Sample]) -> Cost | None:
+    """The line of samples that bear the name of the server's memory, over ``run``'s connections and those of other clients."""
+    active = run.series(STATUS_ACTIVE)
+    active_samples = [Sample(t_s, {STATUS_ACTIVE: value}) for t_s, value in zip(active.t_s, active.values, strict=True)]
+    both = sorted([*active_samples, *samples], key=lambda one: one.t_s)
+    return costs(msgspec.structs.replace(run, samples=both)).server_user
 
 
 def as_ms(microseconds: float | None) -> float | None:

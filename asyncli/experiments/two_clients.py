@@ -14,6 +14,7 @@ from asyncli.analysis.totals import fold
 from asyncli.collect.kernel import read_counters
 from asyncli.errors import EngineError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
+from asyncli.experiments.cgroup import Charges
 from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
 from asyncli.experiments.netns_testbed import CLIENTS, HOSTS, SYSCTLS, Programs, in_rounds, serving, soak_words, suffix
@@ -83,7 +84,7 @@ async def _round(context: Context, number: int, folder: Path) -> None:
     files = [folder / f"{name}{suffix(number)}.db" for name in ("client-9", "client-10")]
     with Network(HOSTS, SYSCTLS) as network:
         context.add(_IDLE, number, **_memory())
-        async with serving(context, network, len(CLIENTS) * plan.connections) as nginx:
+        async with serving(context, network, len(CLIENTS) * plan.connections) as (nginx, charges):
             started = _memory()
             if number == 0 and nginx.sizes is not None:
                 context.findings.append(slots(nginx.sizes.workers, nginx.sizes.slots, nginx.sizes.nofile, _SOURCE_SLOTS))
@@ -91,7 +92,7 @@ async def _round(context: Context, number: int, folder: Path) -> None:
     runs = {file.stem: await asyncio.to_thread(read_run, file) for file in files}
     first, *_ = runs.values()
     context.add(_STARTED, number, **started, rss=first.series(SERVER_RSS_BYTES).first())
-    found = figures_of(runs)
+    found = figures_of(runs, charges)
     for step, one in found.items():
         context.add(step, number, **one)
     for name, run in runs.items():
@@ -133,7 +134,7 @@ async def _soaks(plan: Any, network: Network, nginx: LabNginx, files: Sequence[P
 # Reckoning: pure.
 
 
-def figures_of(runs: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
+def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[str, dict[str, Any]]:
     """What the runs say: each client's counts, those of both with what the server had at the hold's end, a connection's ``cost``.
 
     The first has the server's samples.
@@ -158,7 +159,8 @@ def figures_of(runs: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
     cost = costs(first)
     parts = {"user": cost.server_user, "kernel": cost.kernel}
     cost_of = {
-        **failures, "rss_each": rss / sums["held"] if rss and sums["held"] else None, "cpu": _cpu(first, end_s), **own_cost(cost),
+        **failures, "rss_each": rss / sums["held"] if rss and sums["held"] else None, "cpu": _cpu(first, end_s),
+        **own_cost(first, cost, charges),
         **{key: one and one.bytes_per_connection for key, one in parts.items()},
         **{f"{key}_half": one and one.half_width for key, one in parts.items()},
     }  # fmt: skip
@@ -194,8 +196,9 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
         rounds.table(
             "What one connection takes", _COST, {"cost": "here"},
             "By connections: all of it, slots and what is fixed included, as the source reckons. One more: a slope with its 95 % "
-            "interval. The server's host: all that this host takes, less the clients' ends and asyncli's memory; the source's "
-            "is used memory by connections.", {"cost": _COST_SOURCE},
+            "interval. The server's host: what nginx's control group is charged, and its end's TCP socket where that is not; "
+            "without a group all that this host takes, less the clients' ends and asyncli's memory; the source's is used memory "
+            "by connections.", {"cost": _COST_SOURCE},
         ),
         rounds.table("The clients, and both as one", _COUNTS, steps),
     ]  # fmt: skip

@@ -53,6 +53,12 @@ def cell_failed(cell: str, why: str, remedy: str) -> Words:
     return Words(f"{cell}: {why}", remedy)
 
 
+@finding("no_group", "warning", "run it as root, and on a quiet host")
+def no_group(why: str) -> str:
+    """The server has no memory control group of its own, so what it takes is read of the whole host, other programs included."""
+    return f"no memory control group can be made ({why}), so what a connection takes is read of the whole host"
+
+
 @finding("slots", "info")
 def slots(workers: int, slots: int, nofile: int, source_slots: int) -> str:
     """How nginx was configured: workers, and the connection slots and descriptors of each; ``source_slots``: in the source."""

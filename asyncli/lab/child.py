@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -28,12 +29,27 @@ _TIE = (
     "import ctypes,os,signal,sys;"
     "ctypes.CDLL(None).prctl(1,signal.SIGTERM,0,0,0);"
     "os.getppid()==int(sys.argv[1]) or sys.exit(0);"
-    "os.execv(sys.argv[2],sys.argv[2:])"
+    "sys.argv[2] and open(sys.argv[2],'w').write('0');"
+    "os.execv(sys.argv[3],sys.argv[3:])"
 )
 #: A server gets this long to end by itself, seconds; then its whole process group is killed.
 GRACE_S = 5.0
 # Looking whether a thing has happened costs a few microseconds; 10 ms is below what a user can notice.
 _LOOK_S = 0.01
+_GROUP: contextvars.ContextVar[str] = contextvars.ContextVar("group", default="")
+
+
+@contextlib.contextmanager
+def inside(procs: Path) -> Iterator[None]:
+    """Servers that are started in here join the control group of this ``cgroup.procs``, before they become what they are.
+
+    Joined later, what they had taken so far would stay charged to us (cgroups(7)).
+    """
+    token = _GROUP.set(str(procs))
+    try:
+        yield
+    finally:
+        _GROUP.reset(token)
 
 
 def spawn(
@@ -50,7 +66,7 @@ def spawn(
     drain, and its process group can be killed whole.
     """
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *argv],
+        [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), _GROUP.get(), *argv],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,

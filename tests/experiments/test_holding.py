@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,17 @@ from typing import Any
 import pytest
 
 from asyncli import experiments
+from asyncli.analysis.cost import costs
 from asyncli.errors import HostError
-from asyncli.experiments import holding
+from asyncli.experiments import cgroup, holding
+from asyncli.experiments.context import Context
 from asyncli.experiments.holding_claims import SHAPES, stops
 from asyncli.experiments.record import Conclusions, Record, Round, Rounds
 from asyncli.experiments.run import run
+from asyncli.experiments.soak_ladder import own_cost
+from asyncli.lab import choose
+from asyncli.records import Sample
+from tests.analysis.synthetic_run import a_run
 
 pytestmark = pytest.mark.measures
 
@@ -50,6 +57,58 @@ async def test_threads_pools_and_one_at_a_time_each_as_they_are() -> None:
     assert thread["user"] > 4096  # a page of its stack at least
     assert record.conclusions.claims[-1].verdict == "holds"
     assert children.read_text(encoding="ascii").split() == before
+
+
+async def group_to_be_made() -> None:
+    try:
+        async with cgroup.own_group():
+            pass
+    except OSError as error:
+        pytest.skip(f"no memory control group can be made here: {error}")
+
+
+@pytest.mark.compiler
+async def test_a_server_is_in_its_group_from_its_start_and_the_group_is_removed() -> None:
+    await group_to_be_made()
+    context = Context(holding.EXPERIMENT.plan())
+    server = choose("prefork", connections=10, keepalive_s=2.0, workers=10)
+    async with cgroup.charged(context, server) as charges:
+        where = {line.rpartition("/")[2] for line in Path(f"/proc/{server.pid}/cgroup").read_text(encoding="ascii").splitlines()}
+        (name,) = (one for one in where if one.startswith(f"asyncli-{os.getpid()}-"))
+        (folder,) = Path("/sys/fs/cgroup").rglob(name)
+        assert len((folder / "cgroup.procs").read_text(encoding="ascii").split()) == 11
+        await asyncio.sleep(0.3)
+        assert len(charges.samples) > 1
+        # Page tables and stacks of eleven processes, far from all that the host has in use.
+        assert 11 * 20_000 < charges.samples[-1].values["server.pss_bytes"] < 20_000_000
+    assert not folder.exists()
+    assert context.findings == []
+
+
+async def test_without_a_group_the_server_runs_and_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "memory_group", lambda *_: None)
+    context = Context(holding.EXPERIMENT.plan())
+    for _ in range(2):
+        async with cgroup.charged(context, choose("asyncio", connections=1, keepalive_s=2.0)) as charges:
+            assert charges.samples == []
+    assert [one.code for one in context.findings] == ["no_group"]
+
+
+@pytest.mark.parametrize(("with_sockets", "own"), [(True, 3_000.0), (False, 3_000.0 + 2_240.0)])
+def test_what_the_group_is_charged_counts_whatever_else_the_host_does(with_sockets: bool, own: float) -> None:
+    run = a_run(5_000)
+    run.environment["clock"] = {"monotonic_s": 100.0}
+    charges = cgroup.Charges()
+    charges.with_sockets = with_sockets
+    for number, one in enumerate(run.samples):
+        held = run.held.at(one.t_s) or 0.0
+        one.values |= {"kernel.slab.TCP": 1e6 + 2 * 2_240.0 * held, "host.used_bytes": 2e9 + 1e9 * (number % 7)}
+        charges.samples.append(Sample(100.0 + one.t_s, {"server.pss_bytes": 1e6 + 3_000.0 * held}))
+    cost = costs(run)
+    found = own_cost(run, cost, charges)
+    assert found["own"] == pytest.approx(own, rel=0.02)
+    assert found["own_half"] < 0.02 * own
+    assert (own_cost(run, cost, cgroup.Charges())["own_half"] or 1e9) > 10_000
 
 
 # -- of made rounds
