@@ -87,10 +87,9 @@ def test_sql_for_people(tmp_path: Path) -> None:
     writer.close(True)
     with contextlib.closing(sqlite3.connect(tmp_path / "run.db")) as database:
         rows = database.execute("SELECT t_s, value FROM named_samples WHERE metric = 'status.active'").fetchall()
-        assert rows == [(1.0, 1.0), (2.0, 3.0)]
-        assert database.execute("SELECT sum(lost), max(held) FROM ticks").fetchone() == (6, 30)
+        counts = database.execute("SELECT sum(lost), max(held) FROM ticks").fetchone()
         marks = [database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-    assert marks == [APPLICATION_ID, SCHEMA]
+    assert (rows, counts, marks) == ([(1.0, 1.0), (2.0, 3.0)], (6, 30), [APPLICATION_ID, SCHEMA])
 
 
 def test_plan_and_environment_are_there_before_anything_else(tmp_path: Path) -> None:
