@@ -12,10 +12,13 @@ for part in ("analysis", "report"):
 
 from made_runs import unsteady  # noqa: E402
 from synthetic_run import a_run  # noqa: E402
+from test_comparison import compared, dearer, made  # noqa: E402
+from test_comparison import printed as compared_text  # noqa: E402
 from test_text import printed  # noqa: E402
 
 from asyncli.records import Check, Finding, Gap  # noqa: E402
 from asyncli.report.answer import answer, one_line, room  # noqa: E402
+from asyncli.report.comparison_report import sentence, words  # noqa: E402
 from asyncli.report.summary import Summary, summarise  # noqa: E402
 from asyncli.run import Run  # noqa: E402
 
@@ -44,6 +47,18 @@ def test_the_reports_of_made_up_runs(golden: Callable[[dict[str, str]], None]) -
         "made-up-interrupted.verbose.txt": printed(interrupted, verbose=True),
         "made-up-invalid.txt": printed(late),
     })  # fmt: skip
+
+
+def test_the_sentences_of_made_up_differences(golden: Callable[[dict[str, str]], None]) -> None:
+    differences = [
+        made("bytes", (10.0, 12.0), (1.0, 3.0), verdict="higher"),
+        made("bytes", (10.0, 10.5), (-1.0, 2.0)),
+        made("bytes", (10.0, None), None, why="B: it was not read"),
+        made("bytes", (10.0, 10.0), (0.0, 0.0)),
+        made("bytes", (1020.0, 900.0), (-130.0, -110.0), verdict="lower"),
+    ]
+    golden({"differences.txt": "".join(f"{words(one)}\n" for one in differences) + sentence(differences[-1]) + "\n"})
+    golden({"made-up-comparison.txt": compared_text(compared(a_run(20_000, hold_s=60.0), dearer()))})
 
 
 def cases() -> Iterator[tuple[str, Summary]]:
