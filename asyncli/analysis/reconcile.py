@@ -110,13 +110,14 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
     recent = (pages.told_s <= stop) & (pages.t_s >= max(start, stop - max(_STALE_S, 2 * pages.step_s)))
     active = float(pages.active[recent][-1]) if recent.any() else None
     anew = [counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])] if pages.restarts else []
+    if active is not None or pages.t_s[-1] >= stop:
+        result.accepts_delta, result.handled_delta, result.requests_delta = (
+            _told(counts[-1]) for counts in (pages.accepts, pages.handled, pages.requests)
+        )
     if not pages.told or active is None:
         why: Unknown = "page_silent" if pages.told else "page_tells_nothing"
         return result, [reconciliation_unknown(why), *anew, *_parted(result.divergences, context)]
-    result.server_active, result.accepts_delta, result.handled_delta, result.requests_delta = (
-        None if math.isnan(count) else round(float(count))
-        for count in (active, pages.accepts[-1], pages.handled[-1], pages.requests[-1])
-    )
+    result.server_active = _told(active)
     at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]
     context.others = any(one.pair == "accepts" and one.by > one.most for one in at_end)
     since: dict[str, Since] = {
@@ -131,6 +132,10 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         *anew,
         *_parted(result.divergences, context),
     ]
+
+
+def _told(count: float) -> int | None:
+    return None if math.isnan(count) else round(float(count))
 
 
 def _at_end(pair: CountPair, client: Client, totals: Totals, active: float, stop: float) -> _AtEnd | None:

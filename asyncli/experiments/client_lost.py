@@ -57,7 +57,7 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-class _Plan(ExperimentPlan, frozen=True, kw_only=True):
+class ClientLostPlan(ExperimentPlan, frozen=True, kw_only=True):
     duration: str = "100s"
     # One of them must hold all: a client's ports are 60,001.
     connections: Annotated[int, Meta(ge=1, le=30_000)] = 25_000
@@ -256,7 +256,7 @@ EXPERIMENT = Experiment(
     title="One nginx, a fleet of two, and one of them cut off",
     question="What becomes of {connections:,} connections of each of two hosts when one loses its cable, and gets it back?",
     source="ours: the hosts of the original experiment, as one fleet by Dask, with an agent beside nginx",
-    plan=_Plan,
+    plan=ClientLostPlan,
     quick={"connections": 200, "duration": "28s", "rate": 800, "keepalive": "8s", "baseline": "1s", "cut": "25s"},
     run=_run,
     conclude=conclude,

@@ -28,7 +28,7 @@ _ASKED_OF_ONE = 8
 _SHARE_OF_FREE = 1 / 3
 
 
-class _Plan(ExperimentPlan, frozen=True, kw_only=True):
+class HoldingPlan(ExperimentPlan, frozen=True, kw_only=True):
     rounds: Count = 2
     connections: Count = 10_000
     members: Count = 1_000
@@ -131,7 +131,7 @@ EXPERIMENT = Experiment(
     question="The same soak against every server of the lab: what does one more held connection take, how many fit, and what "
     "stops the next one?",
     source="none: the same soak against all of them is ours, and the claims are what is commonly expected",
-    plan=_Plan,
+    plan=HoldingPlan,
     quick={
         "rounds": 1, "connections": 5_000, "plateaus": 4, "rest": "2s", "hold": "2s", "baseline": "2s",
         "servers": ["iterative", "nginx", "fork", "thread"],

@@ -64,7 +64,7 @@ _UNREAD_COLUMNS = [
 ]  # fmt: skip
 
 
-class _Plan(ExperimentPlan, frozen=True, kw_only=True):
+class PipeliningPlan(ExperimentPlan, frozen=True, kw_only=True):
     rounds: Count = 3
     responses: Count = 10_000
     connections: Annotated[int, Meta(ge=1, le=1_000)] = 100
@@ -101,7 +101,7 @@ async def _run(context: Context) -> None:
                     context.add(_UNREAD, number, **await unread(nginx.url, _UNREAD_RESPONSES))
 
 
-def _serving(plan: _Plan, page: str) -> LabServer:
+def _serving(plan: PipeliningPlan, page: str) -> LabServer:
     if PAGES[page] == "distant":
         return DelayServer(plan.page_bytes, plan.round_trip_ms)
     # One worker: then no way uses more of the server than another, however few its connections are.
@@ -157,20 +157,20 @@ async def _wait_behind(context: Context, number: int) -> None:
 # What a reader calls them.
 
 
-def _connections(plan: _Plan, way: str) -> int:
+def _connections(plan: PipeliningPlan, way: str) -> int:
     return min(10, plan.connections) if way == _TEN else plan.connections
 
 
-def _depth(plan: _Plan, way: str) -> int:
+def _depth(plan: PipeliningPlan, way: str) -> int:
     return min(_MOST_DEEP, -(-plan.responses // _connections(plan, way))) if way in (_MANY, _TEN) else 1
 
 
-def _page_label(plan: _Plan, page: str) -> str:
+def _page_label(plan: PipeliningPlan, page: str) -> str:
     size = f"{(plan.large_bytes if page == _LARGE else plan.page_bytes) / 1000:g} kB"
     return f"{size} from {plan.round_trip_ms} ms away" if page == _FAR else f"{size} next door"
 
 
-def _way_label(plan: _Plan, way: str) -> str:
+def _way_label(plan: PipeliningPlan, way: str) -> str:
     many = _connections(plan, way)
     if way == _TASKS:
         return f"{plan.responses:,} tasks"
@@ -200,7 +200,7 @@ _CAPTIONS = {
 }
 
 
-def conclude(plan: _Plan, rounds: Rounds) -> Conclusions:
+def conclude(plan: PipeliningPlan, rounds: Rounds) -> Conclusions:
     """Its tables and pictures, and what it says of the source's claims."""
     tables = [
         rounds.table(
@@ -234,7 +234,7 @@ def conclude(plan: _Plan, rounds: Rounds) -> Conclusions:
     return Conclusions(tables, [*_charts(plan, rounds)], [*_claims(plan, rounds)])
 
 
-def _charts(plan: _Plan, rounds: Rounds) -> Iterator[Chart]:
+def _charts(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Chart]:
     many, ways = f"{plan.responses:,} answers", [_way_label(plan, way) for way in WAYS]
     for key, title, unit in (
         ("duration_s", f"How long {many} take", "seconds"),
@@ -251,7 +251,7 @@ def _charts(plan: _Plan, rounds: Rounds) -> Iterator[Chart]:
     yield Chart("lines", title, "request, in the order of writing; the first is the slow one", "ms", lines)
 
 
-def _claims(plan: _Plan, rounds: Rounds) -> Iterator[Claim]:
+def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
     """The source's, of each page by itself."""
 
     def by(way: str, other: str) -> dict[str, list[float]]:
@@ -310,7 +310,7 @@ EXPERIMENT = Experiment(
     question="How much faster are the same answers by pipelines, what does it cost the client, and what does it not cure?",
     source="10,000 answers, 60 MB, by 100 pipelines of 100 in about 5 s, by 100 threads in 25 s, by 10,000 asynchronous "
     "submissions in over 60 s; and 326 MB by pipelines in 30 s; from sites on the Internet",
-    plan=_Plan,
+    plan=PipeliningPlan,
     quick={"rounds": 1},
     run=_run,
     conclude=conclude,

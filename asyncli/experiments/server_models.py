@@ -27,7 +27,7 @@ _SETTLE_S = 5.0
 _Many = Annotated[int, Meta(ge=1, le=1_000)]
 
 
-class _Plan(ExperimentPlan, frozen=True, kw_only=True):
+class ModelsPlan(ExperimentPlan, frozen=True, kw_only=True):
     rounds: Count = 5
     server_s: Annotated[float, Meta(ge=1e-3, le=3_600)] = 1.0
     processes: Annotated[list[_Many], Meta(min_length=1)] = field(default_factory=lambda: [1, 10, 100])
@@ -115,7 +115,7 @@ EXPERIMENT = Experiment(
     question="What CPU time does a short connection cost a server: iterative, a process or thread for each, or a pool of them?",
     source="the six classic designs, cheapest first: iterative; thread pools with accept or a queue about equal;"
     " thread per client; prefork; fork per client. 1 to 100 client processes, 4 to 10,000 bytes, pools of 2 to 100",
-    plan=_Plan,
+    plan=ModelsPlan,
     quick={"rounds": 1, "server_s": 0.3},
     run=_run,
     conclude=conclude,

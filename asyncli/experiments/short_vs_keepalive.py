@@ -85,7 +85,7 @@ _COST_CAPTION = (
 )
 
 
-class _Plan(ExperimentPlan, frozen=True, kw_only=True):
+class ShortPlan(ExperimentPlan, frozen=True, kw_only=True):
     rounds: Count = 5
     duration: str = "8s"
     connections: Count = 100
@@ -110,11 +110,11 @@ async def _run(context: Context) -> None:
                     await _count_calls(context, setup, way)
 
 
-def _children(plan: _Plan, setup: str) -> int:
+def _children(plan: ShortPlan, setup: str) -> int:
     return plan.connections // 2 if setup == _FEW else plan.connections + _SPARE_CHILDREN
 
 
-def _server(plan: _Plan, setup: str) -> LabServer:
+def _server(plan: ShortPlan, setup: str) -> LabServer:
     limits = {"keepalive_requests": plan.keepalive_requests, "keepalive_timeout_s": _KEEPALIVE_TIMEOUT_S}
     if setup == _NGINX:
         text = page(plan.page_bytes).decode()
@@ -177,7 +177,7 @@ async def _count_calls(context: Context, setup: str, way: str) -> None:
     context.say(f"{_step(setup, way)}: {all_calls:,} system calls for {total:,} requests")
 
 
-def conclude(plan: _Plan, rounds: Rounds) -> Conclusions:
+def conclude(plan: ShortPlan, rounds: Rounds) -> Conclusions:
     """Its tables and pictures, and what they say of the source's claims."""
     steps = [_step(setup, way) for setup in _SETUPS for way in _WAYS]
     children = f"Apache has {_children(plan, _FULL)} children, or {_children(plan, _FEW)} where they are few"
@@ -272,7 +272,7 @@ EXPERIMENT = Experiment(
     title="Short connections against persistent ones",
     question="What does a server save when a connection serves many requests, and what does it lose?",
     source="ab -c 100 -n 1000000 with and without -k on Apache 2.0.63 prefork's page of 1,456 bytes, and strace -c of one child",
-    plan=_Plan,
+    plan=ShortPlan,
     quick={"rounds": 1, "duration": "2s", "traced_requests": 2_000},
     run=_run,
     conclude=conclude,

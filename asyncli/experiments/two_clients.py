@@ -63,7 +63,7 @@ _COUNTS = [
 ]  # fmt: skip
 
 
-class _Plan(ExperimentPlan, frozen=True, kw_only=True):
+class TwoClientsPlan(ExperimentPlan, frozen=True, kw_only=True):
     duration: str = "60s"
     # A client's ports are 60,001.
     connections: Annotated[int, msgspec.Meta(ge=1, le=60_000)] = 50_000
@@ -238,7 +238,7 @@ EXPERIMENT = Experiment(
     title="One nginx, two clients of {connections:,}",
     question="What do {connections:,} long connections from each of two hosts take of one nginx and of its host?",
     source="asyncli.py -c 50000 on two clients, nginx 1.4.7 on CentOS 6.5 (kernel 2.6.32, 2 GB); ps and free in three phases",
-    plan=_Plan,
+    plan=TwoClientsPlan,
     quick={"connections": 1_000, "duration": "5s", "rate": 100, "keepalive": "10s", "baseline": "3s"},
     run=_run,
     conclude=conclude,

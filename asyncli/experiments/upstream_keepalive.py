@@ -32,7 +32,7 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-class _Plan(ExperimentPlan, frozen=True, kw_only=True):
+class UpstreamPlan(ExperimentPlan, frozen=True, kw_only=True):
     rounds: Count = 5
     duration: str = "10s"
     connections: Count = 32
@@ -71,7 +71,7 @@ async def _counts(backend: LabNginx) -> tuple[int, int]:
     return int(counts[STATUS_ACCEPTS]), int(counts[STATUS_REQUESTS])
 
 
-def conclude(plan: _Plan, rounds: Rounds) -> Conclusions:
+def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
     """Its table, and what it says of the source's claims."""
     caption = "One nginx worker as the proxy, two backends of one worker each, all on this host."
     if busy := sorted(limited(rounds)):
@@ -105,7 +105,7 @@ EXPERIMENT = Experiment(
     title="Keep-alive between a proxy and its backends",
     question="What does a proxy gain when it keeps its connections to the backends alive?",
     source="wrk -t1 -c32 -d60s on nginx 1.16 before two backends: 21,203 requests/s and 1.61 ms off, 49,469 and 0.82 ms on",
-    plan=_Plan,
+    plan=UpstreamPlan,
     quick={"rounds": 1, "duration": "2s"},
     run=_run,
     conclude=conclude,

@@ -135,7 +135,7 @@ def room(summary: Summary) -> str:
     if summary.connections.opened and (instead := next((one for one in summary.findings if one.code == gave_way.code), None)):
         return oneline(f"{instead.evidence[:1].upper()}{instead.evidence[1:]}.")
     if not summary.connections.held:
-        # Of a server that held none at the end, what else would give out is idle talk.
+        # Of a server that held none at the end, its other limits are idle talk.
         return ""
     here, alone = found.memory, found.server_memory
     if here is not None and here.connections is not None:
@@ -149,10 +149,10 @@ def room(summary: Summary) -> str:
         )
     first = first_ceiling(summary)
     if first is not None and first.connections is not None and first is not here:
-        joined = "; before that " if sentences else "First "
+        before = f"{', '.join(sentences)}. " if sentences else ""
         unread = not {"descriptors", "worker_connections"} & {one.name for one in found.ceilings}
         but = "; the server's own limits are not known" if unread else ""
-        return f"{', '.join(sentences)}{joined}{ceiling(first.name)} would give out, at about {about(first)}{but}."
+        return f"{before}The first limit is {ceiling(first.name)}, at about {about(first)}{but}."
     return f"{', '.join(sentences)}." if sentences else ""
 
 

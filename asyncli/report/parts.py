@@ -112,7 +112,7 @@ class CostPart(msgspec.Struct):
     residual: Cost | None
 
 
-class Generator(msgspec.Struct):
+class GeneratorUse(msgspec.Struct):
     """Host process and workers. ``user_bytes``: USS at the hold's end less that before the first connect."""
 
     processes: int | None
@@ -151,7 +151,7 @@ class Summary(msgspec.Struct):
     forecast: Forecast
     drift: dict[MetricName, Drift]
     diagnoses: list[Diagnosis]
-    generator: Generator
+    generator: GeneratorUse
     limits: list[Limit]
     findings: list[Finding]
     environment: Environment

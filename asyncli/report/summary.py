@@ -37,7 +37,7 @@ from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.parts import (
     Connections,
     CostPart,
-    Generator,
+    GeneratorUse,
     Heartbeats,
     Latency,
     Lateness,
@@ -227,7 +227,7 @@ def _server(run: Run) -> tuple[Server, list[Finding]]:
     return server, [server_numbers_unknown(unknown, not found and run.place.local is not False)]
 
 
-def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[Generator, list[Finding]]:
+def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[GeneratorUse, list[Finding]]:
     processes, memory, cpu = _then(run, GENERATOR_PROCESSES), _then(run, GENERATOR_USS_BYTES), run.series(GENERATOR_CPU_S)
     used = None
     if memory.baseline is not None and memory.hold_end is not None:
@@ -238,7 +238,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[Generator, li
         before, after = cpu.at(run.hold.start_s), cpu.last(until_s=run.stop_s, since_s=run.hold.start_s)
         if before is not None and after is not None and after >= before:
             per_beat = (after - before) / answered * 1e6
-    generator = Generator(
+    generator = GeneratorUse(
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
         user_bytes_per_connection=used / totals.open if used is not None and totals.open and totals.whole.answered else None,
@@ -246,7 +246,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[Generator, li
         cpu_us_per_heartbeat=per_beat,
         saturated=saturated,
     )
-    unknown = [name for name in Generator.__struct_fields__ if getattr(generator, name) is None]
+    unknown = [name for name in GeneratorUse.__struct_fields__ if getattr(generator, name) is None]
     return generator, [generator_numbers_unknown(unknown)] if unknown else []
 
 

@@ -241,7 +241,7 @@ async def test_a_stuck_probe_never_blocks_the_loop(
         release.set()
     assert [("status.active" in sample.values) for sample in one.samples] == [True] * 6
     assert "server.pss_bytes" not in one.samples[3].values
-    assert "server.pss_bytes" in one.samples[-1].values
+    assert any("server.pss_bytes" in sample.values for sample in one.samples[4:])
     assert one.codes() == ["server_memory_lost", "server_memory_back"]
     assert one.findings[0].fields["from_s"] == 1
 

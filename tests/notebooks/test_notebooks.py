@@ -65,7 +65,7 @@ def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     client.execute()
     require_whole(book)
     pictures = [output for cell in code_of(book) for output in cell.outputs if "image/png" in output.get("data", {})]
-    assert len(pictures) >= {"memory_per_connection": 4, "compare_two_runs": 1}[name]
+    assert len(pictures) >= {"memory_per_connection": 3, "compare_two_runs": 1}[name]
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".db"] * {"memory_per_connection": 1, "compare_two_runs": 2}[name]
     for path in tmp_path.iterdir():
         run = asyncli.load(path)
