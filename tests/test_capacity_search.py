@@ -15,6 +15,7 @@ from asyncli.app.headroom import most_here
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
 from asyncli.exit_status import exit_status
+from asyncli.lab.builtin import LabBuiltin
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import NOTHING_LISTENS, Phase, Sample
@@ -70,6 +71,28 @@ async def test_where_nothing_listens_no_step_is_begun(tmp_path: Path) -> None:
     found = search.found
     assert (found.verdict, exit_status(found.verdict), found.steps, list(tmp_path.iterdir())) == ("untested", 3, [], [])
     assert [(one.code, "--wait-for-server" in one.remedy) for one in found.findings] == [(NOTHING_LISTENS, False)]
+
+
+SHORT = {"keepalive_s": 2.0, "timeout_s": 0.5, "hold_s": 0.5, "baseline_s": 0.2, "residue_s": 0.0, "batch": 10}
+
+
+async def test_a_server_that_never_accepts_is_untested_after_one_step(tmp_path: Path) -> None:
+    # Its kernel completes the handshakes, of which nothing follows, however few there are.
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
+        urls = (f"http://127.0.0.1:{listener.getsockname()[1]}/",)
+        search = CapacitySearch(msgspec.structs.replace(PLAN, urls=urls, **SHORT), Search(20, 400, 0.5), tmp_path)
+        await search.run()
+    assert (search.found.verdict, len(search.steps), search.steps[0].answered) == ("untested", 1, 0)
+
+
+async def test_what_this_hosts_preflight_ends_is_no_answer_and_named(tmp_path: Path) -> None:
+    async with LabBuiltin(100, workers=1) as server:
+        plan = msgspec.structs.replace(PLAN, urls=(server.url,), server_pid=server.pid, **SHORT)
+        search = CapacitySearch(plan, Search(10, 10, 0.5, "too few descriptors", "raise them"), tmp_path)
+        await search.run()
+    found = search.found
+    assert (found.verdict, found.bracket.held) == ("invalid", 10)
+    assert [(one.side, one.code, one.evidence) for one in found.gave_way] == [("host", "preflight", "too few descriptors")]
 
 
 def test_a_step_ends_before_this_host_has_no_memory() -> None:
