@@ -131,20 +131,18 @@ _THAT_STAY = 50
 
 def print_listing(listing: Listing, console: Console) -> None:
     """One line a run. On a terminal columns go until a line fits; in a pipe all are there, however wide."""
-    from rich.text import Text
-
     columns = [TableColumn(name, "word" if name in _WORDS else "number") for name in _COLUMNS]
     longest = max(12, console.width - _THAT_STAY) if console.is_terminal else None
     table = DataTable("run file", columns, [_row(one, longest) for one in listing.runs], width=0)
     blocks: list[Block] = [fitting(table, console) if console.is_terminal else table]
     if not listing.runs:
         blocks = [Paragraph(f"no run files in {oneline(listing.folder)}; 'asyncli demo' makes one", "text")]
-    print_document(Document("runs", "", "", [], [Section("runs", "", blocks)]), console, View.VERBOSE)
-    if listing.unread:
-        console.print("\n[bold]Not runs, or broken:[/]")
-    for one in listing.unread:
-        # In one piece, so that a path can be copied.
-        console.print(Text(f"  {oneline(one.why)}", "yellow"), soft_wrap=True)
+    # As a table: in a pipe no path is broken.
+    broken = [TableRow(f"  {oneline(one.why)}", style="yellow") for one in listing.unread]
+    sections = [Section("runs", "", blocks)]
+    if broken:
+        sections.append(Section("unread", "", [DataTable("Not runs, or broken:", [], broken, width=0)]))
+    print_document(Document("runs", "", "", [], sections), console, View.VERBOSE)
 
 
 def _row(run: Listed, longest: int | None) -> TableRow:

@@ -192,8 +192,12 @@ def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> lis
 
 
 def last_written_s(path: Path) -> float:
-    """When the run in ``path`` was last written to (s since 1970): a live one grows in its WAL. 0 where there is none."""
-    return max((stamp[0] for one in (path, beside(path, "-wal")) if (stamp := _stamp(one)) is not None), default=0.0)
+    """When the run in ``path`` was last written to (s since 1970): a live one grows in its WAL. 0 where there is none.
+
+    A reader leaves an empty WAL.
+    """
+    stamps = (_stamp(path), _stamp(beside(path, "-wal")))
+    return max((stamp[0] for stamp in stamps if stamp is not None and stamp[1]), default=0.0)
 
 
 def size_bytes(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.report.livestate import LiveFold, LiveState
 from asyncli.run import Run
 from asyncli.store import follow
-from asyncli.store.follow import Follower, News
+from asyncli.store.follow import Follower, News, last_written_s
 from asyncli.store.reader import read_run
 from asyncli.store.writer import RunWriter
 
@@ -128,3 +129,11 @@ def _document(run: Run) -> object:
 
 def _when(follower: Follower, happened: Callable[[News], bool]) -> News:
     return until(lambda: news if happened(news := follower.news()) else None, "it is written")  # type: ignore[return-value]
+
+
+def test_a_reader_leaves_no_sign_of_life(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(b"a run")
+    os.utime(path, (1000.0, 1000.0))
+    (tmp_path / "run.db-wal").touch()
+    assert last_written_s(path) == 1000.0
