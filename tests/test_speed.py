@@ -18,6 +18,7 @@ import long_run
 from asyncli.samples import series
 from asyncli.store.reader import read_run
 
+pytestmark = pytest.mark.measures
 HOURS = 4.0
 BUDGET_S = 5.0 * HOURS / 12.0
 ALLOWANCE = 3.0
