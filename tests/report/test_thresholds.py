@@ -133,15 +133,17 @@ def test_what_is_no_limit_says_what_to_write(text: str, words: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_the_words_have_the_value_in_its_unit() -> None:
-    def words(text: str) -> str:
-        return judge([parse(text, Summary)], DOCUMENT)[0].words
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        (" lost  > 4 ", "5"), ("heartbeats.latency_ms.p99 > 250", "251 ms"), ("lost >\n4", "5"),
+        ("drift.server_user > 1MB/h", "1.2 MB an hour"), ("cost.kernel > 1", "unknown"),
+    ],
+)  # fmt: skip
+def test_a_value_has_its_unit(text: str, amount: str) -> None:
+    (outcome,) = judge([parse(text, Summary)], DOCUMENT)
+    assert outcome.amount == amount
 
-    assert words(" lost  > 4 ") == "lost  > 4: connections.lost is 5"
-    assert words("heartbeats.latency_ms.p99 > 250") == "heartbeats.latency_ms.p99 > 250: heartbeats.latency_ms.p99 is 251 ms"
-    assert words("lost >\n4") == "lost > 4: connections.lost is 5"
-    assert words("drift.server_user > 1MB/h") == "drift.server_user > 1MB/h: drift.server_user.bytes_per_hour is 1.2 MB an hour"
-    assert words("cost.kernel > 1") == "cost.kernel > 1: cost.kernel.bytes_per_connection is unknown"
 
 
 def test_every_key_of_the_contract_can_be_named() -> None:
@@ -184,21 +186,24 @@ def test_what_its_interval_lets_be_beyond_a_limit_cannot_be_said_to_keep_it(
     ci95: tuple[float, float] | None, is_crossed: bool | None
 ) -> None:
     document = {"drift": {"server_user": {"bytes_per_hour": 0.0, "ci95": ci95}}}
-    (outcome,) = judge([parse("drift.server_user > 1MB", Summary)], document)
+    limit = parse("drift.server_user > 1MB", Summary)
+    (outcome,) = judge([limit], document)
     assert outcome.crossed is is_crossed
-    assert ("95 % interval" in outcome.words) == (ci95 is not None)
+    assert ("interval" in outcome.words) == (ci95 is not None)
 
 
 def test_what_may_keep_a_limit_does_not_cross_it() -> None:
     for ci95, is_crossed in (((0.0, 1.9e9), None), ((1.7e9, 1.9e9), True)):
         document = {"drift": {"server_user": {"bytes_per_hour": 1.8e9, "ci95": ci95}}}
-        assert judge([parse("drift.server_user > 1MB", Summary)], document)[0].crossed is is_crossed
+        limit = parse("drift.server_user > 1MB", Summary)
+        assert judge([limit], document)[0].crossed is is_crossed
 
 
 def test_a_percentage_is_told_as_one() -> None:
     document = {"connections": {"requested": 1500, "lost": 2288}}
     (outcome,) = judge([parse("lost > 0.1%", Summary)], document)
-    assert outcome.words == "lost > 0.1%: connections.lost is 2,288, 153 % of the 1,500 asked for"
+    assert (outcome.value, outcome.whole) == (2288, 1500)
+    assert "153 %" in outcome.amount
 
 
 @pytest.mark.parametrize(
@@ -216,6 +221,5 @@ def test_a_hold_too_short_for_a_limit_on_drift_is_told_beforehand(
     limit: str, keepalive_s: float, hold_s: float | None, least: str | None
 ) -> None:
     found = too_short(Plan(urls=("http://a/",), keepalive_s=keepalive_s, hold_s=hold_s, fail_if=("held < 1", limit)))
-    assert [one.evidence for one in found] == (
-        [] if least is None else [f"{limit}: drift needs a hold of at least {least}; this one is {hold_s:.0f} s"]
-    )
+    assert len(found) == (least is not None)
+    assert all(str(least) in one.evidence for one in found)
