@@ -25,6 +25,7 @@ async def measure(**changes: Any) -> dict[str, Round]:
     return {one["step"]: one for one in record.rounds} | {"record": record}
 
 
+@pytest.mark.measures  # segments are the whole host's
 @pytest.mark.apache
 async def test_a_taste_on_apache() -> None:
     found = await measure(connections=6, duration="1s", traced_requests=606, only=["apache-prefork"])
