@@ -20,7 +20,7 @@ from asyncli.engine.load import MOST_EVENTS, Load
 from asyncli.engine.net import Net, PollNet, RealNet
 from asyncli.engine.open_loop import OpenLoop
 from asyncli.engine.shard import Down, Drain, LoadShard, Start, Stop
-from asyncli.records import Tick
+from asyncli.engine.ticks import TickSender
 
 # How often it looks whether the host has something to say.
 _LOOK_S = 0.05
@@ -32,7 +32,6 @@ _MOST_POLLED = 256
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 
 _decode_down = msgspec.msgpack.Decoder(Down).decode
-_encode = msgspec.msgpack.Encoder().encode
 
 
 def new_load(shard: LoadShard, worker: int, net: Net) -> Load:
@@ -81,13 +80,12 @@ def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
 
 
 class _Teller:
-    """Sends a tick a second, with the counts of those that the link had no room for."""
+    """Sends a tick a second."""
 
     def __init__(self, load: Load, link: socket.socket, t0: float) -> None:
-        self._load, self._link, self._t0 = load, link, t0
+        self._load, self._ticks, self._t0 = load, TickSender(link), t0
         self._before = self._spent = _cpu_s()
         self._second, self._told_end = 0, False
-        self._unsent: Tick | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -106,12 +104,7 @@ class _Teller:
         self._told_end = self._load.over
         tick = self._load.take_tick(self._second)
         tick.cpu_user_s, tick.cpu_system_s = (after - before for after, before in zip(self._spent, self._before, strict=True))
-        if self._unsent is not None:
-            tick.merge_counts(self._unsent)
-        self._unsent = tick
-        with contextlib.suppress(BlockingIOError, OSError):
-            self._link.send(_encode(tick))
-            self._unsent = None
+        self._ticks.send(tick)
 
 
 def _cpu_s() -> tuple[float, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import resource
 import socket
@@ -15,7 +14,7 @@ import msgspec
 from asyncli.engine.net import RealNet
 from asyncli.engine.shard import Down, Drain, LoadShard, Shard, Start, Stop
 from asyncli.engine.table import ConnectionTable
-from asyncli.records import Tick
+from asyncli.engine.ticks import TickSender
 
 # The least time between two turns that a timer asks for. Beats due within it go out together; it is far below any lateness
 # that matters, and it bounds the wake-ups of a worker to 1,000 a second however many beats it has.
@@ -24,7 +23,6 @@ GRAIN_S = 0.001
 MOST_MESSAGE = 1 << 20
 
 _decode_down = msgspec.msgpack.Decoder(Down).decode
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Worker:
@@ -34,7 +32,7 @@ class Worker:
         self._net = RealNet(shard.destinations, shard.sources, shard.crowded)
         self._table = ConnectionTable(shard, number, self._net, replaces=replaces)
         self._link = link
-        self._unsent: Tick | None = None
+        self._ticks = TickSender(link)
         self._error: BaseException | None = None
         self._armed: asyncio.TimerHandle | None = None
         self._armed_for = math.inf
@@ -129,13 +127,7 @@ class Worker:
         tick = self._table.take_tick(self._second)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         tick.cpu_user_s, tick.cpu_system_s = usage.ru_utime, usage.ru_stime
-        if self._unsent is not None:
-            tick.merge_counts(self._unsent)
-        self._unsent = tick
-        # Never block on the link: what does not fit now goes out merged with the next.
-        with contextlib.suppress(BlockingIOError, OSError):
-            self._link.send(_encode(tick))
-            self._unsent = None
+        self._ticks.send(tick)
         self._arm_tick()
 
 
