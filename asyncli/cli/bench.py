@@ -72,15 +72,16 @@ def command(
     from rich.console import Console
 
     from asyncli.app.bench import Bench, bench_results, require_limits
-    from asyncli.cli.outputs import deliver, printing, require_files, write_file
+    from asyncli.cli.outputs import deliver, file_writers, printing, require_files
     from asyncli.cli.screen import speaker
     from asyncli.cli.signals import until_stopped
     from asyncli.report.bench_report import one_line, print_bench, tick_line, to_json
     from asyncli.report.junit import suite
 
     require_limits(plan)
-    require_files({"--json": json_file, "--junit": junit_file})
-    console = Console(stderr="-" in (json_file, junit_file), highlight=False)
+    files = {"--json": json_file, "--junit": junit_file}
+    require_files(files)
+    console = Console(stderr="-" in files.values(), highlight=False)
     show = speaker(console, quiet or not console.is_terminal, "dim")
     bench = Bench(
         plan, on_tick=lambda t_s, tick: show(tick_line(t_s, tick)), wait_for_server_s=wait_s, says=speaker(console, quiet, "dim")
@@ -104,15 +105,9 @@ def command(
             else:
                 print_bench(found, console)
 
-    def write() -> None:
-        if json_file is not None:
-            write_file("--json", json_file, to_json(found) + "\n")
-
-    def write_junit() -> None:
-        if junit_file is not None:
-            of_it = suite(found.verdict, (found.why, ""), found.findings, plan.urls[0], found.started, found.duration_s)
-            write_file("--junit", junit_file, of_it)
+    def junit() -> str:
+        return suite(found.verdict, (found.why, ""), found.findings, plan.urls[0], found.started, found.duration_s)
 
     # A bench leaves no run file: whatever cannot be written, the rest of what is known is told.
-    deliver(tell, write, write_junit)
+    deliver(tell, *file_writers(files, {"--json": lambda: to_json(found) + "\n", "--junit": junit}))
     return exit_status(found.verdict)

@@ -105,14 +105,13 @@ def _run(
 ) -> int:  # fmt: skip
     """Search and report; the exit status. ``most``: None for what this host can carry; ``hint``: told before it begins."""
     import asyncio
-    from functools import partial
 
     from rich.console import Console
 
     from asyncli.app.capacity import CapacitySearch
     from asyncli.app.headroom import bounded
     from asyncli.app.results import free_name
-    from asyncli.cli.outputs import deliver, made_folder, printing, require_files, write_file
+    from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped
     from asyncli.report.capacity_report import capacity_document, one_line, print_capacity, to_json
@@ -164,12 +163,8 @@ def _run(
                 console.print()
                 print_capacity(found, console)
 
-    made = {"--json": lambda: to_json(found) + "\n", "--html": lambda: page(capacity_document(found))}
-
-    def write(flag: str, file: str) -> None:
-        write_file(flag, file, made[flag]())
-
-    deliver(tell, *(partial(write, flag, file) for flag, file in files.items() if file is not None))
+    texts = {"--json": lambda: to_json(found) + "\n", "--html": lambda: page(capacity_document(found))}
+    deliver(tell, *file_writers(files, texts))
     return exit_status(found.verdict) if finished else INTERRUPTED
 
 

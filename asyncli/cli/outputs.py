@@ -56,15 +56,29 @@ class Outputs(NamedTuple):
 def written_reports(files: Mapping[str, str | None], results: Results, *, kept: bool = False) -> list[Callable[[], None]]:
     """What writes each of the report's files (see :attr:`Outputs.files`); ``kept``: the run stays in its file all the same."""
 
-    def write(flag: str, file: str) -> None:
+    def json() -> str:
         from asyncli.report.jsonout import to_json
+
+        return to_json(results.summary) + "\n"
+
+    def junit() -> str:
         from asyncli.report.junit import to_junit
 
-        if flag == "--html":
-            text = results.html()
-        else:
-            text = to_json(results.summary) + "\n" if flag == "--json" else to_junit(results.summary)
-        write_file(flag, file, text, f"'asyncli report {results.path} {flag} FILE' writes it elsewhere" if kept else OTHER_FILE)
+        return to_junit(results.summary)
+
+    def elsewhere(flag: str) -> str:
+        return f"'asyncli report {results.path} {flag} FILE' writes it elsewhere" if kept else OTHER_FILE
+
+    return file_writers(files, {"--json": json, "--junit": junit, "--html": results.html}, elsewhere)
+
+
+def file_writers(
+    files: Mapping[str, str | None], texts: Mapping[str, Callable[[], str]], mend: Callable[[str], str] = lambda _: OTHER_FILE
+) -> list[Callable[[], None]]:
+    """What writes the file of each flag that was given; ``texts`` make what is in it, and ``mend`` as of :func:`write_file`."""
+
+    def write(flag: str, file: str) -> None:
+        write_file(flag, file, texts[flag](), mend(flag))
 
     return [partial(write, flag, file) for flag, file in files.items() if file is not None]
 
