@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from asyncli import plan as soaks
+from asyncli.certificates import TlsOptions
 from asyncli.errors import PlanError
 from asyncli.plan import Discreet, Layer, Plan, read_layers
 from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
@@ -58,6 +59,15 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     server_name: str | None = None
     #: Limits on the bench's own numbers, as those of a soak.
     fail_if: tuple[str, ...] = ()
+    #: Of https, as a soak's.
+    ca: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    insecure: bool = False
+    tls_min: str | None = None
+    tls_max: str | None = None
+    tls_ciphers: str | None = None
+    tls_resume: bool = False
     seed: int = 0
     force: bool = False
 
@@ -70,7 +80,7 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 _SHARED = (
     "urls", "connections", "workers", "sources", "timeout_s", "connect_timeout_s", "status_url", "server_pid", "server_pidfile",
-    "server_name", "headers", "seed", "force",
+    "server_name", "headers", "seed", "force", *TlsOptions.__struct_fields__,
 )  # fmt: skip
 
 
@@ -136,7 +146,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
         key: soaks.KEYS[key]
         for key in (
             "urls", "connections", "header", "workers", "source", "timeout", "connect_timeout", "status_url", "server_pid",
-            "server_pidfile", "server_name", "fail_if", "seed", "force",
+            "server_pidfile", "server_name", "fail_if", "seed", "force", *TlsOptions.__struct_fields__,
         )
     },
     "requests": ("requests", _requests),

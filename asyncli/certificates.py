@@ -6,7 +6,46 @@ import contextlib
 import ssl
 from pathlib import Path
 
+import msgspec
+
 from asyncli.errors import HostError
+
+_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the connections of a test speak TLS. Files are of PEM, and stand on every client host."""
+
+    ca: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    insecure: bool = False
+    tls_min: str | None = None
+    tls_max: str | None = None
+    tls_ciphers: str | None = None
+    tls_resume: bool = False
+
+
+def client_context(options: TlsOptions) -> ssl.SSLContext:
+    """What all connections of a process share. Raises :class:`HostError`."""
+    context = trusting("--ca", options.ca)
+    if options.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if options.client_cert is not None:
+        identify(context, ("--client-cert", "--client-key"), options.client_cert, options.client_key)
+    context.minimum_version = _VERSIONS.get(options.tls_min or "1.2", ssl.TLSVersion.TLSv1_2)
+    if options.tls_max is not None:
+        context.maximum_version = _VERSIONS[options.tls_max]
+    if options.tls_ciphers is not None:
+        try:
+            context.set_ciphers(options.tls_ciphers)
+        except ssl.SSLError:
+            what = "OpenSSL knows none of them; 'openssl ciphers -v' lists those of TLS 1.2 (of TLS 1.3 the server chooses)"
+            raise HostError(f"--tls-ciphers {options.tls_ciphers}: {what}") from None
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def trusting(flag: str, authority: str | None) -> ssl.SSLContext:

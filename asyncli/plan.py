@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from asyncli.certificates import TlsOptions
 from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
 from asyncli.units import parse_count, parse_duration, parse_pace, shown
@@ -94,6 +95,15 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     headers: tuple[str, ...] = ()
     first_beat: Literal["now", "sleep"] = "now"
     reopen: bool = True
+    #: Of https: see :class:`~asyncli.certificates.TlsOptions`.
+    ca: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    insecure: bool = False
+    tls_min: str | None = None
+    tls_max: str | None = None
+    tls_ciphers: str | None = None
+    tls_resume: bool = False
     #: Limits on the run's own numbers, as expressions: what is crossed makes it fail (report/thresholds.py).
     fail_if: tuple[str, ...] = ()
     #: End it at the first of these that is crossed and can only get worse.
@@ -105,6 +115,16 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def targets(self) -> tuple[Target, ...]:
         """The URLs taken apart, in order."""
         return tuple(parse_url(url) for url in self.urls)
+
+    @property
+    def tls(self) -> TlsOptions | None:
+        """How its connections speak TLS; None: they do not."""
+        return self.tls_options if self.targets[0].secure else None
+
+    @property
+    def tls_options(self) -> TlsOptions:
+        """As it would be spoken."""
+        return TlsOptions(**{name: getattr(self, name) for name in TlsOptions.__struct_fields__})
 
     @property
     def asked_per_s(self) -> float:
@@ -122,6 +142,8 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The ramp as arithmetic: which batch is due when."""
         return Ramp(self.connections, self.batch, self.interval_s, self.plateaus, self.plateau_s)
 
+
+_VERSION = one_of("1.2", "1.3", what="a version of TLS")
 
 #: key in a plan file (and, with dashes, the flag) -> (field of Plan, parser). The one list of what a plan can say.
 KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
@@ -150,6 +172,14 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "header": ("headers", each_of(parse_header)),
     "first_beat": ("first_beat", one_of("now", "sleep", what="a first beat")),
     "reopen": ("reopen", parse_boolean),
+    "ca": ("ca", parse_text),
+    "client_cert": ("client_cert", parse_text),
+    "client_key": ("client_key", parse_text),
+    "insecure": ("insecure", parse_boolean),
+    "tls_min": ("tls_min", _VERSION),
+    "tls_max": ("tls_max", _VERSION),
+    "tls_ciphers": ("tls_ciphers", parse_text),
+    "tls_resume": ("tls_resume", parse_boolean),
     "fail_if": ("fail_if", each_of(parse_text)),
     "abort": ("abort", parse_boolean),
     "seed": ("seed", whole_number(0, 2**63 - 1, "a seed")),
@@ -262,8 +292,25 @@ def read_layers(
     alone = [field for field in ("agent_token_file", "agent_ca") if fields.get(field) is not None and fields.get("agent") is None]
     if alone:
         raise PlanError(f"{located[alone[0]]}: there is no agent; write --agent http://HOST:{AGENT_PORT}")
+    _require_tls(fields, located)
     fields.setdefault("seed", secrets.randbits(48))
     return fields, located
+
+
+def _require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
+    """All URLs over TLS or none, and flags of TLS only where it is spoken."""
+    secure = {url.lower().startswith("https:") for url in fields["urls"]}
+    if len(secure) > 1:
+        raise PlanError(f"{located['urls']}: http and https in one run; test them one after the other")
+    said = [located[field] for field in TlsOptions.__struct_fields__ if fields.get(field)]
+    if said and True not in secure and not str(fields.get("status_url")).lower().startswith("https:"):
+        raise PlanError(f"{said[0]}: no URL is https; write https://, or leave it out")
+    if fields.get("client_key") and not fields.get("client_cert"):
+        raise PlanError(f"{located['client_key']}: a key without its certificate; write --client-cert FILE beside it")
+    if fields.get("insecure") and fields.get("ca"):
+        raise PlanError(f"{located['insecure']} and {located['ca']}: nothing is verified, or by this authority; leave one out")
+    if (fields.get("tls_min") or "1.2") > (fields.get("tls_max") or "1.3"):
+        raise PlanError(f"{located['tls_max']}: below {located['tls_min']}; write the higher version")
 
 
 def build_plan(layers: Iterable[Layer]) -> Plan:

@@ -176,6 +176,32 @@ class Asked(msgspec.Struct):
         self.ended_s = max(self.ended_s, other.ended_s)
 
 
+class TlsCounts(msgspec.Struct):
+    """What TLS counts in a second, in microseconds where it is a time. Mergeable.
+
+    A :class:`Tick`'s ``connect_us`` is then the whole, until a heartbeat may be sent: ``tcp_us`` and ``handshake_us`` in turn.
+    """
+
+    full: Count = 0
+    resumed: Count = 0
+    #: Version and cipher suite, as in "TLSv1.3 TLS_AES_256_GCM_SHA384" -> handshakes that chose it.
+    spoken: dict[str, Count] = msgspec.field(default_factory=dict)
+    #: Why handshakes failed and TLS ended connections -> how many.
+    reasons: dict[str, Count] = msgspec.field(default_factory=dict)
+    tcp_us: Histogram = msgspec.field(default_factory=Histogram)
+    handshake_us: Histogram = msgspec.field(default_factory=Histogram)
+    #: Connections that keep an object of OpenSSL's, at the end of the second. A gauge, summed over workers.
+    objects: int = 0
+
+    def merge(self, other: TlsCounts) -> None:
+        self.full += other.full
+        self.resumed += other.resumed
+        _add(self.spoken, other.spoken)
+        _add(self.reasons, other.reasons)
+        self.tcp_us.merge(other.tcp_us)
+        self.handshake_us.merge(other.handshake_us)
+
+
 class Tick(msgspec.Struct):
     """One second of the generator: counts since the tick before, and gauges as they stand at its end. Mergeable.
 
@@ -227,6 +253,8 @@ class Tick(msgspec.Struct):
     unanswered: Count = 0
     #: Of those that slept when the drain began: how long ago each was last answered, or connected where it never was (ms).
     heard_ms: Histogram = msgspec.field(default_factory=Histogram)
+    #: Of connections over TLS only.
+    tls: TlsCounts | None = None
 
     @property
     def lost(self) -> int:
@@ -248,12 +276,18 @@ class Tick(msgspec.Struct):
         if other.asked is not None:
             self.asked = self.asked or Asked()
             self.asked.merge(other.asked)
+        if other.tls is not None:
+            self.tls = self.tls or TlsCounts()
+            self.tls.merge(other.tls)
 
     def merge_gauges(self, other: Tick) -> None:
         """Add the gauges of ``other``, which comes from another worker."""
         for name in GAUGES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest_wait_s = max(self.longest_wait_s, other.longest_wait_s)
+        if other.tls is not None:
+            self.tls = self.tls or TlsCounts()
+            self.tls.objects += other.tls.objects
 
 
 GAUGES = (

@@ -35,13 +35,25 @@ class Target(msgspec.Struct, frozen=True):
     host: str
     port: int
     path: str
+    secure: bool = False
+
+    @property
+    def name(self) -> str:
+        """The host without its zone, which means something to this host alone (RFC 6874)."""
+        return self.host.partition("%")[0]
+
+    @property
+    def authority(self) -> str:
+        """Host and port as a request names them."""
+        shown = f"[{self.name}]" if ":" in self.name else self.name
+        return shown if self.port == (443 if self.secure else 80) else f"{shown}:{self.port}"
 
 
 def parse_url(value: object) -> Target:
-    """An http URL to its parts; ``ValueError`` says what is wrong with it and what to write."""
+    """An http or https URL to its parts; ``ValueError`` says what is wrong with it and what to write."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{shown(value)} is not a URL; write for example http://127.0.0.1:8080/")
-    _require_http(value)
+    secure = _require_http(value) == "https"
     try:
         parts = urlsplit(value)
         host = parts.hostname
@@ -54,15 +66,16 @@ def parse_url(value: object) -> Target:
         raise ValueError(
             f"{shown(value)}: {shown(parts.netloc)} is no host; write a name or an address (IPv6 in brackets) and its port"
         )
-    port_text = "80" if match["port"] is None else match["port"]
+    port_text = ("443" if secure else "80") if match["port"] is None else match["port"]
     if not port_text.isdigit() or len(port_text) > 5 or not 1 <= int(port_text) <= 65535:
         raise ValueError(f"{shown(value)}: port {shown(port_text)} is not a port; write a number from 1 to 65535")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     # RFC 6874: the zone of a link-local address stands behind an encoded "%".
-    return Target(url=value, host=host.replace("%25", "%", 1), port=int(port_text), path=path)
+    return Target(url=value, host=host.replace("%25", "%", 1), port=int(port_text), path=path, secure=secure)
 
 
-def _require_http(value: str) -> None:
+def _require_http(value: str) -> str:
+    """The scheme of what may be a URL."""
     if userinfo := _USERINFO.match(value):
         without = f"{userinfo[1]}{MASK}@{value[userinfo.end() :]}"
         raise ValueError(f"{shown(without)} carries a user name; leave it out, and send an Authorization header (--header-file)")
@@ -73,10 +86,9 @@ def _require_http(value: str) -> None:
     scheme, colon, _ = value.partition("://")
     if not colon:
         raise ValueError(f"{shown(value)} has no scheme; write http://{value[:60]}")
-    if scheme.lower() == "https":
-        raise ValueError(f"{shown(value)}: https is not built yet; aim at the server's http port")
-    if scheme.lower() != "http":
-        raise ValueError(f"{shown(value)}: unknown scheme {shown(scheme)}; only http is spoken")
+    if scheme.lower() not in ("http", "https"):
+        raise ValueError(f"{shown(value)}: unknown scheme {shown(scheme)}; write http or https")
+    return scheme.lower()
 
 
 def _is_address(text: str) -> bool:

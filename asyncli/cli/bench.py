@@ -14,6 +14,7 @@ from asyncli.cli.options import (
     plan_path,
     seconds_of,
     server_options,
+    tls_options,
     wait_option,
     with_headers_of_environment,
 )
@@ -35,6 +36,7 @@ from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 @click.option("--workers", metavar="N", help="Processes.  [default: half the CPUs for a server on this host, else all]")
 @click.option("--timeout", metavar="TIME", help="A request unanswered for this long has failed.  [default: 10s]")
 @connect_options
+@tls_options
 @server_options
 @click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true: 'requests.failed > 0.1%'; repeatable.")
 @click.option("--seed", metavar="N", help="Of the pauses before a failed connect is tried again; the same seed repeats them.")

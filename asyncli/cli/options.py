@@ -45,6 +45,16 @@ _CONNECT_OPTIONS: tuple[Option, ...] = (
     click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long failed.  [default: 10s]"),
     click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
 )
+_TLS_OPTIONS: tuple[Option, ...] = (
+    click.option("--ca", metavar="FILE", help="Of https: who signed the server's certificate (PEM).  [default: the system's]"),
+    click.option("--client-cert", metavar="FILE", help="Our certificate, where the server asks for one."),
+    click.option("--client-key", metavar="FILE", help="Its key.  [default: in the same file]"),
+    click.option("--insecure", is_flag=True, default=None, help="Do not verify the server's certificate."),
+    click.option("--tls-min", metavar="1.2|1.3", help="Refuse older versions of TLS.  [default: 1.2]"),
+    click.option("--tls-max", metavar="1.2|1.3", help="Offer no newer version.  [default: 1.3]"),
+    click.option("--tls-ciphers", metavar="LIST", help="Cipher suites of TLS 1.2 to offer, in OpenSSL's words."),
+    click.option("--tls-resume", is_flag=True, default=None, help="Resume the session of a first handshake in all others."),
+)
 # The file's headers stand in no command line, which every user of the host can read.
 _HEADER_OPTIONS: tuple[Option, ...] = (
     click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request; repeatable."),
@@ -67,6 +77,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--agent", metavar="URL", help="'asyncli agent' on the server's host, in place of these four: http://HOST:9165."),
     click.option("--agent-token-file", metavar="FILE", help="Its token.  [default: $ASYNCLI_AGENT_TOKEN]"),
     click.option("--agent-ca", metavar="FILE", help="The authority of its certificate, in PEM.  [default: the system's]"),
+    *_TLS_OPTIONS,
     click.option("--method", metavar="METHOD", help="Of the heartbeats: HEAD, GET or OPTIONS.  [default: HEAD]"),
     *_HEADER_OPTIONS,
     click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
@@ -88,7 +99,9 @@ def _give(options: tuple[Option, ...]) -> Callable[[F], F]:
     return give
 
 
-server_options, connect_options, header_options = map(_give, (_SERVER_OPTIONS, _CONNECT_OPTIONS, _HEADER_OPTIONS))
+server_options, connect_options, header_options, tls_options = map(
+    _give, (_SERVER_OPTIONS, _CONNECT_OPTIONS, _HEADER_OPTIONS, _TLS_OPTIONS)
+)
 
 
 def plan_options(connections: str = "1000", without: Collection[str] = ()) -> Callable[[F], F]:

@@ -21,6 +21,8 @@ NO_DESCRIPTORS = "out of descriptors"
 DEADLINE = "deadline passed"
 ANNOUNCED = "Connection: close"
 GARBAGE = "not a response"
+TLS_FAILED = "TLS failed"
+TLS_DEADLINE = "deadline of TLS's handshake passed"
 STRANGE = "another error"
 
 #: (state, event) -> cause. Before CONNECTING has ended the cause is a failure (never established); after, a death.
@@ -33,6 +35,8 @@ CAUSES: dict[tuple[int, str], str] = {
     (CONNECTING, NO_PORTS): "no_ports",
     (CONNECTING, NO_DESCRIPTORS): "no_descriptors",
     (CONNECTING, DEADLINE): "connect_timeout",
+    (CONNECTING, TLS_DEADLINE): "tls_timeout",
+    (CONNECTING, TLS_FAILED): "tls_failed",
     (CONNECTING, STRANGE): "other",
     (IDLE, EOF): "closed_idle",
     (IDLE, RESET): "reset",
@@ -40,6 +44,7 @@ CAUSES: dict[tuple[int, str], str] = {
     (IDLE, GARBAGE): "protocol_error",
     (IDLE, UNREACHABLE): "heartbeat_timeout",
     (IDLE, DEADLINE): "heartbeat_timeout",
+    (IDLE, TLS_FAILED): "tls_failed",
     (IDLE, STRANGE): "other",
     (AWAITING, EOF): "closed_awaiting",
     (AWAITING, RESET): "reset",
@@ -47,14 +52,15 @@ CAUSES: dict[tuple[int, str], str] = {
     (AWAITING, DEADLINE): "heartbeat_timeout",
     (AWAITING, UNREACHABLE): "heartbeat_timeout",
     (AWAITING, GARBAGE): "protocol_error",
+    (AWAITING, TLS_FAILED): "tls_failed",
     (AWAITING, STRANGE): "other",
 }
 
 #: Causes of attempts that never established, and of established connections that ended: the contract's names.
-FAILURES = ("refused", "unreachable", "connect_timeout", "no_ports", "no_descriptors", "other")
+FAILURES = ("refused", "unreachable", "connect_timeout", "tls_timeout", "tls_failed", "no_ports", "no_descriptors", "other")
 DEATHS = (
     "reset", "closed_idle", "closed_awaiting", "closed_announced", "heartbeat_timeout", "protocol_error",
-    "generator_lost", "other",
+    "tls_failed", "generator_lost", "other",
 )  # fmt: skip
 
 _EVENT_OF_ERRNO = {
@@ -75,6 +81,7 @@ _EVENT_OF_ERRNO = {
     errno.EPERM: UNREACHABLE,
     # The kernel gave up retransmitting: while connecting that is our deadline come early, later a silent drop.
     errno.ETIMEDOUT: DEADLINE,
+    errno.EPROTO: TLS_FAILED,
 }
 
 

@@ -118,6 +118,7 @@ class Load(LoadConnections):
         tick.started = self._slots.take_started()
         tick.second, tick.workers, tick.held, tick.connecting = second, 1, self.held, len(self._connecting)
         tick.awaiting, tick.drained = self._outstanding, int(self.over)
+        self._net.add_counts(tick)
         return tick
 
     def _sweep(self, now: float) -> None:

@@ -1,7 +1,7 @@
 """The network seam: all that the connection table asks of a network, and the real one.
 
 The table sees small integers for connections (file descriptors here, numbers in the simulated twin in sim.py), bytes, and
-OSErrors. TLS or another transport comes through this door: another class with these methods.
+OSErrors. TLS is another class with these methods (tls.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from asyncli.engine.spread import Destination, sources_for
+from asyncli.records import Tick
+
+if TYPE_CHECKING:
+    from asyncli.engine.shard import LoadShard, Shard
+    from asyncli.engine.tls import TlsNet
 
 READABLE = select.EPOLLIN if hasattr(select, "EPOLLIN") else 1
 WRITABLE = select.EPOLLOUT if hasattr(select, "EPOLLOUT") else 4
@@ -78,6 +83,14 @@ class Net(Protocol):
         One that is the same number is watched as before, any other not at all. Where connecting fails, the old one is closed
         all the same.
         """
+        ...
+
+    def shakes_hands(self, handle: int) -> bool:
+        """Whether a connect that is not over has come through TCP's handshake, and waits for TLS's."""
+        ...
+
+    def add_counts(self, tick: Tick) -> None:
+        """Put into ``tick`` what the transport has counted since the last call."""
         ...
 
 
@@ -143,6 +156,12 @@ class RealNet:
             self.watch(other, READABLE | PEER_CLOSED)
         return other
 
+    def shakes_hands(self, handle: int) -> bool:
+        return False
+
+    def add_counts(self, tick: Tick) -> None:
+        pass
+
 
 def _every_port() -> bytes | None:
     """The range of local ports, asked for by the socket: then connect() looks through one after the other, else through every
@@ -157,6 +176,15 @@ def _every_port() -> bytes | None:
     except (OSError, ValueError, struct.error):
         return None
     return asked
+
+
+def over_tls(net: RealNet, shard: Shard | LoadShard) -> RealNet | TlsNet:
+    """``net``, or TLS over it where the shard asks for that."""
+    if shard.tls is None:
+        return net
+    from asyncli.engine.tls import TlsNet as OverTls  # OpenSSL, and 3 MB, that a process without TLS does not owe
+
+    return OverTls(net, shard.tls, [shard.names[one.target] for one in shard.destinations])
 
 
 class PollNet(RealNet):

@@ -8,6 +8,7 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.benchplan import BenchPlan
+from asyncli.certificates import TlsOptions
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
@@ -39,6 +40,9 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     crowded: bool = False
     #: Which of the fleet's ``workers`` are this host's; None: all of them.
     mine: tuple[int, ...] | None = None
+    #: None: in the clear. ``names``: the host that each URL of the plan asks for.
+    tls: TlsOptions | None = None
+    names: tuple[str, ...] = ()
 
     def new_protocol(self, rows: int) -> Protocol:
         """What so many rows speak."""
@@ -77,6 +81,8 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float = 10.0
     connect_timeout_s: float = 10.0
     seed: int = 0
+    tls: TlsOptions | None = None
+    names: tuple[str, ...] = ()
 
     def new_reader(self) -> Reader:
         """What reads one answer."""
@@ -105,6 +111,8 @@ def build_shard(plan: Plan, spread: Spread) -> Shard:
         local=spread.local,
         workers=spread.workers,
         crowded=spread.crowds(plan.connections),
+        tls=plan.tls,
+        names=tuple(target.name for target in plan.targets),
     )
 
 
@@ -133,18 +141,18 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
         timeout_s=plan.timeout_s,
         connect_timeout_s=plan.connect_timeout_s,
         seed=plan.seed,
+        tls=plan.held.tls,
+        names=tuple(target.name for target in plan.held.targets),
     )
 
 
 def _head(method: str, target: Target, fields: Sequence[str]) -> bytes:
-    # The zone of a link-local address means something to this host alone (RFC 6874, section 1).
-    host = f"[{target.host.partition('%')[0]}]" if ":" in target.host else target.host
     fields = list(fields)
     named = {field.partition(":")[0].lower() for field in fields}
     if "user-agent" not in named:
         fields.insert(0, f"User-Agent: asyncli/{__version__}")
     if "host" not in named:
-        fields.insert(0, f"Host: {host}" + (f":{target.port}" if target.port != 80 else ""))
+        fields.insert(0, f"Host: {target.authority}")
     return "\r\n".join([f"{method} {target.path} HTTP/1.1", *fields, "", ""]).encode("ascii")
 
 

@@ -173,6 +173,12 @@ class SimNet:
             self.watch(other, watched)
         return other
 
+    def shakes_hands(self, handle: int) -> bool:
+        return False
+
+    def add_counts(self, tick: Tick) -> None:
+        pass
+
     # -- time
 
     @property

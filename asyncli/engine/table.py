@@ -116,6 +116,7 @@ class ConnectionTable:
         tick.ramped = int(self.ramped)
         tick.drained = int(self.drained)
         tick.held_at_drain = self.held_at_drain
+        self._net.add_counts(tick)
         return tick
 
     # -- the schedule

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from asyncli.engine.net import RealNet
+from asyncli.engine.net import RealNet, over_tls
 from asyncli.engine.shard import Down, Drain, LoadShard, Shard, Start, Stop
 from asyncli.engine.table import ConnectionTable
 from asyncli.engine.ticks import TickSender
@@ -29,7 +29,7 @@ class Worker:
     """Drives a table on the real clock until it is told to stop or the host is gone."""
 
     def __init__(self, shard: Shard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
-        self._net = RealNet(shard.destinations, shard.sources, shard.crowded)
+        self._net = over_tls(RealNet(shard.destinations, shard.sources, shard.crowded), shard)
         self._table = ConnectionTable(shard, number, self._net, replaces=replaces)
         self._link = link
         self._ticks = TickSender(link)
