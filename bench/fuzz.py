@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
+TESTS = Path(__file__).parent.parent / "tests"
+sys.path[:0] = [str(TESTS / "fuzz"), str(TESTS)]
 
 from drive import TARGETS, Tally, bounded, kept, target
 
