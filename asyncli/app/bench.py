@@ -13,11 +13,13 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from asyncli import preflight
 from asyncli.analysis.bench_result import Benched, benched
+from asyncli.app.check import first_handshake
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect import cpus
 from asyncli.collect.collector import Collector
@@ -34,6 +36,9 @@ from asyncli.preflight.limits import Limits
 from asyncli.records import Asked, Ended, Finding, Sample, Tick
 from asyncli.report.summary import limit_findings, not_kept
 from asyncli.report.thresholds import judge, parse, require
+
+if TYPE_CHECKING:
+    from asyncli.engine.handshake import TlsFacts
 
 _LEAD_S = 0.1
 # A second process halves what each connection gets to do; below this many for each it brings nothing.
@@ -82,6 +87,7 @@ class Bench:
         self._shard: LoadShard | None = None
         self._given_up: set[int] = set()
         self._generator: Generator | None = None
+        self._tls: TlsFacts | None = None
 
     def stop(self) -> None:
         """Ask no more, and report; safe to repeat."""
@@ -105,6 +111,7 @@ class Bench:
             await collector.open()
             if not self.plan.force:
                 preflight.refuse(host_checks(self.plan.held, spread, limits))
+                self._tls = await first_handshake(self.plan.held, spread)
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             shard = build_load_shard(self.plan, spread)
             asks = spread.local and not self.plan.force
@@ -118,6 +125,8 @@ class Bench:
             self._samples = [Sample(one.t_s - lead_s, one.values) for one in self._samples]
             environment = read_environment(limits, spread)
             environment["server"] = collector.server.document(self._label)
+            if self._tls is not None:
+                environment["tls"] = msgspec.to_builtins(self._tls)
             run = self._result(started, environment, shard)
             if len(self._looks) == 3:
                 shares = [cpus.shares(*pair, os.getpid(), collector.server.pids) for pair in itertools.pairwise(self._looks)]

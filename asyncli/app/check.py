@@ -14,13 +14,16 @@ from asyncli.collect.collector import Collector
 from asyncli.engine.spread import Spread
 from asyncli.environment import probe_host
 from asyncli.plan import Plan
+from asyncli.preflight.checks import handshake_rate
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.limits import Limits, read_limits
 from asyncli.records import Check, Finding, Sample
+from asyncli.values import parse_url
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
     from asyncli.cluster.link import Cluster
+    from asyncli.engine.handshake import TlsFacts
 
     Sampler = Collector | AgentCollector
 
@@ -57,10 +60,11 @@ class Examined(NamedTuple):
     checks: list[Check]
     found: list[Finding]
     directives: dict[str, str]
+    tls: TlsFacts | None
 
 
-async def examine(plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None) -> Examined:
-    """Whether ``plan`` can succeed, now that ``sampler`` is open."""
+async def examine(plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None, *, connects: bool) -> Examined:
+    """Whether ``plan`` can succeed, now that ``sampler`` is open. ``connects``: the target may be asked to shake hands."""
     spread = msgspec.structs.replace(spread, local=sampler.local)
     if cluster is not None and not isinstance(sampler, Collector):
         cluster.watched_by_agent(sampler.boot)
@@ -75,16 +79,29 @@ async def examine(plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster
         configured = Configured()
     limits = await asyncio.to_thread(read_limits)
     checks = preflight.examine(plan, spread, limits, configured, far=far, status_url=status_url, hosts=hosts)
+    tls = await first_handshake(plan, spread) if connects else None
+    if tls is not None and cluster is None:
+        checks.append(handshake_rate(plan.asked_per_s, spread, limits, tls.handshake_s, tls.cpu_s))
     nginx = configured.nginx
-    return Examined(spread, checks, found, {} if nginx is None else nginx.directives_for(plan.targets[0]))
+    return Examined(spread, checks, found, {} if nginx is None else nginx.directives_for(plan.targets[0]), tls)
+
+
+async def first_handshake(plan: Plan, spread: Spread) -> TlsFacts | None:
+    """Before a run over TLS; None of one in the clear. Raises :class:`~asyncli.errors.HostError` where it fails."""
+    if plan.tls is None:
+        return None
+    from asyncli.engine.handshake import shake_hands
+
+    return await asyncio.to_thread(shake_hands, plan, spread)
 
 
 async def check(
-    plan: Plan, cluster: Cluster | None = None, waits: Callable[[str], None] = lambda _: None
+    plan: Plan, cluster: Cluster | None = None, waits: Callable[[str], None] = lambda _: None, *, probe: bool = False
 ) -> tuple[Spread, list[Check], list[Finding]]:
     """What ``asyncli check`` shows: how the plan would be spread, every limit against it, and what was odd on the way.
 
-    ``waits`` hears what it waits for. Sends nothing to the target.
+    ``waits`` hears what it waits for. Sends nothing to the target, but with ``probe``, or where the status page of the same host
+    is read, shakes hands with one that speaks TLS.
     """
     findings: list[Finding] = []
     try:
@@ -96,7 +113,8 @@ async def check(
     try:
         # Another session may hold an agent meanwhile: looking takes nothing from it.
         await sampler.open(hold=False)
-        examined = await examine(plan, spread, sampler, cluster)
+        known = plan.status_url is not None and parse_url(plan.status_url).host in {one.host for one in plan.targets}
+        examined = await examine(plan, spread, sampler, cluster, connects=probe or known)
         return examined.spread, examined.checks, [*findings, *examined.found]
     finally:
         await sampler.close()

@@ -40,6 +40,7 @@ from asyncli.store.writer import RunWriter
 if TYPE_CHECKING:
     from asyncli.app.check import Sampler
     from asyncli.cluster.link import Cluster
+    from asyncli.engine.handshake import TlsFacts
     from asyncli.report.livestate import LiveObserver
 
 T = TypeVar("T")
@@ -149,11 +150,12 @@ class Soak:
         waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._waits, stopped)
         await self._when_free(sampler.open)
         judged = plan if self._resumption is None else self._resumption.plan_from_here(plan)
-        spread, checks, of_cluster, directives = await examine(judged, spread, sampler, self._cluster)
+        examined = await examine(judged, spread, sampler, self._cluster, connects=not plan.force)
+        spread, checks, of_cluster, directives, tls = examined
         if not plan.force:
             preflight.refuse(checks)
         if self._resumption is None:
-            self._recorder.open(self._create_run_file(limits, spread, sampler, directives))
+            self._recorder.open(self._create_run_file(limits, spread, sampler, directives, tls))
         else:
             self._resumption.open(self.out, sampler.server, directives, progress, self._recorder)
         writer = self._recorder.writer
@@ -237,12 +239,16 @@ class Soak:
         """Told before there is a run file."""
         self._recorder.show(lambda observer: observer.finding(waiting(what)))
 
-    def _create_run_file(self, limits: Limits, spread: Spread, sampler: Sampler, directives: dict[str, str]) -> RunWriter:
+    def _create_run_file(
+        self, limits: Limits, spread: Spread, sampler: Sampler, directives: dict[str, str], tls: TlsFacts | None
+    ) -> RunWriter:
         wall = datetime.datetime.now(datetime.UTC)
         environment = read_environment(limits, spread)
         environment["server"] = sampler.server.record(self._target.label if self._target else None, directives)
         if sampler.agent is not None:
             environment["agent"] = sampler.agent
+        if tls is not None:
+            environment["tls"] = msgspec.to_builtins(tls)
         environment["wall_start"] = wall.isoformat()
         return RunWriter.create(
             self.out,

@@ -13,10 +13,11 @@ from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_opt
 @click.argument("urls", nargs=-1, metavar="URL...")
 @plan_options()
 @cluster_options
-def command(urls: tuple[str, ...], **values: Any) -> int:
+@click.option("--probe", is_flag=True, help="Of https: shake hands with the target, to measure what the ramp will cost.")
+def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     """Say, in numbers, whether this host and the server can carry the plan, with the command that mends each shortfall.
 
-    Sends nothing to the target. Exits 2 where a soak would be refused.
+    Sends nothing to the target without --probe. Exits 2 where a soak would be refused.
     """
     plan = plan_from(values, urls)
     import asyncio
@@ -32,7 +33,7 @@ def command(urls: tuple[str, ...], **values: Any) -> int:
     def waits(words: str) -> None:
         click.echo(f"asyncli: {words}", err=True)
 
-    spread, checks, findings = asyncio.run(check(plan, cluster_of(values), waits))
+    spread, checks, findings = asyncio.run(check(plan, cluster_of(values), waits, probe=probe))
     with printing():
         print_checks(plan, spread, checks, [*findings, *too_short(plan)], Console(highlight=False))
     return 2 if refusals(checks) else 0

@@ -1,0 +1,201 @@
+"""A handshake before a run: whether the certificate is the right one, what is agreed on, and what it costs in CPU time."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import socket
+import ssl
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from asyncli.certificates import TlsOptions, client_context
+from asyncli.engine.spread import Destination, Spread
+from asyncli.errors import HostError
+from asyncli.plan import Plan
+from asyncli.text import printable
+from asyncli.values import Target
+
+# The first handshake of a process loads what the others find; with more they say the same.
+_TIMES = 3
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """A server's. ``subject`` and ``issuer`` as RFC 4514 writes them; ``ends``: ISO 8601, UTC; ``key``: "EC 256", "RSA 2048"."""
+
+    subject: str
+    issuer: str
+    names: list[str]
+    ends: str
+    days_left: float
+    key: str
+    signature: str
+
+
+class TlsFacts(msgspec.Struct, frozen=True):
+    """What the server of a plan agreed to. ``handshake_s``: of the clock, and ``cpu_s`` of it our own CPU time; the quickest."""
+
+    protocol: str
+    suite: str
+    alpn: str | None
+    verified: bool
+    handshake_s: float
+    cpu_s: float
+    certificate: Certificate | None
+
+
+def shake_hands(plan: Plan, spread: Spread) -> TlsFacts | None:
+    """With each URL's first address; the facts of the first URL. Blocking: call it in a thread.
+
+    None where the plan speaks no TLS or nobody is reached: the ramp says more of that. Raises
+    :class:`~asyncli.errors.HostError` for what the handshake fails of, in one line.
+    """
+    if plan.tls is None:
+        return None
+    context = client_context(plan.tls)
+    facts = None
+    for number, target in enumerate(plan.targets):
+        there = next((one for one in spread.destinations if one.target == number), None)
+        if there is not None and (found := _of_target(plan, target, there, context, 1 if facts else _TIMES)) is not None:
+            facts = facts or found
+    return facts
+
+
+def _of_target(plan: Plan, target: Target, there: Destination, context: ssl.SSLContext, times: int) -> TlsFacts | None:
+    found = None
+    for _ in range(times):
+        try:
+            sock = _connected(there, plan.connect_timeout_s)
+        except OSError:
+            return found
+        with sock:
+            try:
+                one = _shake(sock, context, target.name)
+            except (ssl.SSLError, OSError) as error:
+                why = _why(error, plan, target, there)
+                raise HostError(f"{target.url}: {why}") from None
+        if found is None or one.cpu_s < found.cpu_s:
+            found = one
+    return found
+
+
+def _connected(there: Destination, timeout_s: float) -> socket.socket:
+    sock = socket.socket(there.family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect((there.address, there.port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _shake(sock: socket.socket, context: ssl.SSLContext, name: str) -> TlsFacts:
+    began, cpu = time.monotonic(), time.thread_time()
+    with context.wrap_socket(sock, server_hostname=name) as tls:
+        handshake_s, cpu_s = time.monotonic() - began, time.thread_time() - cpu
+        cipher, der = tls.cipher(), tls.getpeercert(binary_form=True)
+        return TlsFacts(
+            protocol=tls.version() or "",
+            suite=cipher[0] if cipher else "",
+            alpn=tls.selected_alpn_protocol(),
+            verified=context.verify_mode == ssl.CERT_REQUIRED,
+            handshake_s=handshake_s,
+            cpu_s=cpu_s,
+            certificate=read_certificate(der) if der else None,
+        )
+
+
+def read_certificate(der: bytes) -> Certificate | None:
+    """None for what is no certificate that can be read."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    try:
+        one = x509.load_der_x509_certificate(der)
+        try:
+            names = one.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            listed = [str(name) for kind in (x509.DNSName, x509.IPAddress) for name in names.get_values_for_type(kind)]
+        except x509.ExtensionNotFound:
+            listed = []
+        key: Any = one.public_key()
+        size = f" {key.key_size}" if isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey) else ""
+        kind = "EC" if isinstance(key, ec.EllipticCurvePublicKey) else type(key).__name__.strip("_").removesuffix("PublicKey")
+        digest = one.signature_hash_algorithm
+        ends = one.not_valid_after_utc
+        return Certificate(
+            subject=printable(one.subject.rfc4514_string()),
+            issuer=printable(one.issuer.rfc4514_string()),
+            names=[printable(name) for name in listed],
+            ends=ends.isoformat(timespec="seconds"),
+            days_left=(ends - datetime.datetime.now(datetime.UTC)).total_seconds() / 86_400,
+            key=f"{kind}{size}",
+            signature="none" if digest is None else digest.name,
+        )
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+_INSECURE = "--insecure goes on unverified"
+# OpenSSL's X509_V_ERR_... of what is told with more than its own words (openssl/x509_vfy.h).
+_NOT_YET, _EXPIRED, _WRONG_NAME, _WRONG_ADDRESS = 9, 10, 62, 64
+_UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
+
+
+def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> str:
+    """What a handshake failed of, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _why_not_trusted(error.verify_code, error.verify_message, target, _shown_by(plan, target, there))
+    if isinstance(error, TimeoutError):
+        return f"its handshake of TLS takes longer than --connect-timeout ({plan.connect_timeout_s:g} s); see the server's load and log"
+    from asyncli.engine.tls import reason_of
+
+    reason = reason_of(error) if isinstance(error, ssl.SSLError) and error.reason else ""
+    if reason in ("wrong version number", "http request", "record layer failure", "packet length too long"):
+        return f"port {target.port} does not speak TLS; write http://, or its port of https"
+    if "protocol version" in reason or reason in ("unsupported protocol", "no protocols available", "wrong ssl version"):
+        return f"no version of TLS in common ({_versions(plan.tls_options)} allowed here); see --tls-min and --tls-max"
+    if reason in ("alert handshake failure", "no cipher match", "no shared cipher"):
+        return "no cipher suite in common, or it asks for a certificate; see --tls-ciphers, --client-cert and its log"
+    if "certificate required" in reason or reason == "alert bad certificate":
+        return f"it refused our certificate ({reason}); name one of an authority that it trusts: --client-cert, --client-key"
+    if not reason:
+        reason = "the server closed the connection" if isinstance(error, ssl.SSLError | ConnectionError) else str(error)
+    return f"the handshake of TLS failed ({reason}); see the server's log"
+
+
+def _versions(options: TlsOptions) -> str:
+    return " to ".join(dict.fromkeys((options.tls_min or "1.2", options.tls_max or "1.3")))
+
+
+def _shown_by(plan: Plan, target: Target, there: Destination) -> Certificate | None:
+    """The certificate that cannot be trusted, by another handshake that trusts it."""
+    try:
+        with _connected(there, plan.connect_timeout_s) as sock:
+            options = msgspec.structs.replace(plan.tls_options, ca=None, insecure=True)
+            return _shake(sock, client_context(options), target.name).certificate
+    except (OSError, HostError):
+        return None
+
+
+def _why_not_trusted(code: int, message: str, target: Target, shown: Certificate | None) -> str:
+    if code in (_WRONG_NAME, _WRONG_ADDRESS):
+        names = "" if shown is None else f", but for {_few(shown.names) or shown.subject}"
+        return f"its certificate is not for {target.name}{names}; aim at a name that it has, or {_INSECURE}"
+    if code in (_EXPIRED, _NOT_YET) and shown is not None:
+        if code == _EXPIRED:
+            ago = math.ceil(-shown.days_left)
+            return f"its certificate expired on {shown.ends[:10]}, {ago} days ago; renew it, or {_INSECURE}"
+        return f"its certificate is not valid yet by this host's clock; see both clocks, or {_INSECURE}"
+    if code in _UNKNOWN_AUTHORITY:
+        by = "" if shown is None else f" ({'itself' if shown.issuer == shown.subject else shown.issuer})"
+        return f"its certificate is signed by an authority unknown here{by}; name the authority's file with --ca, or {_INSECURE}"
+    return f"its certificate cannot be trusted ({message}); renew it, or {_INSECURE}"
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
