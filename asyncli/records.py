@@ -186,8 +186,9 @@ class TlsCounts(msgspec.Struct):
     resumed: Count = 0
     #: Version and cipher suite, as in "TLSv1.3 TLS_AES_256_GCM_SHA384" -> handshakes that chose it.
     spoken: dict[str, Count] = msgspec.field(default_factory=dict)
-    #: Why handshakes failed and TLS ended connections -> how many.
-    reasons: dict[str, Count] = msgspec.field(default_factory=dict)
+    #: Why handshakes failed, and why TLS ended connections that stood -> how many.
+    failed: dict[str, Count] = msgspec.field(default_factory=dict)
+    ended: dict[str, Count] = msgspec.field(default_factory=dict)
     tcp_us: Histogram = msgspec.field(default_factory=Histogram)
     handshake_us: Histogram = msgspec.field(default_factory=Histogram)
     #: Connections that keep an object of OpenSSL's, at the end of the second. A gauge, summed over workers.
@@ -197,7 +198,8 @@ class TlsCounts(msgspec.Struct):
         self.full += other.full
         self.resumed += other.resumed
         _add(self.spoken, other.spoken)
-        _add(self.reasons, other.reasons)
+        _add(self.failed, other.failed)
+        _add(self.ended, other.ended)
         self.tcp_us.merge(other.tcp_us)
         self.handshake_us.merge(other.handshake_us)
 

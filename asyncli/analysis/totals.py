@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from asyncli.core.histogram import bucket, summed
-from asyncli.records import COUNTS, HISTOGRAMS, Deaths, PhaseName, Tick
+from asyncli.records import COUNTS, HISTOGRAMS, Deaths, PhaseName, Tick, TlsCounts
 from asyncli.run import Run
 
 K = TypeVar("K")
@@ -80,6 +80,10 @@ def sum_of_counts(ticks: Sequence[Tick]) -> Tick:
         whole.deaths[cause] = sum_of_deaths([tick.deaths[cause] for tick in ticks if cause in tick.deaths])
     for name in HISTOGRAMS:
         setattr(whole, name, summed(getattr(tick, name) for tick in ticks))
+    for tick in ticks:
+        if tick.tls is not None:
+            whole.tls = whole.tls or TlsCounts()
+            whole.tls.merge(tick.tls)
     whole.longest_turn_s = max((tick.longest_turn_s for tick in ticks), default=0.0)
     return whole
 

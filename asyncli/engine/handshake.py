@@ -150,7 +150,7 @@ def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> st
     if isinstance(error, ssl.SSLCertVerificationError):
         return _why_not_trusted(error.verify_code, error.verify_message, target, _shown_by(plan, target, there))
     if isinstance(error, TimeoutError):
-        return f"its handshake of TLS takes longer than --connect-timeout ({plan.connect_timeout_s:g} s); see the server's load and log"
+        return f"its handshake of TLS takes longer than --connect-timeout ({plan.connect_timeout_s:g} s); see the server's log"
     from asyncli.engine.tls import reason_of
 
     reason = reason_of(error) if isinstance(error, ssl.SSLError) and error.reason else ""

@@ -215,7 +215,7 @@ class TlsNet:
 
     def _unseal(self, handle: int, data: bytes) -> bytes:
         kept = self._kept.get(handle)
-        plain, reply, ended = self._feed(handle, data) if kept is None else self._read_kept(kept, data)
+        plain, reply, ended = self._feed(handle, data) if kept is None else self._read_kept(handle, kept, data)
         if reply:
             self._transmit(handle, reply)
         if ended:
@@ -231,12 +231,12 @@ class TlsNet:
         try:
             return self._layer.feed(handle, data)
         except AlertError as error:
-            raise self._failed(f"alert {error}") from None
+            raise self._failed(handle, f"alert {error}") from None
         except RecordError as error:
             if handle not in self._unsent:
                 with contextlib.suppress(OSError):
                     self._raw_send(handle, self._layer.alert(handle, error.alert))
-            raise self._failed(str(error)) from None
+            raise self._failed(handle, str(error)) from None
 
     def _seal(self, handle: int, data: bytes) -> bytes:
         kept = self._kept.get(handle)
@@ -297,12 +297,12 @@ class TlsNet:
             if shaking.random and (alert := shaking.outgoing.read()) and handle not in self._unsent:
                 with contextlib.suppress(OSError):
                     self._raw_send(handle, alert)
-            raise self._failed(error.reason) from None
+            raise self._failed(handle, error.reason) from None
         except BlockingIOError:
             self._watch(handle)
             raise
         except OSError as error:
-            raise self._failed(f"{error.strerror} in mid-handshake") from None
+            raise self._failed(handle, f"{error.strerror} in mid-handshake") from None
         if over:
             return self._established(handle, shaking)
         if flight := shaking.outgoing.read():
@@ -321,7 +321,7 @@ class TlsNet:
             plain, reply, ended = self._feed(handle, shaking.partial) if shaking.partial else (b"", b"", False)
         else:
             self._kept[handle] = shaking
-            plain, reply, ended = self._read_kept(shaking, shaking.partial)
+            plain, reply, ended = self._read_kept(handle, shaking, shaking.partial)
         del self._shaking[handle]
         counts.handshake_us.add((self.clock() - shaking.stood) * 1e6)
         counts.full += not tls.session_reused
@@ -335,7 +335,7 @@ class TlsNet:
         self._settle(handle)
         return flight + reply
 
-    def _read_kept(self, kept: Handshake, data: bytes) -> tuple[bytes, bytes, bool]:
+    def _read_kept(self, handle: int, kept: Handshake, data: bytes) -> tuple[bytes, bytes, bool]:
         """As the record layer's ``feed``, by OpenSSL's object."""
         kept.incoming.write(data)
         heard: list[bytes] = []
@@ -347,16 +347,17 @@ class TlsNet:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            raise self._failed(reason_of(error)) from None
+            raise self._failed(handle, reason_of(error)) from None
         if self._resume and self._session is None and (session := kept.tls.session) is not None and session.has_ticket:
             self._session = session
         return b"".join(heard), kept.outgoing.read(), ended
 
     # -- ends
 
-    def _failed(self, reason: str) -> TlsError:
+    def _failed(self, handle: int, reason: str) -> TlsError:
         """Counted."""
-        error, reasons = TlsError(reason), self._counts.reasons
+        error, counts = TlsError(reason), self._counts
+        reasons = counts.failed if handle in self._shaking else counts.ended
         reason = error.reason
         if reason in reasons or len(reasons) < _MOST_REASONS:
             reasons[reason] = reasons.get(reason, 0) + 1

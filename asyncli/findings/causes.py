@@ -52,6 +52,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{befell}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
         "see what took the server's place then: a box on the way (a portal, TLS), or another program on its port",
     ),
+    "tls_error": ("{befell}{when}: {reasons}", "see the server's error log, and boxes on the way that change what passes"),
     "http_error": (
         "{befell} after an error as answer (HTTP {statuses}){when}",
         "see the server's error log for why it answers so, or aim at a path that it answers with 200",

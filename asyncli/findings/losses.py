@@ -17,6 +17,7 @@ BEFELL = {
     "closed_announced": "were ended by the server with 'Connection: close'",
     "heartbeat_timeout": "fell silent: a heartbeat was not answered in time",
     "protocol_error": "answered with what is not HTTP",
+    "tls_failed": "were ended by an error of TLS",
     "generator_lost": "were lost with a process of asyncli's own",
     "other": "ended for a reason without a name",
 }
@@ -29,6 +30,11 @@ _FAILURES: dict[str, tuple[str, str]] = {
     "connect_timeout": (
         "connects got no answer in time",
         "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or see the firewall",
+    ),
+    "tls_failed": ("connects failed in the handshake of TLS", "see the finding tls_handshakes_failed"),
+    "tls_timeout": (
+        "connects stood, and their handshake of TLS was not over in time",
+        "ramp more slowly (--interval), or give the server more CPU: a handshake takes some 0.5 ms of it",
     ),
     "no_ports": (
         "connects found no free local port",

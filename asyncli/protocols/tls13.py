@@ -10,6 +10,7 @@ by ``cryptography``.
 from __future__ import annotations
 
 import hmac
+import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -20,6 +21,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 _CHANGE_CIPHER_SPEC, _ALERT, _HANDSHAKE, _APPLICATION = 20, 21, 22, 23
 _NEW_SESSION_TICKET, _KEY_UPDATE = 4, 24
 _HEADER, _TAG = 5, 16
+_HEAD, _NONCE = struct.Struct(">BHH"), struct.Struct(">IQ")
+_KINDS = [bytes((kind,)) for kind in range(256)]
 _MOST_PLAINTEXT = 1 << 14
 _MOST_CIPHERTEXT = _MOST_PLAINTEXT + 256
 # A ticket with its nonce and extensions, each as long as its length can say (section 4.6.1). Nothing longer may come.
@@ -74,22 +77,23 @@ class _Direction:
     def __init__(self) -> None:
         self.keys = bytearray()  # 32 a row
         self.secrets = bytearray()  # 48 a row
-        self.nonces = bytearray()  # 12 a row, as the first record has it
+        # The nonce of the first record: its first 4 bytes, and the other 8, which count (section 5.3).
+        self.nonces, self.counted = array("I"), array("Q")
         self.numbers = array("Q")  # of the next record
 
     def grow(self, rows: int) -> None:
         more = rows - len(self.numbers)
         self.keys += bytes(32 * more)
         self.secrets += bytes(48 * more)
-        self.nonces += bytes(12 * more)
-        self.numbers.extend([0] * more)
+        for column in (self.nonces, self.counted, self.numbers):
+            column.extend([0] * more)
 
     def put(self, row: int, suite: int, secret: bytes) -> None:
         """The keys that follow from a traffic secret (section 7.3)."""
         _, length, digest, _ = _SUITES[suite]
         self.secrets[48 * row : 48 * row + len(secret)] = secret
         self.keys[32 * row : 32 * row + length] = expand_label(secret, "key", length, digest)
-        self.nonces[12 * row : 12 * row + 12] = expand_label(secret, "iv", 12, digest)
+        self.nonces[row], self.counted[row] = _NONCE.unpack(expand_label(secret, "iv", 12, digest))
         self.numbers[row] = 0
 
     def update(self, row: int, suite: int) -> None:
@@ -142,10 +146,10 @@ class RecordLayer:
             return self._update_ours(row) + self.seal(row, data)
         way.numbers[row] = number + 1
         cipher, length, _, _ = _SUITES[self._suite[row]]
-        nonce = int.from_bytes(way.nonces[12 * row : 12 * row + 12], "big") ^ number
-        header = b"\x17\x03\x03" + (len(data) + 1 + _TAG).to_bytes(2, "big")
+        nonce = _NONCE.pack(way.nonces[row], way.counted[row] ^ number)
+        header = _HEAD.pack(_APPLICATION, 0x0303, len(data) + 1 + _TAG)
         key = way.keys[32 * row : 32 * row + length]
-        return header + cipher(key).encrypt(nonce.to_bytes(12, "big"), data + bytes((kind,)), header)  # type: ignore[no-any-return]
+        return header + cipher(key).encrypt(nonce, data + _KINDS[kind], header)  # type: ignore[no-any-return]
 
     def alert(self, row: int, name: str) -> bytes:
         """The record of an alert; after it nothing may be sealed for this row."""
@@ -189,12 +193,12 @@ class RecordLayer:
         way = self._in
         number = way.numbers[row]
         cipher, length, _, _ = _SUITES[self._suite[row]]
-        nonce = int.from_bytes(way.nonces[12 * row : 12 * row + 12], "big") ^ number
+        nonce = _NONCE.pack(way.nonces[row], way.counted[row] ^ number)
         if not _TAG < len(sealed) <= _MOST_CIPHERTEXT:
             alert = "record_overflow" if len(sealed) > _TAG else "bad_record_mac"
             raise RecordError(alert, f"a record of {len(sealed)} bytes")
         try:
-            plain: bytes = cipher(way.keys[32 * row : 32 * row + length]).decrypt(nonce.to_bytes(12, "big"), sealed, header)
+            plain: bytes = cipher(way.keys[32 * row : 32 * row + length]).decrypt(nonce, sealed, header)
         except InvalidTag:
             raise RecordError("bad_record_mac", "a record that does not fit its key") from None
         way.numbers[row] = number + 1

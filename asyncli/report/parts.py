@@ -15,6 +15,7 @@ from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import Reconciliation
 from asyncli.analysis.slope import Cost
+from asyncli.analysis.tls import TlsPart
 from asyncli.analysis.verdict import Verdict
 from asyncli.records import Environment, Finding, Gap, Phase
 
@@ -155,6 +156,8 @@ class Summary(msgspec.Struct):
     limits: list[Limit]
     findings: list[Finding]
     environment: Environment
+    #: Null of a run in the clear.
+    tls: TlsPart | None = None
 
     @property
     def verdict(self) -> Verdict:

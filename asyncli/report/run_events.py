@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
+from asyncli.findings.tls import by_reason
 from asyncli.records import Deaths
 from asyncli.report.answer import server_name
 from asyncli.report.document import (
@@ -91,6 +92,34 @@ def heartbeats_section(summary: Summary) -> Section:
     counts = f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} failed"
     words = counts + (f"; status {statuses}" if statuses else "")
     return Section("heartbeats", "Heartbeats", [table, Paragraph(words, view=FULL if said else ALL)], tight=True)
+
+
+def tls_section(summary: Summary) -> Section:
+    """What was agreed on and how long it took; nothing of a run in the clear."""
+    tls = summary.tls
+    if tls is None:
+        return Section("tls", "TLS", [])
+    spoken = ", ".join(tls.spoken) if len(tls.spoken) == 1 else by_reason(tls.spoken)
+    said = [spoken] if spoken else []
+    said += [f"{format_count(count)} {kind}" for count, kind in ((tls.full, "full"), (tls.resumed, "resumed")) if count]
+    if tls.failed:
+        said.append(f"{format_count(sum(tls.failed.values()))} failed")
+    certificate = (summary.environment.get("tls") or {}).get("certificate")
+    if certificate:
+        unverified = "" if tls.verified else "unverified "
+        said.append(f"{unverified}{certificate['key']} certificate until {certificate['ends'][:10]}")
+    rows = [
+        TableRow(label, [milliseconds(value) for value in (one.p50, one.p90, one.p99, one.max)])
+        for label, one in (("TCP's handshake", tls.tcp_ms), ("TLS's handshake", tls.handshake_ms))
+    ]
+    took = f"; a handshake took {milliseconds(tls.handshake_ms.p50)} (median)" if tls.handshake_ms.p50 is not None else ""
+    title = "Handshakes: connect to connected, and from there until a heartbeat could be sent"
+    blocks: list[Block] = [
+        Paragraph((("TLS", "bold"), f": {', '.join(said)}{took}"), "line", view=View.SHORT),
+        DataTable("Handshakes", numbers("p50", "p90", "p99", "max"), rows, title, kind="tight", view=FULL),
+        Paragraph(", ".join(said), view=FULL),
+    ]
+    return Section("tls", "TLS", blocks, tight=True)
 
 
 def deaths_table(deaths: Mapping[str, Deaths], heading: str = "Lost connections, by cause") -> DataTable:

@@ -29,7 +29,14 @@ from asyncli.report.document import (
     finding_items,
 )
 from asyncli.report.run_costs import cost_section, drift_section, room_section
-from asyncli.report.run_events import counts_section, deaths_section, heartbeats_section, processes_section, timeline_section
+from asyncli.report.run_events import (
+    counts_section,
+    deaths_section,
+    heartbeats_section,
+    processes_section,
+    timeline_section,
+    tls_section,
+)
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
 from asyncli.text import oneline
@@ -88,6 +95,7 @@ def run_document(
             room_section(summary),
             drift_section(summary, drawn),
             timeline_section(summary, drawn),
+            tls_section(summary),
             heartbeats_section(summary),
             deaths_section(summary, deaths or {}, drawn),
             counts_section(summary),

@@ -14,6 +14,7 @@ from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import company, cpus_taken
+from asyncli.analysis.tls import tls_findings, tls_of
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.core.histogram import Histogram
@@ -122,6 +123,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         limits=[],
         findings=[],
         environment=dict.fromkeys(_ENVIRONMENT) | run.environment,
+        tls=tls_of(run, totals),
     )
     outcomes, unreadable = limits_of(plan, summary)
     crossed = [one.words for one in not_kept(outcomes)] + [one.evidence for one in unreadable]
@@ -142,6 +144,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *unreadable,
             *limits,
             *loss_findings.failures(run, totals),
+            *tls_findings(summary.tls, run.environment, totals.open),
             *loss_findings.lost(known.diagnoses),
             *disagreements,
             *company(run, totals),

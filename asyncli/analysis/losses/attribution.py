@@ -17,6 +17,7 @@ from asyncli.run import Run
 _MECHANISMS = (
     recorded.generator_lost,
     recorded.not_http,
+    recorded.tls_error,
     recorded.http_error,
     recorded.client_cut,
     timeouts.keepalive_off,

@@ -9,6 +9,7 @@ from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
 from asyncli.analysis.totals import errors
 from asyncli.findings.losses import cut_off, lost_with
+from asyncli.findings.tls import by_reason
 
 #: The code of what a suspension of this machine explains: no loss of the server's.
 SUSPENDED = "suspended"
@@ -28,6 +29,12 @@ def not_http(table: LossTable) -> None:
     if cells := table.of("protocol_error"):
         before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
         table.claim(cells, reason("not_http", "no_longer_http" if before else "", certain=True, before=before))
+
+
+def tls_error(table: LossTable) -> None:
+    """What TLS ended: by an alert of the server's, or by what it sent."""
+    if (cells := table.of("tls_failed")) and (counts := table.totals.whole.tls) is not None:
+        table.claim(cells, reason("tls_error", certain=True, reasons=by_reason(counts.ended)))
 
 
 def suspended(table: LossTable) -> None:

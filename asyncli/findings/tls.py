@@ -1,0 +1,59 @@
+"""Findings of TLS: what failed, what the server's certificate and choice are worth, and what OpenSSL's objects cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from asyncli.findings import Words, finding
+from asyncli.units import format_bytes, format_count
+
+_CHOICE = "see ssl_protocols and ssl_ciphers of the server, and what a newer OpenSSL there offers"
+
+
+def by_reason(reasons: Mapping[str, int]) -> str:
+    """``12 × alert certificate_required, 3 × ...``, the most frequent first."""
+    ranked = sorted(reasons.items(), key=lambda one: (-one[1], one[0]))
+    return ", ".join(f"{format_count(count)} × {why}" for why, count in ranked)
+
+
+@finding("tls_handshakes_failed", "error", "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert")
+def tls_handshakes_failed(reasons: Mapping[str, int]) -> str:
+    """TCP connected and TLS did not: by the alert that came, or by OpenSSL's words here."""
+    return f"handshakes of TLS failed: {by_reason(reasons)}"
+
+
+@finding("tls_unverified", "info", "name the authority with --ca")
+def tls_unverified() -> str:
+    """--insecure: nobody checked that the server is who it says it is."""
+    return "the server's certificate was not verified (--insecure)"
+
+
+@finding("tls_certificate_ends", "warning", "renew it")
+def tls_certificate_ends(subject: str, ends: str, days_left: float) -> str:
+    """The server's certificate ends within 30 days of the run's begin."""
+    when = f"ends on {ends[:10]}, in {days_left:.0f} days" if days_left > 0 else f"ended on {ends[:10]}"
+    return f"the server's certificate ({subject}) {when}"
+
+
+@finding("tls_weak", "warning")
+def tls_weak(what: str, chosen: str) -> Words:
+    """What the server chose is below what RFC 9325 (sections 4.1 to 4.5) recommends. ``what``: "suite", "key" or "signature"."""
+    said = {
+        "suite": f"the server chose {chosen}, which has no forward secrecy or no authenticated encryption (RFC 9325, 4.1, 4.2)",
+        "key": f"the server's certificate has a key of {chosen}, below 2,048 bits of RSA or 224 of a curve (RFC 9325, 4.5)",
+        "signature": f"the server's certificate is signed with {chosen} (RFC 9325, 4.5)",
+    }[what]
+    return Words(said, _CHOICE if what == "suite" else "have another certificate made")
+
+
+@finding("tls_objects", "info")
+def tls_objects(connections: int, of: int, each_bytes: float) -> Words:
+    """Objects of OpenSSL's that connections keep which do not speak TLS 1.3: memory of asyncli's, not the server's.
+
+    ``each_bytes``: measured for TLS 1.2 (bench/README.md).
+    """
+    return Words(
+        f"{format_count(connections)} of {format_count(of)} connections keep an object of OpenSSL's, as TLS 1.2 does: about "
+        f"{format_bytes(each_bytes)} each of asyncli's memory",
+        "allow TLS 1.3 on the server to hold more with less",
+    )
