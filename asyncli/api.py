@@ -148,7 +148,8 @@ def _plan_of(aim: str | Sequence[str] | LabServer | Plan, settings: dict[str, An
     if not hasattr(aim, "status_url"):
         raise PlanError(f"soak: {aim!r} is nothing to aim at; give a URL, a plan or a lab server")
     status = {} if aim.status_url is None else {"status_url": aim.status_url}
-    return make_plan(aim.url, **{**status, "server_pid": aim.pid, **settings})
+    authority = {} if aim.authority is None else {"ca": str(aim.authority)}
+    return make_plan(aim.url, **{**status, **authority, "server_pid": aim.pid, **settings})
 
 
 def _checked(plan: Plan) -> Plan:

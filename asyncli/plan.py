@@ -119,7 +119,7 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def tls(self) -> TlsOptions | None:
         """How its connections speak TLS; None: they do not."""
-        return self.tls_options if self.targets[0].secure else None
+        return self.tls_options if any(target.secure for target in self.targets) else None
 
     @property
     def tls_options(self) -> TlsOptions:

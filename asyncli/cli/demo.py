@@ -15,19 +15,20 @@ CONNECTIONS = "100k"
 @click.command(name="demo", context_settings={"max_content_width": 110})
 @plan_options(CONNECTIONS)
 @click.option("--server", type=click.Choice(["nginx", "builtin"]), help="Which server.  [default: nginx where there is one]")
+@click.option("--tls", is_flag=True, help="Over TLS, with a certificate made for this start.")
 @output_options
-def command(server: str | None, **values: Any) -> int:
+def command(server: str | None, tls: bool, **values: Any) -> int:
     """Start an nginx of our own, hold 100,000 connections on it, and print what one more costs.
 
     Needs no configuration and leaves nothing behind. Where no nginx with stub_status is installed, the built-in server
     takes its place, and every number says so.
     """
     # The lab's address is known only once it runs; a URL must stand there all the same for the plan to be whole.
-    placeholder = "http://127.0.0.1:1/"
+    placeholder = f"http{'s' if tls else ''}://127.0.0.1:1/"
     defaults = Layer("demo: {key}", {"urls": [placeholder], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"})
     to = outputs_of(values)
     plan = plan_from(values, (), defaults)
     from asyncli import lab
     from asyncli.cli.run import run_soak
 
-    return run_soak(plan, to, lab=lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s))
+    return run_soak(plan, to, lab=lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls))

@@ -19,7 +19,8 @@ from asyncli.units import parse_count, parse_duration
 )
 @click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The keepalive to outlast.")
 @click.option("--port", default="0", metavar="PORT", show_default=True, help="Where to listen; 0 for any free port.")
-def command(name: str, connections: str | None, keepalive: str, port: str) -> int:
+@click.option("--tls", is_flag=True, help="Speak TLS, with a certificate made for this start: nginx, apache-*, haproxy, builtin.")
+def command(name: str, connections: str | None, keepalive: str, port: str, tls: bool) -> int:
     """Start a local server, print where it is, and keep it until Ctrl-C.
 
     NAME is nginx, nginx-proxy (an nginx before two others), apache-prefork, apache-event, haproxy, or builtin (asyncli's
@@ -36,11 +37,11 @@ def command(name: str, connections: str | None, keepalive: str, port: str) -> in
         raise PlanError(f"--port: {port!r} is not a port; write a number from 0 to 65535")
     import asyncio
 
-    asyncio.run(_serve(name, count, seconds, int(port)))
+    asyncio.run(_serve(name, count, seconds, int(port), tls))
     return 0
 
 
-async def _serve(name: str, connections: int | None, keepalive_s: float, port: int) -> None:
+async def _serve(name: str, connections: int | None, keepalive_s: float, port: int, tls: bool) -> None:
     import asyncio
     import shlex
 
@@ -51,7 +52,7 @@ async def _serve(name: str, connections: int | None, keepalive_s: float, port: i
     for number in caught():
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     asked = {} if connections is None else {"connections": connections}
-    async with lab.choose(name, keepalive_s=keepalive_s, port=port, **asked) as server:
+    async with lab.choose(name, keepalive_s=keepalive_s, port=port, tls=tls, **asked) as server:
         workers = "1 worker" if server.workers == 1 else f"{server.workers} workers"
         click.echo(f"{server.label} with {workers}, pid {server.pid}; Ctrl-C ends it")
         click.echo(f"  target  {server.url}")
@@ -59,5 +60,8 @@ async def _serve(name: str, connections: int | None, keepalive_s: float, port: i
         status = "" if server.status_url is None else f"--status-url {shlex.quote(server.status_url)} "
         if server.status_url is not None:
             click.echo(f"  status  {server.status_url}")
-        click.echo(f"  try     asyncli soak -c {server.connections} {status}{server.url}")
+        authority = "" if server.authority is None else f"--ca {shlex.quote(str(server.authority))} "
+        if server.authority is not None:
+            click.echo(f"  authority  {server.authority}")
+        click.echo(f"  try     asyncli soak -c {server.connections} {status}{authority}{server.url}")
         await stopped.wait()

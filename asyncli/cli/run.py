@@ -82,6 +82,8 @@ async def _soak(
             if lab is not None:
                 await stack.enter_async_context(lab)
                 plan = msgspec.structs.replace(plan, urls=(lab.url,), status_url=lab.status_url, server_pid=lab.pid)
+                if lab.authority is not None and not plan.insecure:
+                    plan = msgspec.structs.replace(plan, ca=str(lab.authority))
                 target = KnownServer(lab.label, lab.pid)
                 say = speaker(console, to.quiet)
                 say(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")

@@ -104,6 +104,7 @@ class LabApache(LabServer):
 
     template = "apache.conf"
     status_path = "/server-status?auto"
+    speaks_tls = True
     grave = re.compile(r"\[(\w+:)?(emerg|alert|crit|error)\]|\(98\)|Syntax error|AH00(526|014)")
     stamp = re.compile(r"^(\[[^]]*\] ?)+|^(apache2|httpd): ")
     complains_in = ("stderr", "error.log")
@@ -161,6 +162,7 @@ class LabApache(LabServer):
             # Not shorter than Apache's own when a test provokes a short KeepAliveTimeout.
             "timeout": max(60, self._timeout_s),
             "listen": ports.host_port(self.address, self.port),
+            "tls_lines": f"SSLEngine on\n    SSLCertificateFile {quoted(folder / 'server.pem')}" if self.tls else "# (no TLS)",
             "status_port": status_port,
             "status_here": status_here,
             "status_listen": status_listen,
@@ -170,7 +172,7 @@ class LabApache(LabServer):
     def _modules(self) -> str:
         assert self._binary is not None
         lines = []
-        for name in (f"mpm_{self.mpm}", "unixd", "authz_core", "alias", "status"):
+        for name in (f"mpm_{self.mpm}", "unixd", "authz_core", "alias", "status", *(["ssl"] if self.tls else [])):
             if {f"mod_{name}", self.mpm if name.startswith("mpm_") else f"mod_{name}"} & self._binary.built_in:
                 continue
             file = self._binary.modules and self._binary.modules / f"mod_{name}.so"

@@ -23,6 +23,7 @@ class LabBuiltin(LabServer):
     version = asyncli.__version__
     status_path = "/nginx_status"
     prints_when_ready = True
+    speaks_tls = True
 
     def __init__(
         self,
@@ -47,7 +48,8 @@ class LabBuiltin(LabServer):
 
     def _argv(self) -> list[str]:
         flags = {"address": self.address, "port": self.port, "status-port": self.status_port, "workers": self._workers}
-        words = (f"--{flag}={value}" for flag, value in (flags | self._flags).items())
+        words = [f"--{flag}={value}" for flag, value in (flags | self._flags).items()]
+        words += [f"--certificate={self._file('server.pem')}"] if self.tls else []
         return [sys.executable, "-m", "asyncli.lab.builtin", *words]
 
 

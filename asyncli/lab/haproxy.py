@@ -46,6 +46,7 @@ class LabHaproxy(LabServer):
     name = "haproxy"
     template = "haproxy.cfg"
     status_path = "/stats;csv"
+    speaks_tls = True
     # That it wants more descriptors than it needs here is an alert as well (see configs/haproxy.cfg).
     grave = re.compile(r"\[(ALERT|EMERG)\](?!.*FD limit)")
     stamp = re.compile(r"^\[\w+\]\s+(\d+/\d+ )?\(\d+\) : ")
@@ -87,7 +88,7 @@ class LabHaproxy(LabServer):
             "backlog": backlog(),
             "keepalive_timeout": f"{self._timeout_s}s",
             "request_timeout": f"{request_timeout_s}s",
-            "listen": ports.host_port(self.address, self.port),
+            "listen": ports.host_port(self.address, self.port) + (f" ssl crt {self._file('server.pem')}" if self.tls else ""),
             "status_port": self.status_port,
         }
 

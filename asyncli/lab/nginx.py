@@ -27,6 +27,7 @@ class LabNginx(LabServer):
     name = "nginx"
     template = "nginx.conf"
     status_path = "/nginx_status"
+    speaks_tls = True
     grave = re.compile(r"\[(emerg|alert|crit|error)\]")
     stamp = re.compile(r"^[\d/]+ [\d:]+ |^nginx: |\d+#\d+: (\*\d+ )?")
     # What it says before it reads its configuration goes to stderr, all after that to the log.
@@ -118,13 +119,18 @@ class LabNginx(LabServer):
             "header_timeout": max(60, self._timeout_s),
             "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
             "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
-            "listen": ports.host_port(self.address, self.port),
+            "listen": ports.host_port(self.address, self.port) + (" ssl" if self.tls else ""),
+            "tls_lines": self._tls_lines() if self.tls else "# (no TLS)",
             "backlog": backlog(),
             "content_type": self._content_type,
             "body_parts": parts,
             "body": body,
             "status_port": self.status_port,
         }
+
+    def _tls_lines(self) -> str:
+        pem = quoted(self._file("server.pem"))
+        return f"ssl_certificate {pem};\n        ssl_certificate_key {pem};\n        ssl_protocols TLSv1.2 TLSv1.3;"
 
 
 def _is_worker(pid: str) -> bool:

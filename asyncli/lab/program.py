@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from asyncli.errors import HostError
+from asyncli.errors import HostError, PlanError
 from asyncli.lab import child, ports
 from asyncli.lab.configs import config_file
 
@@ -31,7 +31,7 @@ class LabServer(ABC):
 
     It is cut for ``connections`` that beat every ``keepalive_s`` seconds or oftener, in ``workers`` processes or threads; where
     they are not given as many as suit it. ``keepalive_timeout_s`` is ten times ``keepalive_s`` and at least an hour where it is
-    not given: a paused client must not lose its connections.
+    not given: a paused client must not lose its connections. ``tls``: it speaks TLS, with a certificate that is made anew.
 
     It runs in a temporary folder and dies with us. A subclass says how it is sized, configured and called. It is ready when it
     prints a line, or where it has a ``status_path`` when its status page answers, on 127.0.0.1 and a port of its own.
@@ -44,6 +44,7 @@ class LabServer(ABC):
     #: Its configuration's template in configs/; "" where it has none.
     template: ClassVar[str] = ""
     status_path: ClassVar[str] = ""
+    speaks_tls: ClassVar[bool] = False
     #: Whether it prints a line when it is ready.
     prints_when_ready: ClassVar[bool] = False
     #: How a grave line of its logs looks (else the last one tells); what is no news at its beginning: time stamps, process ids.
@@ -61,7 +62,11 @@ class LabServer(ABC):
         workers: int | None = None,
         *,
         keepalive_timeout_s: int | None = None,
+        tls: bool = False,
     ) -> None:
+        if tls and not self.speaks_tls:
+            raise PlanError(f"this server of the lab has no TLS; use nginx, apache-event, apache-prefork, haproxy or builtin")
+        self.tls = tls
         ports.family_of(address)
         self._connections = connections or self.usual
         self.address, self.port, self.status_port = address, port, 0
@@ -81,7 +86,12 @@ class LabServer(ABC):
     @property
     def url(self) -> str:
         """The URL to aim at."""
-        return f"http://{ports.host_port(ports.reachable(self.address), self.port)}/"
+        return f"http{'s' if self.tls else ''}://{ports.host_port(ports.reachable(self.address), self.port)}/"
+
+    @property
+    def authority(self) -> Path | None:
+        """With TLS the file of the authority that signed its certificate (PEM), which exists while it runs."""
+        return self._file("authority.pem") if self.tls else None
 
     @property
     def status_url(self) -> str | None:
@@ -207,6 +217,8 @@ class LabServer(ABC):
             self._folder.chmod(0o755)
             for file_name, content in self._files().items():
                 self._file(file_name).write_bytes(content)
+            if self.tls:
+                self._write_certificate()
             if self.template:
                 self.config_path.write_text(self._config(), encoding="utf-8")
             stdout = subprocess.PIPE if self.prints_when_ready else subprocess.DEVNULL
@@ -222,6 +234,15 @@ class LabServer(ABC):
         except BaseException:
             await self.stop()
             raise
+
+    def _write_certificate(self) -> None:
+        from asyncli.lab.certificate import issue
+
+        issued = issue(ports.reachable(self.address))
+        self._file("authority.pem").write_bytes(issued.authority)
+        self._file("server.pem").touch(mode=0o600)
+        # Certificate and key in one file, as HAProxy wants them; the others take it too.
+        self._file("server.pem").write_bytes(issued.certificate + issued.key)
 
     def _config(self) -> str:
         """The text of the configuration."""

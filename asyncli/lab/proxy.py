@@ -26,6 +26,7 @@ class LabNginxProxy(LabNginx):
 
     name = "nginx-proxy"
     template = "nginx-proxy.conf"
+    speaks_tls = False
 
     #: One worker has slots for them twice, under a descriptor limit of 20,000.
     usual = 5_000

@@ -18,6 +18,7 @@ import re
 import resource
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -342,7 +343,7 @@ def _raise_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, nofile))
 
 
-def _work(listener: socket.socket, row: memoryview, options: Options, parent: int) -> None:
+def _work(listener: socket.socket, row: memoryview, options: Options, parent: int, tls: ssl.SSLContext | None) -> None:
     """A worker's life; it ends with the parent's."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -354,14 +355,16 @@ def _work(listener: socket.socket, row: memoryview, options: Options, parent: in
     desk = Desk(row, options)
 
     async def serve() -> None:
-        await loop.create_server(lambda: Connection(desk), sock=listener, backlog=_BACKLOG)
+        await loop.create_server(lambda: Connection(desk), sock=listener, backlog=_BACKLOG, ssl=tls)
         gc.freeze()
         await desk.sweep()
 
     loop.run_until_complete(serve())
 
 
-def run(address: str, port: int, status_port: int, workers: int, options: Options) -> int:
+def run(
+    address: str, port: int, status_port: int, workers: int, options: Options, tls: ssl.SSLContext | None = None
+) -> int:
     """Serve until a signal or a worker's death; prints the port once all of it listens. The exit status."""
     # The exclusive one first: it keeps out another server that drew the same pair.
     status = listen("127.0.0.1", status_port)
@@ -382,7 +385,7 @@ def run(address: str, port: int, status_port: int, workers: int, options: Option
                     for other in listeners:
                         if other is not listener:
                             other.close()
-                    _work(listener, row, options, parent)
+                    _work(listener, row, options, parent, tls)
                 finally:
                     os._exit(1)
             # At once, so that no later worker inherits it and keeps it open.
@@ -436,6 +439,7 @@ def main(argv: list[str] | None = None) -> int:
     for name, default in Options()._asdict().items():
         flag = "--" + name.removesuffix("_s").replace("_", "-")
         parser.add_argument(flag, dest=name, type=type(default), default=default, help=f"as nginx's ({default:g})")
+    parser.add_argument("--certificate", help="PEM with the key: speak TLS")
     chosen = parser.parse_args(argv)
     if chosen.model:
         desk = Desk(memoryview(bytearray(8 * _ROW)).cast("Q"), Options(), asks=True)
@@ -444,7 +448,11 @@ def main(argv: list[str] | None = None) -> int:
     options = Options(**{name: getattr(chosen, name) for name in Options._fields})
     try:
         drawn, status_port = ports.free_pair("127.0.0.1" if chosen.port else chosen.address)
-        return run(chosen.address, chosen.port or drawn, chosen.status_port or status_port, chosen.workers, options)
+        tls = None
+        if chosen.certificate is not None:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(chosen.certificate)
+        return run(chosen.address, chosen.port or drawn, chosen.status_port or status_port, chosen.workers, options, tls)
     except HostError as error:
         print(error, file=sys.stderr)
         return error.exit_status
