@@ -18,11 +18,11 @@ from asyncli.protocols.tls13 import SUITES, RecordLayer
 
 ROW = 5
 NAME = "server.test"
-_libssl = ctypes.CDLL("libssl.so.3")
+libssl = ctypes.CDLL("libssl.so.3")
 _KEY_UPDATE_NOT_REQUESTED, _KEY_UPDATE_REQUESTED = 0, 1
 
 
-def _inside(what: Any) -> ctypes.c_void_p:
+def inside(what: Any) -> ctypes.c_void_p:
     """OpenSSL's own SSL or SSL_CTX: what CPython's object has next to its head (Modules/_ssl.c), an SSL after the socket."""
     place = 24 if isinstance(what, ssl.SSLObject) else 16
     return ctypes.c_void_p.from_address(id(getattr(what, "_sslobj", what)) + place)
@@ -39,7 +39,7 @@ def server_context(suite: str | None = None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority().issue_cert(NAME).configure_cert(context)
     if suite is not None:
-        assert _libssl.SSL_CTX_set_ciphersuites(_inside(context), suite.encode()) == 1
+        assert libssl.SSL_CTX_set_ciphersuites(inside(context), suite.encode()) == 1
     return context
 
 
@@ -95,7 +95,7 @@ class Peer:
 
     def updates_keys(self, asks: bool) -> bytes:
         kind = _KEY_UPDATE_REQUESTED if asks else _KEY_UPDATE_NOT_REQUESTED
-        assert _libssl.SSL_key_update(_inside(self.tls), kind) == 1
+        assert libssl.SSL_key_update(inside(self.tls), kind) == 1
         return self.writes(b".")
 
     def reads(self, data: bytes) -> bytes:
