@@ -48,6 +48,16 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
+def reason_of(error: ssl.SSLError) -> str:
+    """What went wrong, in OpenSSL's words: "certificate has expired", "alert handshake failure", "wrong version number"."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    reason = (error.reason or str(error)).lower().replace("_", " ")
+    for before in ("sslv3 ", "tlsv13 ", "tlsv1 "):
+        reason = reason.removeprefix(before)
+    return reason
+
+
 def trusting(flag: str, authority: str | None) -> ssl.SSLContext:
     """A client's context that trusts the authority in this file, the system's without one. Raises :class:`HostError`."""
     try:

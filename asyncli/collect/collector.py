@@ -48,7 +48,7 @@ class Collector(Sampler):
         #: What the environment keeps of an agent that reads in our place: here nobody does.
         self.agent: dict[str, Any] | None = None
         self._generator_pids = generator_pids
-        self._status = None if plan.status_url is None else StatusReader(plan.status_url)
+        self._status = None if plan.status_url is None else StatusReader(plan.status_url, plan.tls_options)
         if self._status is not None:
             self._polls["status"] = self._page
         self._tree: ServerTree | None = None

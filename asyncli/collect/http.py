@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asyncli.certificates import reason_of
 from asyncli.text import oneline
 
 if TYPE_CHECKING:
@@ -84,8 +85,12 @@ class KeptConnection:
 
 
 def reason(error: BaseException) -> str:
-    """The system's own words for a failed connection where there are any: aiohttp's repeat host and TLS settings."""
-    cause = getattr(error, "os_error", error)
+    """The system's or OpenSSL's own words for a failed connection where there are any: aiohttp's repeat host and TLS settings."""
+    import ssl
+
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
+    if isinstance(cause, ssl.SSLError):
+        return reason_of(cause)
     if isinstance(cause, OSError) and cause.errno:
         # A failed name look-up has a negative errno of its own kind; asyncio's other texts repeat the address.
         return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncli.certificates import TlsOptions, client_context
 from asyncli.collect.http import KeptConnection, reason
 from asyncli.collect.pages import NotStatusPage, StatusPage, excerpt, parse_page
 from asyncli.errors import PeerError
@@ -25,16 +26,20 @@ _UNREACHED = "see that the server runs and --status-url names its host and port,
 
 
 class StatusReader:
-    """Reads one status URL over one kept connection, and counts what it sends. For one event loop; close it."""
+    """Reads one status URL over one kept connection, and counts what it sends. For one event loop; close it.
 
-    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    ``options``: of https. Raises :class:`~asyncli.errors.HostError` where their files cannot be read.
+    """
+
+    def __init__(self, url: str, options: TlsOptions | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         self.url = url
         #: Polls that a page answered.
         self.pages = 0
         #: The Server header of the last answer, "" when there was none.
         self.server_header = ""
         self._timeout_s = timeout_s
-        self._connection = KeptConnection({"User-Agent": "asyncli", "Accept": "text/plain"})
+        tls = client_context(options or TlsOptions()) if url.lower().startswith("https:") else None
+        self._connection = KeptConnection({"User-Agent": "asyncli", "Accept": "text/plain"}, tls)
 
     @property
     def polls(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from asyncli.certificates import TlsOptions, client_context
+from asyncli.certificates import TlsOptions, client_context, reason_of
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import HostError
 from asyncli.plan import Plan
@@ -151,8 +151,6 @@ def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> st
         return _why_not_trusted(error.verify_code, error.verify_message, target, _shown_by(plan, target, there))
     if isinstance(error, TimeoutError):
         return f"its handshake of TLS takes longer than --connect-timeout ({plan.connect_timeout_s:g} s); see the server's log"
-    from asyncli.engine.tls import reason_of
-
     reason = reason_of(error) if isinstance(error, ssl.SSLError) and error.reason else ""
     if reason in ("wrong version number", "http request", "record layer failure", "packet length too long"):
         return f"port {target.port} does not speak TLS; write http://, or its port of https"

@@ -16,7 +16,7 @@ import ssl
 from array import array
 from collections.abc import Sequence
 
-from asyncli.certificates import TlsOptions, client_context
+from asyncli.certificates import TlsOptions, client_context, reason_of
 from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE, RealNet
 from asyncli.protocols.tls13 import SUITES, AlertError, RecordError, RecordLayer
 from asyncli.records import Tick, TlsCounts
@@ -77,16 +77,6 @@ class Handshake:
             if self.step():
                 return True
         return False
-
-
-def reason_of(error: ssl.SSLError) -> str:
-    """What went wrong, in OpenSSL's words: "certificate has expired", "alert handshake failure", "wrong version number"."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return error.verify_message
-    reason = (error.reason or str(error)).lower().replace("_", " ")
-    for before in ("sslv3 ", "tlsv13 ", "tlsv1 "):
-        reason = reason.removeprefix(before)
-    return reason
 
 
 class KeyLog:
