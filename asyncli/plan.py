@@ -12,7 +12,7 @@ import secrets
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -48,6 +48,10 @@ from asyncli.values import (
 # some 30,000 bytes, if they are dots.
 LONGEST_FILE = 16_384
 _AN_HOUR = 3600.0
+
+
+if TYPE_CHECKING:
+    from asyncli.benchplan import BenchPlan
 
 
 class Discreet(msgspec.Struct, frozen=True):
@@ -330,9 +334,12 @@ def masked(headers: Iterable[object]) -> list[str]:
     return [f"{str(one).partition(':')[0]}: {MASK}" for one in headers]
 
 
-def shown_plan(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data for whatever is shown, written or sent, but for the run file: headers without their values."""
-    return {**msgspec.to_builtins(plan), "headers": masked(plan.headers)}
+def shown_plan(plan: Plan | BenchPlan) -> dict[str, Any]:
+    """The plan as plain data for whatever is shown, written or sent, but for the run file: headers without their values, and
+    of TLS what was asked.
+    """
+    shown: dict[str, Any] = {**msgspec.to_builtins(plan), "headers": masked(plan.headers)}
+    return {key: value for key, value in shown.items() if value or key not in TlsOptions.__struct_fields__}
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:

@@ -46,13 +46,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: MODEL's own order.
 MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "values": {"units"},
-    "plan": {"core.ramp", "errors", "units", "values"},
+    "plan": {"certificates", "core.ramp", "errors", "units", "values"},
     "records": {"core.histogram", "text"},
     "findings": {"records", "units"},
     "samples": {"records"},
     "topology": {"metrics", "records"},
     "run": {"plan", "records", "samples", "topology"},
-    "benchplan": {"errors", "plan", "records", "units", "values"},
+    "benchplan": {"certificates", "errors", "plan", "records", "units", "values"},
     "certificates": {"errors"},
     "errors": {"exit_status"},
 }

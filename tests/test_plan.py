@@ -105,7 +105,12 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
     [
         ({"urls": ["127.0.0.1:8080"]}, "no scheme"),
         ({"urls": ["ftp://a/"]}, "unknown scheme"),
-        ({"urls": ["https://a/"]}, "https is not built yet"),
+        ({"urls": ["https://a/", "http://a/"]}, "http and https in one run"),
+        ({"urls": ["http://a/"], "insecure": True}, "no URL is https"),
+        ({"urls": ["https://a/"], "client_key": "k.pem"}, "a key without its certificate"),
+        ({"urls": ["https://a/"], "insecure": True, "ca": "a.pem"}, "leave one out"),
+        ({"urls": ["https://a/"], "tls_min": "1.3", "tls_max": "1.2"}, "write the higher version"),
+        ({"urls": ["https://a/"], "tls_min": "1.1"}, "is not a version of TLS"),
         ({"urls": ["http://a b/"]}, "white space"),
         ({"urls": ["http://a:65536/"]}, "65536"),
         ({"urls": ["http://a:0/"]}, "port"),

@@ -261,7 +261,10 @@ def _own(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun
 # -- what else differs
 
 # Plan keys that say where the server is or how its processes are found, not what is done to it.
-_WHERE = ("urls", "status_url", "server_pid", "server_pidfile", "server_name", "force", "seed", "workers", "sources")
+_WHERE = (
+    "urls", "status_url", "server_pid", "server_pidfile", "server_name", "force", "seed", "workers", "sources", "ca",
+    "client_cert", "client_key",
+)  # fmt: skip
 # What may differ between runs of the same server and plan, and with a configuration that is known to be the same its address.
 _NO_DIFFERENCE = {"plan.seed", "plan.server_pid", "plan.server_pidfile", "plan.server_name", "plan.force"}
 _ADDRESS = {"plan.urls", "plan.status_url"}

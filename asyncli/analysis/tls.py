@@ -47,11 +47,11 @@ class TlsPart(msgspec.Struct):
     handshake_ms: Quantiles
 
 
-def tls_of(run: Run, totals: Totals) -> TlsPart | None:
-    """None of a run in the clear."""
+def tls_of(run: Run, totals: Totals) -> TlsPart | msgspec.UnsetType:
+    """Unset of a run in the clear."""
     counts = totals.whole.tls
     if counts is None:
-        return None
+        return msgspec.UNSET
     until = [tick.tls.objects for t_s, tick in run.ticks if t_s <= run.stop_s and tick.tls is not None]
     quantiles = [
         Quantiles(*(None if value is None else value / 1e3 for value in map(one.quantile, (0.5, 0.9, 0.99, 1.0))))
@@ -63,9 +63,9 @@ def tls_of(run: Run, totals: Totals) -> TlsPart | None:
     )  # fmt: skip
 
 
-def tls_findings(part: TlsPart | None, environment: Mapping[str, Any], held: int) -> Iterator[Finding]:
+def tls_findings(part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], held: int) -> Iterator[Finding]:
     """What the user should know of it."""
-    if part is None:
+    if part is msgspec.UNSET:
         return
     if part.failed:
         yield tls_handshakes_failed(part.failed)

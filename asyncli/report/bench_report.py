@@ -11,7 +11,7 @@ import msgspec
 from asyncli.analysis.bench_doubts import Spent
 from asyncli.analysis.bench_result import RULE, Benched
 from asyncli.benchplan import BenchPlan
-from asyncli.plan import masked
+from asyncli.plan import shown_plan
 from asyncli.records import Tick
 from asyncli.report.document import (
     Block,
@@ -39,7 +39,7 @@ def to_json(found: Benched) -> str:
     """The contract's JSON: requests, latency_ms, connections, bytes, generator, findings, environment, and more beside them."""
     document: dict[str, Any] = {"schema": 1, **msgspec.to_builtins(found, str_keys=True)}
     document["bytes"], document["transfer"] = found.bytes.received, document["bytes"]
-    document["plan"]["headers"] = masked(found.plan.headers)
+    document["plan"] = shown_plan(found.plan)
     body = found.plan.body
     document["plan"]["body"] = body.decode("utf-8", "replace") if len(body) <= 1000 else f"{len(body)} bytes"
     return finite_json(document)

@@ -156,8 +156,8 @@ class Summary(msgspec.Struct):
     limits: list[Limit]
     findings: list[Finding]
     environment: Environment
-    #: Null of a run in the clear.
-    tls: TlsPart | None = None
+    #: Not there of a run in the clear.
+    tls: TlsPart | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def verdict(self) -> Verdict:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
@@ -94,11 +96,11 @@ def heartbeats_section(summary: Summary) -> Section:
     return Section("heartbeats", "Heartbeats", [table, Paragraph(words, view=FULL if said else ALL)], tight=True)
 
 
-def tls_section(summary: Summary) -> Section:
-    """What was agreed on and how long it took; nothing of a run in the clear."""
+def tls_sections(summary: Summary) -> list[Section]:
+    """What was agreed on and how long it took; none of a run in the clear."""
     tls = summary.tls
-    if tls is None:
-        return Section("tls", "TLS", [])
+    if tls is msgspec.UNSET:
+        return []
     spoken = ", ".join(tls.spoken) if len(tls.spoken) == 1 else by_reason(tls.spoken)
     said = [spoken] if spoken else []
     said += [f"{format_count(count)} {kind}" for count, kind in ((tls.full, "full"), (tls.resumed, "resumed")) if count]
@@ -119,7 +121,7 @@ def tls_section(summary: Summary) -> Section:
         DataTable("Handshakes", numbers("p50", "p90", "p99", "max"), rows, title, kind="tight", view=FULL),
         Paragraph(", ".join(said), view=FULL),
     ]
-    return Section("tls", "TLS", blocks, tight=True)
+    return [Section("tls", "TLS", blocks, tight=True)]
 
 
 def deaths_table(deaths: Mapping[str, Deaths], heading: str = "Lost connections, by cause") -> DataTable:

@@ -35,7 +35,7 @@ from asyncli.report.run_events import (
     heartbeats_section,
     processes_section,
     timeline_section,
-    tls_section,
+    tls_sections,
 )
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
@@ -95,7 +95,7 @@ def run_document(
             room_section(summary),
             drift_section(summary, drawn),
             timeline_section(summary, drawn),
-            tls_section(summary),
+            *tls_sections(summary),
             heartbeats_section(summary),
             deaths_section(summary, deaths or {}, drawn),
             counts_section(summary),

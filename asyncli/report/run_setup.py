@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asyncli.certificates import TlsOptions
 from asyncli.records import Check
 from asyncli.report.document import FULL, Block, DataTable, Folded, Section, TableColumn, TableRow, View, numbers, pairs
 from asyncli.report.summary import Summary
@@ -16,8 +15,6 @@ from asyncli.units import format_bytes, format_count, format_duration
 
 def plan_section(summary: Summary) -> Section:
     rows = [(key.removesuffix("_s").replace("_", " "), _setting(key, value)) for key, value in summary.plan.items()]
-    if summary.tls is None:
-        rows = [row for row in rows if row[0].replace(" ", "_") not in TlsOptions.__struct_fields__]
     if summary.plan.get("hold_until") and summary.plan.get("hold_s") is None:
         rows = [row for row in rows if row[0] != "hold"]  # it never began
     return Section("plan", "Plan", [pairs("The plan", rows, FULL)])

@@ -15,7 +15,7 @@ from recording import write_run
 from synthetic_run import a_run
 
 from asyncli.exit_status import exit_status
-from asyncli.plan import plan_document
+from asyncli.plan import shown_plan
 from asyncli.records import Deaths, Finding
 from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
@@ -59,7 +59,7 @@ def test_the_numbers_of_a_good_run() -> None:
     loaded = document(run)
     assert loaded["schema"] == 1
     assert (loaded["run"]["verdict"], loaded["run"]["complete"], loaded["run"]["id"]) == ("passed", True, run.id)
-    assert loaded["plan"] == json.loads(json.dumps(plan_document(run.plan)))
+    assert loaded["plan"] == json.loads(json.dumps(shown_plan(run.plan)))
     assert loaded["connections"] == {
         "requested": 30_000, "opened": 30_000, "established_peak": 30_000, "held": 30_000, "not_heard": 0, "lost": 0, "reopened": 0,
         "failed": 0, "failures": {}, "deaths": {},
