@@ -15,7 +15,7 @@ from recording import write_run
 from synthetic_run import a_run
 
 from asyncli.exit_status import exit_status
-from asyncli.plan import shown_plan
+from asyncli.plan import plan_document, shown_plan
 from asyncli.records import Deaths, Finding
 from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
