@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,10 +74,8 @@ class Resumption:
 
     # -- the run file, and the gap in it
 
-    def open(
-        self, path: Path, server: ServerFacts, directives: Mapping[str, str], progress: Progress, recorder: Recorder
-    ) -> None:
-        """Go on in the run's file: what it held is lost, by our doing, and the gap in it begins."""
+    def open(self, path: Path, server: ServerFacts, progress: Progress, recorder: Recorder) -> None:
+        """Go on in the run's file: what it held is the generator's loss, and its gap begins."""
         before = self.before
         again = [*before.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
         writer = RunWriter.resume(path, before.environment, recorded=before.recorded, anew=not self.in_hold)
@@ -96,15 +94,15 @@ class Resumption:
         phase = before.phases[-1].name if before.phases else None
         after_s = round(self._resumed_s - before.last_s)
         recorder.finding(resumed(before.last_s, after_s, phase, before.held, self.in_hold, before.ended_by))
-        self._meet_server(server, directives, recorder, writer)
+        self._meet_server(server, recorder, writer)
 
-    def _meet_server(self, server: ServerFacts, directives: Mapping[str, str], recorder: Recorder, writer: RunWriter) -> None:
-        """Describe the server of now; where it is another one, its numbers are joined to no others."""
+    def _meet_server(self, server: ServerFacts, recorder: Recorder, writer: RunWriter) -> None:
+        """Record the server; where it is another one, its numbers are not joined to those before."""
         known = self.before.environment.get("server")
         if not isinstance(known, dict) or (server.exe is None and server.version is None):
             return
-        differs = server.differences(known, directives)
-        writer.environment({"server": server.record(None if differs else known.get("label"), directives)})
+        differs = server.differences(known)
+        writer.environment({"server": server.record(None if differs else known.get("label"))})
         if differs:
             writer.environment({SERVER_CHANGED: self.before.last_s})
             recorder.finding(server_changed(differs, self.in_hold))

@@ -24,6 +24,7 @@ from asyncli.app.recorder import NoObserver, Observer, Recorder
 from asyncli.app.resume import Resumption, when_leases_expire
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.listening import nothing_listens, wait_for_listener
+from asyncli.collect.locate import ServerFacts
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Spread
@@ -149,13 +150,13 @@ class Soak:
         waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._waits, stopped)
         await self._when_free(sampler.open)
         judged = plan if self._resumption is None else self._resumption.plan_from_here(plan)
-        spread, checks, of_cluster, directives = await examine(judged, spread, sampler, self._cluster)
+        spread, checks, of_cluster, server = await examine(judged, spread, sampler, self._cluster)
         if not plan.force:
             preflight.refuse(checks)
         if self._resumption is None:
-            self._recorder.open(self._create_run_file(limits, spread, sampler, directives))
+            self._recorder.open(self._create_run_file(limits, spread, server, sampler.agent))
         else:
-            self._resumption.open(self.out, sampler.server, directives, progress, self._recorder)
+            self._resumption.open(self.out, server, progress, self._recorder)
         writer = self._recorder.writer
         assert writer is not None
         writer.checks(checks)
@@ -237,12 +238,12 @@ class Soak:
         """Told before there is a run file."""
         self._recorder.show(lambda observer: observer.finding(waiting(what)))
 
-    def _create_run_file(self, limits: Limits, spread: Spread, sampler: Sampler, directives: dict[str, str]) -> RunWriter:
+    def _create_run_file(self, limits: Limits, spread: Spread, server: ServerFacts, agent: dict[str, Any] | None) -> RunWriter:
         wall = datetime.datetime.now(datetime.UTC)
         environment = read_environment(limits, spread)
-        environment["server"] = sampler.server.record(self._target.label if self._target else None, directives)
-        if sampler.agent is not None:
-            environment["agent"] = sampler.agent
+        environment["server"] = server.record(self._target.label if self._target else None)
+        if agent is not None:
+            environment["agent"] = agent
         environment["wall_start"] = wall.isoformat()
         return RunWriter.create(
             self.out,

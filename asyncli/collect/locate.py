@@ -76,29 +76,31 @@ class ServerFacts(msgspec.Struct, frozen=True):
     hidden: bool = False
     #: Why its program was not asked for its version, where it could have been.
     not_asked: Finding | None = None
+    #: What its configuration says of the plan's target, where that was read: directive -> value.
+    directives: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         tidy(self)
 
     def document(self, label: str | None = None) -> dict[str, object]:
-        """What a record keeps of it, as plain data; ``label``: what to call it, where somebody knows better."""
+        """What the environment keeps, as plain data. ``label``: its name, where the lab gave it one."""
         called = label or self.version or self.name or "the server"
         return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe, "hidden": self.hidden}
 
-    def record(self, label: str | None, directives: Mapping[str, str]) -> dict[str, object]:
-        """What a run file keeps: :meth:`document`, its configuration's fingerprint, and directives where they were read."""
-        return {**self.document(label), "config_hash": self.config_hash, **({"directives": directives} if directives else {})}
+    def record(self, label: str | None) -> dict[str, object]:
+        """What a run file keeps: :meth:`document`, the configuration's fingerprint, and the directives."""
+        return {**self.document(label), "config_hash": self.config_hash} | (
+            {"directives": self.directives} if self.directives else {}
+        )
 
-    def differences(self, before: Mapping[str, Any], directives: Mapping[str, str]) -> list[str]:
-        """What makes it another server than the one of an earlier :meth:`record`, in words; the pid does not.
-
-        What one of them does not know is not compared. The rest of a file of which the directives for the target are known tells
-        nothing.
+    def differences(self, before: Mapping[str, Any]) -> list[str]:
+        """How it differs from the server of an earlier :meth:`record`, but for the pid. Facts that one lacks are not compared;
+        the directives decide before the file's fingerprint.
         """
         pairs = [("executable", before.get("exe"), self.exe)]
-        if (earlier := before.get("directives")) and directives:
-            names = dict.fromkeys([*earlier, *directives])
-            pairs += [(name, earlier.get(name, "not said"), directives.get(name, "not said")) for name in names]
+        if (earlier := before.get("directives")) and self.directives:
+            names = dict.fromkeys([*earlier, *self.directives])
+            pairs += [(name, earlier.get(name, "not said"), self.directives.get(name, "not said")) for name in names]
         else:
             pairs.append(("configuration", before.get("config_hash"), self.config_hash))
         found = [f"{what} {new}, before {old}" for what, old, new in pairs if old and new and old != new]

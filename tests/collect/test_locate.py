@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from asyncli.collect import locate
@@ -194,18 +195,19 @@ def test_the_configuration_is_where_nginx_looks(command: str, built: str, cwd: s
     ],
 )
 def test_what_makes_it_another_server(exe: str | None, version: str | None, config: str | None, differs: list[str]) -> None:
-    before = ServerFacts(pid=1, exe="/usr/sbin/nginx", version="nginx/1.22.1", config_hash="aa").record("the lab's", {})
+    before = ServerFacts(pid=1, exe="/usr/sbin/nginx", version="nginx/1.22.1", config_hash="aa").record("the lab's")
     now = ServerFacts(pid=2, exe=exe, version=version, config_hash=config)
-    assert now.differences(before, {}) == differs
-    assert now.differences(ServerFacts().record(None, {}), {"sendfile": "on"}) == []
+    assert now.differences(before) == differs
+    assert msgspec.structs.replace(now, directives={"sendfile": "on"}).differences(ServerFacts().record(None)) == []
 
 
 def test_another_configuration_is_one_of_other_directives() -> None:
-    before = ServerFacts(pid=1, config_hash="aa").record(None, {"http sendfile": "on", "server listen": "80"})
-    now = ServerFacts(pid=2, config_hash="bb")
-    assert now.differences(before, {"http sendfile": "on", "server listen": "80"}) == []
-    assert now.differences(before, {"http sendfile": "off", "server listen": "80"}) == ["http sendfile off, before on"]
-    assert now.differences(before, {}) == ["configuration bb, before aa"]
+    before = ServerFacts(pid=1, config_hash="aa", directives={"http sendfile": "on", "server listen": "80"}).record(None)
+    now = ServerFacts(pid=2, config_hash="bb", directives={"http sendfile": "on", "server listen": "80"})
+    assert now.differences(before) == []
+    other = msgspec.structs.replace(now, directives={"http sendfile": "off", "server listen": "80"})
+    assert other.differences(before) == ["http sendfile off, before on"]
+    assert msgspec.structs.replace(now, directives={}).differences(before) == ["configuration bb, before aa"]
 
 
 def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_path: Path) -> None:
