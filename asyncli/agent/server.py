@@ -24,17 +24,7 @@ from asyncli.agent.door import IDLE_S, Door, shown
 from asyncli.agent.exposition import CONTENT_TYPE, exposition
 from asyncli.agent.lease import Lease, same
 from asyncli.agent.rates import Rates, Refusals
-from asyncli.agent.wire import (
-    LEASE_HEADER,
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    Batch,
-    Granted,
-    Hello,
-    Instants,
-    Refusal,
-    Wish,
-)  # fmt: skip
+from asyncli.agent.wire import LEASE_HEADER, PROTOCOL, PROTOCOL_HEADER, Batch, Granted, Hello, Instants, Refusal, Wish
 from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
 from asyncli.environment import boot_id, network, read_host

@@ -17,17 +17,7 @@ from typing import Any
 import msgspec
 
 from asyncli.collect.listening import Place, heard_elsewhere
-from asyncli.collect.procfs import (
-    PROC,
-    Listener,
-    Stat,
-    all_pids,
-    command_line,
-    link,
-    parents,
-    read_listeners,
-    read_stat,
-)
+from asyncli.collect.procfs import PROC, Listener, Stat, all_pids, command_line, link, parents, read_listeners, read_stat
 from asyncli.errors import HostError
 from asyncli.findings.server import server_program_not_run
 from asyncli.plan import Plan

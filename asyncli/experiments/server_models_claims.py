@@ -7,18 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from asyncli.experiments.judging import MORE, Rule, claimed
-from asyncli.experiments.record import (
-    Chart,
-    ChartLine,
-    Claim,
-    Column,
-    Conclusions,
-    FigureRow,
-    FigureTable,
-    Rounds,
-    bars,
-    turned,
-)  # fmt: skip
+from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, FigureTable, Rounds, bars, turned
 from asyncli.lab.models import MODELS
 
 #: What a reader calls them.
