@@ -14,9 +14,9 @@ from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_opt
 @plan_options()
 @cluster_options
 def command(urls: tuple[str, ...], **values: Any) -> int:
-    """Say, in numbers, whether this host and the server can carry the plan, with the command that mends each shortfall.
+    """Check every limit of this host and of the server against the plan, with the command that mends each shortfall.
 
-    Sends nothing to the target. Exits 2 where a soak would be refused.
+    It sends nothing to the target. Exit status: 2 where a soak would be refused, else 0.
     """
     plan = plan_from(values, urls)
     import asyncio

@@ -31,7 +31,7 @@ _NOT_GOING_ON = 1
 
 @click.command(name="watch")
 @click.argument("run", metavar="RUN.db")
-@click.option("--once", is_flag=True, help="One line of how it stands, and no more.")
+@click.option("--once", is_flag=True, help="Print one status line, and end.")
 @click.option("--log-json", is_flag=True, help="A JSON object a line for each event.")
 def command(run: str, once: bool, log_json: bool) -> int:
     """Show a soak that runs elsewhere, in another terminal or in the background. Ctrl-C ends the watching, not the soak.
@@ -164,9 +164,9 @@ def _how_it_is(follower: Follower, news: News) -> str:
     if not there:
         why = "the file was moved or deleted, which ended the run"
     elif follower.is_open:
-        why = "it stands still"
+        why = "its process hangs"
     else:
-        why = "no process writes it: the run was killed, or came to no end"
+        why = "no process writes it: the run ended early"
     return f"nothing new for {format_duration(round(quiet_s))}, and {why}"
 
 

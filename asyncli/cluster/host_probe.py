@@ -1,4 +1,4 @@
-"""What a client host is and can take: read there, in its Dask worker, before anything is started. Sends nothing to the target."""
+"""Probes a client host in its Dask worker, before anything is started. Sends nothing to the target."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def read_probe(said: bytes) -> HostProbe | str:
-    """Decode what :func:`probe_client_host` gave; an error in words where another version of asyncli made it."""
+    """Decode the result of :func:`probe_client_host`; an error text where another version made it."""
     try:
         version = msgspec.msgpack.decode(said, type=_Version).asyncli
         if version == __version__:
@@ -70,7 +70,7 @@ async def probe_client_host(plan: dict[str, Any]) -> bytes:
     return msgspec.msgpack.encode(msgspec.structs.replace(seen, spread=spread))
 
 
-#: Whose actor this process has, in words; "" for nobody's.
+#: The session that holds this process; "" for none.
 held_by = ""
 
 
@@ -80,7 +80,7 @@ def machine() -> str:
 
 
 def _place() -> str:
-    # Ports belong to a network namespace: containers of one machine are hosts of their own, workers side by side are not.
+    # Ports belong to a network namespace: containers of one machine count as hosts.
     return f"{machine()} {network() or host_name()}"
 
 

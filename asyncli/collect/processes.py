@@ -181,7 +181,7 @@ class ServerTree:
             self.orphaned = gone[0]
 
     def _survivors(self) -> list[Stat]:
-        """Known processes that still live, roots first."""
+        """Known processes that live, roots first."""
         order = [*self.roots, *(pid for pid in self._known if pid not in self.roots)]
         stats = ((pid, _stat(pid, self._proc)) for pid in order if pid in self._known)
         return [stat for pid, stat in stats if stat is not None and stat.start_ticks == self._known[pid]]
@@ -208,7 +208,7 @@ class ServerTree:
 
 
 def read_session_cpu() -> ProbeReading:
-    """``session.cpu_s``: our own threads, without the children we waited for (the generator is counted by itself)."""
+    """``session.cpu_s``: our own threads, without waited-for children."""
     return ProbeReading({SESSION_CPU_S: time.process_time()})
 
 
@@ -219,16 +219,12 @@ def read_session_memory() -> ProbeReading:
 
 
 def listed(pids: Callable[[], Iterable[int]], proc: Path = PROC) -> Callable[[], list[Stat]]:
-    """Members of a group that is a list of pids, some of which may have ended."""
+    """The stats of those of ``pids`` that live."""
     return lambda: [stat for pid in tuple(pids()) if (stat := _stat(pid, proc)) is not None]
 
 
 def _stat(pid: int, proc: Path) -> Stat | None:
-    """The process's stat, None when it has ended.
-
-    Any other failure (no descriptor left) goes up as an outage: the ledger would take the process for ended and count
-    it twice when it comes back.
-    """
+    """The process's stat; None when it has ended. Other failures are raised: the ledger would count the process twice."""
     try:
         return read_stat(pid, proc)
     except (FileNotFoundError, ProcessLookupError):

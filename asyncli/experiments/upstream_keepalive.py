@@ -84,7 +84,7 @@ def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
 
 
 def _claims(rounds: Rounds) -> Iterator[Claim]:
-    # What the proxy could do where asyncli was the limit is not known.
+    # Where asyncli was the limit, the proxy's speed is unknown.
     busy = limited(rounds) & {_OFF, _FEW}
     gains = {"times the requests a second": [] if busy else rounds.ratio(_FEW, _OFF, "per_s")}
     note = unjudged(busy) or ("The source had 2.33 times" if any(gains.values()) else "")

@@ -102,7 +102,7 @@ LINES: list[tuple[str, str]] = [
     ("capacity URL --within close", "--within: 'close' is no share of the answer; write a percentage from 0.1% to 50%"),
     ("capacity URL --hold forever", "--hold: 'forever' never ends"), ("capacity URL -c 5", "No such option"),
     ("capacity URL --most 2 --start 1 --out /proc/none/there", "--out: /proc/none/there cannot be made"),
-    ("runs none", "FOLDER: none does not exist"), ("runs run.db", "FOLDER: run.db is no folder"), ("runs full --json no/x", "--json: no/x lies"),
+    ("runs none", "FOLDER: none does not exist"), ("runs run.db", "FOLDER: run.db is not a folder"), ("runs full --json no/x", "--json: no/x lies"),
     ("report none.db", "none.db: there is no such file"), ("report full", "full: is a folder"), ("report empty.db", "empty.db: is empty"),
     ("report text.db", "text.db: is not a run file (not SQLite)"), ("report damaged.db", "damaged.db: "),
     ("report foreign.db", "foreign.db: "), ("report loop.db --json -", "loop.db: "),
