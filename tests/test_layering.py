@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"core", "protocols"},
     "engine.spread": set(),
     "collect": set(),
-    "preflight": {"engine.spread"},
+    "preflight": {"collect.procfs", "engine.spread"},
     "environment": {"collect.listening", "engine.resolve", "engine.spread", "preflight.limits"},
     "agent": {"collect", "environment", "preflight"},
     "cluster": {"collect", "engine", "environment", "preflight"},

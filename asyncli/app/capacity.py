@@ -33,7 +33,7 @@ from asyncli.preflight import refuse
 from asyncli.records import Environment, Finding, Phase, Sample, Tick
 from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of
 from asyncli.report.livestate import LiveObserver
-from asyncli.topology import of_ours
+from asyncli.topology import place_of
 from asyncli.units import format_bytes, format_count, format_duration
 
 #: What ends connections however few there are; the rest of what the preflight finds of a server is what is searched for.
@@ -157,7 +157,7 @@ class CapacitySearch:
         self._memory = limits.memory_total
         spread, checks, _ = await check(plan)
         watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
-        self._own = of_ours(HOST_AVAILABLE_BYTES, watched)
+        self._own = place_of(watched).of_ours(HOST_AVAILABLE_BYTES)
         if not self.plan.force:
             refuse([one for one in checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
             if spread.local:

@@ -47,7 +47,7 @@ def make_sampler(
 
 async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
     """The limits of this host, and the plan spread over the hosts that open the connections."""
-    return await (probe_host(plan) if cluster is None else cluster.muster(plan, waits))
+    return await (probe_host(plan) if cluster is None else cluster.find_hosts(plan, waits))
 
 
 class Examined(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from asyncli import __version__
-from asyncli.cli.options import server_options
+from asyncli.cli.options import parsed, server_options
 from asyncli.cli.outputs import UNSEEN
 from asyncli.cli.signals import Heard, caught
 from asyncli.errors import HostError, PlanError
@@ -124,14 +124,10 @@ async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) 
 
 def _plan(values: dict[str, Any]) -> Plan:
     """What to sample, as a plan without a target."""
-    fields: dict[str, Any] = {}
-    for key, raw in values.items():
-        if raw is not None:
-            field, parse = KEYS[key]
-            try:
-                fields[field] = parse(raw)
-            except ValueError as error:
-                raise PlanError(f"--{key.replace('_', '-')}: {error}") from None
+    given = {key: raw for key, raw in values.items() if raw is not None}
+    fields: dict[str, Any] = {
+        field: parsed(f"--{key.replace('_', '-')}", parse, given[key]) for key, (field, parse) in KEYS.items() if key in given
+    }
     # The server listens on the status page's port.
     return Plan(urls=(fields["status_url"],) if "status_url" in fields else (), **fields)
 

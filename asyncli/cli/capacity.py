@@ -9,12 +9,12 @@ from typing import Any
 import click
 import msgspec
 
-from asyncli.cli.options import plan_from, plan_options
+from asyncli.cli.options import parsed, plan_from, plan_options
 from asyncli.errors import PlanError
 from asyncli.exit_status import INTERRUPTED, exit_status
 from asyncli.plan import Layer, Plan
-from asyncli.units import format_count, format_duration, parse_count
-from asyncli.values import MOST_CONNECTIONS
+from asyncli.units import format_count, format_duration
+from asyncli.values import parse_connections
 
 #: Default limits of a step; --fail-if on the same number replaces one.
 LIMITS = (
@@ -67,7 +67,8 @@ def command(
     is halved. Ctrl-C once drains and reports; twice stops at once. Exit status: 0 with an answer, 3 nothing answered, 4 this
     host was the limit, 99 a timer of the server ends connections at any count, or the search ended before its answer.
     """
-    first, last, share = _count("--start", start), None if most is None else _count("--most", most), _percent(within)
+    first = parsed("--start", parse_connections, start)
+    last, share = None if most is None else parsed("--most", parse_connections, most), _percent(within)
     limits = values.pop("fail_if")
     plan = _with_limits(plan_from({**values, "fail_if": limits}, urls, Layer("capacity: {key}", _DEFAULTS)), limits)
     if plan.hold_until is not None:
@@ -163,16 +164,6 @@ def _with_limits(plan: Plan, given: tuple[str, ...]) -> Plan:
     theirs = {parse(text, Summary).key for text in given}
     ours = [text for text in LIMITS if parse(text, Summary).key not in theirs]
     return msgspec.structs.replace(plan, fail_if=(*given, *ours), abort=True)
-
-
-def _count(flag: str, text: str) -> int:
-    try:
-        number = parse_count(text)
-    except ValueError as error:
-        raise PlanError(f"{flag}: {error}") from None
-    if number > MOST_CONNECTIONS:
-        raise PlanError(f"{flag}: {text!r} is more than one run is built for; write at most 10M")
-    return number
 
 
 def _percent(text: str) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from asyncli.cli.options import parsed
 from asyncli.errors import PlanError, StoreError
 from asyncli.exit_status import INTERRUPTED, INVALID, PASSED, UNTESTED
 from asyncli.experiments import ABOUT
@@ -161,7 +162,4 @@ def _recorded(file: str, name: str) -> Record:
 def _parsed(key: str, value: Any) -> Any:
     if key in ("only", "duration"):
         return list(value) if key == "only" else value
-    try:
-        return parse_count(value)
-    except ValueError as error:
-        raise PlanError(f"--{key}: {error}") from None
+    return parsed(f"--{key}", parse_count, value)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from asyncli.cli.options import parsed, seconds_of
 from asyncli.errors import PlanError
-from asyncli.units import parse_count, parse_duration
+from asyncli.units import parse_count
 
 
 @click.command(name="lab", no_args_is_help=True)
@@ -27,11 +28,8 @@ def command(name: str, connections: str | None, keepalive: str, port: str) -> in
     thread-queue, asyncio. The first five must be installed; the models but asyncio need a C compiler. The system's own
     configuration is neither read nor changed.
     """
-    try:
-        count = None if connections is None else parse_count(connections)
-        seconds = parse_duration(keepalive)
-    except ValueError as error:
-        raise PlanError(f"lab {name}: {error}") from None
+    count = None if connections is None else parsed("--connections", parse_count, connections)
+    seconds = seconds_of("--keepalive", keepalive)
     if not port.isdigit() or int(port) > 65535:
         raise PlanError(f"--port: {port!r} is not a port; write a number from 0 to 65535")
     import asyncio

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from asyncli.benchplan import BenchPlan
     from asyncli.cluster.link import Cluster
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", "Plan", "BenchPlan")
 
@@ -113,12 +114,17 @@ def wait_option(function: F) -> F:
     return click.option("--wait-for-server", metavar="TIME", help=text)(function)
 
 
-def seconds_of(flag: str, text: str | None) -> float:
-    """The seconds of a flag that is no plan key; 0 without it. Raises :class:`PlanError`."""
+def parsed(flag: str, parse: Callable[[object], T], text: object) -> T:
+    """The value of a flag that is no plan key. Raises :class:`PlanError`."""
     try:
-        return 0.0 if text is None else parse_duration(text)
+        return parse(text)
     except ValueError as error:
         raise PlanError(f"{flag}: {error}") from None
+
+
+def seconds_of(flag: str, text: str | None) -> float:
+    """The seconds of such a flag; 0 without it."""
+    return 0.0 if text is None else parsed(flag, parse_duration, text)
 
 
 _OUTPUT_OPTIONS: tuple[Option, ...] = (

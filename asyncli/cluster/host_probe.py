@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from typing import Any
 
 import msgspec
 
 from asyncli import __version__
-from asyncli.engine.resolve import plan_spread
 from asyncli.engine.spread import Spread
-from asyncli.environment import boot_id, host_name, network
+from asyncli.environment import boot_id, host_name, network, spread_over
 from asyncli.errors import AsyncliError
 from asyncli.plan import load_plan
 from asyncli.preflight.limits import Limits, read_limits
-
-# What Linux grants by default (32768-60999): the guess where the range cannot be read.
-_PORTS = 28_232
 
 
 class HostProbe(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +57,7 @@ async def probe_client_host(plan: dict[str, Any]) -> bytes:
             asked = msgspec.structs.replace(
                 asked, sources=tuple(one for one in asked.sources if _is_own(one)) or asked.sources[:1]
             )
-        ports = limits.ports if limits.ports is not None else _PORTS
-        nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
-        spread = await asyncio.to_thread(plan_spread, asked, ports=ports, nofile=nofile, cpus=cpus)
+        spread = await spread_over(limits, asked)
     except AsyncliError as error:
         return msgspec.msgpack.encode(msgspec.structs.replace(seen, why_not=str(error)))
     return msgspec.msgpack.encode(msgspec.structs.replace(seen, spread=spread))

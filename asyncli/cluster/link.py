@@ -52,7 +52,7 @@ _SOMETHING_LISTENS = (
 
 
 class Cluster:
-    """The cluster at ``address``, for one soak: :meth:`muster`, :meth:`generator`, :meth:`close`."""
+    """The cluster at ``address``, for one soak: :meth:`find_hosts`, :meth:`generator`, :meth:`close`."""
 
     def __init__(self, address: str, security: Any = None, *, hosts: int | None = None, flags: str = "") -> None:
         self.address = address
@@ -120,7 +120,7 @@ class Cluster:
             raise PlanError(f"cluster: {client!r} is no Dask client with a scheduler; give one, or its address: tcp://host:8786")
         return cls(address, getattr(client, "security", None))
 
-    async def muster(self, plan: Plan, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
+    async def find_hosts(self, plan: Plan, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
         """Find the hosts and spread ``plan`` over them: this host's limits, and the fleet's spread (``local``: the server is
         here).
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from asyncli.findings.clocks import clock_stepped, stalled, suspended
@@ -51,15 +51,14 @@ class ClockWatch:
         on_sample: Callable[[Sample], None],
         on_finding: Callable[[Finding], None],
         read: Callable[[], Clocks | None] = read_clocks,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._clock, self._read, self._sleep = clock, read, sleep
+        self._clock, self._read = clock, read
         self._on_sample, self._on_finding = on_sample, on_finding
         self._last = read()
 
     async def run(self) -> None:
         while True:
-            await self._sleep(EVERY_S)
+            await asyncio.sleep(EVERY_S)
             self.look()
 
     def look(self) -> None:

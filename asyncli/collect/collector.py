@@ -54,11 +54,6 @@ class Collector(Sampler):
         self._tree: ServerTree | None = None
         self._found_by = ""
 
-    @property
-    def status_connects(self) -> int:
-        """Connections of the status polls, which are among the server's accepts."""
-        return 0 if self._status is None else self._status.connects
-
     async def open(self, *, hold: bool = True) -> None:
         """Read the status page once and find the server's processes; ``hold``: for an agent's collector only.
 

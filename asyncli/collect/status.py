@@ -36,16 +36,6 @@ class StatusReader:
         self._timeout_s = timeout_s
         self._connection = KeptConnection({"User-Agent": "asyncli", "Accept": "text/plain"})
 
-    @property
-    def polls(self) -> int:
-        """Requests sent, with repeats on a connection that the server had closed."""
-        return self._connection.requests
-
-    @property
-    def connects(self) -> int:
-        """Connections made: nginx ends one after keepalive_requests (1000) polls."""
-        return self._connection.connects
-
     async def read(self) -> dict[str, float]:
         """The page as ``status.*`` metrics, always with our own connection and requests.
 
@@ -72,7 +62,7 @@ class StatusReader:
         return self._with_us(page)
 
     def _with_us(self, page: StatusPage) -> dict[str, float]:
-        polls, connects = float(self.polls), float(self.connects)
+        polls, connects = float(self._connection.requests), float(self._connection.connects)
         unanswered = polls - self.pages
         values = {**page.values, STATUS_POLLS: polls, STATUS_CONNECTS: connects, STATUS_UNANSWERED: unanswered}
         if not page.with_us:

@@ -51,11 +51,6 @@ class LabNginxProxy(LabNginx):
         """For example ``nginx/1.22.1 (proxy)``."""
         return f"{super().label} (proxy)"
 
-    @property
-    def backend_pids(self) -> tuple[int, int]:
-        """The master of each backend; their workers are its children."""
-        return self.backends[0].pid, self.backends[1].pid
-
     async def start(self) -> None:
         """Start the backends, then the proxy; returns when all three answer, else :class:`HostError`."""
         if self._process is not None:

@@ -1,4 +1,4 @@
-"""Can this plan succeed here? In numbers, with the command that mends each shortfall. Nothing is sent to the target."""
+"""Checks every limit against the plan, with the command that mends each shortfall. Nothing is sent to the target."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def refuse(checks: Iterable[Check]) -> None:
 
 
 def checks_to_findings(checks: Iterable[Check]) -> list[Finding]:
-    """What the user should know of the checks: short as error, warn as warning, unknown as info; nothing if ok."""
+    """The findings of the checks: short is an error, warn a warning, unknown an info; nothing if ok."""
     return [
         preflight(one.code, one.verdict, one.what, one.have, one.need, one.unit, one.detail, one.remedy)
         for one in checks

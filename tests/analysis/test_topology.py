@@ -13,7 +13,7 @@ from asyncli.analysis.forecast import RESERVE, forecast
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.records import Phase, Sample
 from asyncli.run import Run
-from asyncli.topology import of_ours, sides
+from asyncli.topology import place_of, sides
 
 ELSEWHERE = {"local": False, "agent": {"same_host": False, "same_network": False, "cpus": 4}}
 APART = {"local": True, "agent": {"same_host": True, "same_network": False}}
@@ -49,7 +49,7 @@ def test_sides(environment: dict[str, Any], ends: int, server: bool, generator: 
     ],
 )
 def test_what_is_ours(environment: dict[str, Any], counter: str, memory: str) -> None:
-    assert (of_ours("tcp.OutSegs", environment), of_ours("host.free_bytes", environment)) == (counter, memory)
+    assert (place_of(environment).of_ours("tcp.OutSegs"), place_of(environment).of_ours("host.free_bytes")) == (counter, memory)
 
 
 def test_while_an_agent_is_not_heard_nothing_is_said_of_the_server() -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from programs import until
@@ -103,7 +102,7 @@ def test_an_empty_group_raises_unless_it_may_be_empty() -> None:
 
 def test_memory_is_summed_over_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {MASTER: Memory(30, 20, 10), WORKER: Memory(3, 2, 1), OTHER: None}
-    monkeypatch.setattr(processes, "read_memory", lambda pid, proc: sizes[pid])
+    monkeypatch.setattr(processes, "read_memory", lambda pid: sizes[pid])
     group = ProcessGroup("server", lambda: [stat(pid) for pid in sizes])
     group.scan()
     assert group.memory().values == {"server.rss_bytes": 33, "server.pss_bytes": 22, "server.uss_bytes": 11}
@@ -114,7 +113,7 @@ def test_memory_is_summed_over_the_group(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(pid: int, proc: Path) -> Memory:
+    def read(pid: int) -> Memory:
         if pid == WORKER:
             raise PermissionError(13, "Permission denied", f"/proc/{pid}/smaps_rollup")
         return Memory(30, 20, 10)
@@ -132,7 +131,7 @@ def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyP
 
 
 def test_a_process_that_cannot_be_read_for_want_of_descriptors_is_no_ended_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(pid: int, proc: Path) -> Stat:
+    def read(pid: int) -> Stat:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(processes, "read_stat", read)

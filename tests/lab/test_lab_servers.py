@@ -45,7 +45,7 @@ def lab(name: str, **options: Any) -> Any:
 
 
 def pids_of(server: Any) -> list[int]:
-    return [server.pid, *getattr(server, "backend_pids", ())]
+    return [server.pid, *(one.pid for one in getattr(server, "backends", ()))]
 
 
 @of(*WITH_PAGE)
