@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from programs import DEADLINE_S
 from recording import write_run
-
-sys.path.insert(0, str(Path(__file__).parent / "analysis"))
 from synthetic_run import GENERATOR, KERNEL_END, SERVER, a_run
 
 from asyncli import api

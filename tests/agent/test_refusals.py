@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from agents import TOKEN, AnAgent, answering, http, token_file
+from agents import TOKEN, AnAgent, http, token_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Done, Server, here, report, serving, until
@@ -83,15 +83,15 @@ def test_certificates(tmp_path: Path, server: Server) -> None:
 
 
 def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server) -> None:
-    with answering(http(json.dumps({"protocol": 2, "asyncli": "9.9", "more": []}).encode())) as url:
-        assert "'9.9'" in complaint(soak(tmp_path, server, url))
+    with serving(answer=http(json.dumps({"protocol": 2, "asyncli": "9.9", "more": []}).encode()), closes=True) as other:
+        assert "'9.9'" in complaint(soak(tmp_path, server, other.url.rstrip("/")))
     with AnAgent(tmp_path, "--status-url", server.url) as there:
         status, body = there.ask("/v1/hello", Asyncli_Protocol="2")
         assert status == 426
         assert b"asyncli 0." in body
         there.until(lambda: "refused 127.0.0.1: " in there.err, "it logs so")
-    with answering(http(json.dumps({"error": "another protocol"}).encode(), "426 Upgrade Required")) as url:
-        assert "another protocol" in complaint(soak(tmp_path, server, url))
+    with serving(answer=http(json.dumps({"error": "another protocol"}).encode(), "426 Upgrade Required"), closes=True) as other:
+        assert "another protocol" in complaint(soak(tmp_path, server, other.url.rstrip("/")))
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server
     ],
 )
 def test_what_is_no_agent(tmp_path: Path, server: Server, answer: bytes, said: str) -> None:
-    with answering(answer) as url:
-        assert said in complaint(soak(tmp_path, server, url))
+    with serving(answer=answer, closes=True) as other:
+        assert said in complaint(soak(tmp_path, server, other.url.rstrip("/")))
 
 
 def test_nobody_there(tmp_path: Path, server: Server) -> None:

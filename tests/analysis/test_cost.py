@@ -33,10 +33,10 @@ def covered(found: list[Costs], name: str, truth: float) -> int:
 
 @pytest.mark.parametrize(("phi", "connections"), [(0.0, 60_000), (0.5, 60_000), (0.9, 100_000)])
 def test_intervals_hold_the_truth_as_often_as_they_say(phi: float, connections: int) -> None:
-    """Noise independent from second to second, and noise that wanders: at least 90 of 100 intervals of 95 %."""
-    found = [costs_of(a_run(connections, hold_s=8.0, seed=seed, phi=phi)) for seed in range(100)]
+    """Of all three kinds of memory; of one line test_cost_line.py counts a hundred. Less than 35 of 40 come in one draw of seventy."""
+    found = [costs_of(a_run(connections, hold_s=8.0, seed=seed, phi=phi)) for seed in range(40)]
     for name in ("server_user", "kernel", "host_total"):
-        assert covered(found, name, TRUTH[name]) >= 90, name
+        assert covered(found, name, TRUTH[name]) >= 35, name
 
 
 def test_every_cost_is_found() -> None:
@@ -329,9 +329,9 @@ def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> No
 
 
 def test_intervals_of_plateaus_hold_the_truth() -> None:
-    found = [costs_of(a_run(40_000, hold_s=8.0, seed=seed, phi=0.5, plateaus=8, plateau_s=10.0)) for seed in range(100)]
-    assert covered(found, "host_total", HOST) >= 90
-    assert covered(found, "residual", REST) >= 90
+    found = [costs_of(a_run(40_000, hold_s=8.0, seed=seed, phi=0.5, plateaus=8, plateau_s=10.0)) for seed in range(50)]
+    assert covered(found, "host_total", HOST) >= 44
+    assert covered(found, "residual", REST) >= 44
 
 
 def test_a_metric_that_is_sampled_rarely() -> None:

@@ -18,7 +18,9 @@ import click
 import msgspec
 import pytest
 from click.testing import CliRunner
+from made_runs import dead
 from recording import write_run
+from synthetic_run import a_run
 
 from asyncli.cli.compare import command as compare_command
 from asyncli.cli.report import command as report_command
@@ -32,11 +34,6 @@ from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.store.run_index import read_index_entry
 from asyncli.store.writer import RunWriter
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "analysis"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
-from made_runs import dead
-from synthetic_run import a_run
 
 
 def write(run: Run, path: Path, *, run_id: str | None = None, started_s: float | None = None) -> Path:

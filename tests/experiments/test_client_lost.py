@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import Program, report, run, until
 
 from asyncli.experiments import load
 from asyncli.experiments.client_lost import conclude
 from asyncli.experiments.record import Claim, Round, Rounds
-from tests.programs import Program, report, run, until
 
 EXPERIMENT = load("client-lost")
 SUM = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic_run import a_run
 
 from asyncli import experiments
 from asyncli.analysis.cost import costs
@@ -20,7 +21,6 @@ from asyncli.experiments.run import run
 from asyncli.experiments.soak_ladder import own_cost
 from asyncli.lab import choose
 from asyncli.records import Sample
-from tests.analysis.synthetic_run import a_run
 
 pytestmark = pytest.mark.measures
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import until
 
 from asyncli.errors import HostError
 from asyncli.lab.network import Network
-from tests.programs import until
 
 HOSTS = {"server": "10.66.0.8/24", "a": "10.66.0.9/24", "b": "10.66.0.10/24"}
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from analysis.synthetic_run import a_run
 from programs import until
 from recording import write_run
+from synthetic_run import a_run
 
 from asyncli.cli.watch import _take
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
