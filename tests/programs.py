@@ -211,10 +211,13 @@ def codes(summary: dict[str, Any]) -> set[str]:
     return {finding["code"] for finding in summary["findings"]}
 
 
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie that its reaper has not collected yet does not."""
+    return contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], [])
+
+
 def _alive() -> Iterator[int]:
-    for name in os.listdir("/proc"):
-        if name.isdigit() and contents(f"/proc/{name}/stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], []):
-            yield int(name)
+    return filter(alive, map(int, filter(str.isdigit, os.listdir("/proc"))))
 
 
 def _is_generator(pid: int) -> bool:

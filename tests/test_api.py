@@ -151,7 +151,6 @@ def test_the_cost(run: api.Recorded) -> None:
     cost = run.cost()
     for name, truth in (("server_user", SERVER), ("kernel", KERNEL_END), ("generator_user", GENERATOR)):
         one = cost[name]
-        assert one is not None
         assert one.ci95[0] <= truth <= one.ci95[1], name
         assert cost.frame.loc[name, "bytes_per_connection"] == one.bytes_per_connection
         assert getattr(run.summary.cost, name) == one

@@ -274,7 +274,6 @@ def test_where_connections_were_lost_or_refused_it_is_said_what_gave_way(
     one: Seen, lost: int, failed: int, served: int | None, what: str
 ) -> None:
     finding = instead_of_forecast(one)
-    assert finding is not None
     fields = finding.fields
     assert (finding.code, fields["lost"], fields["failed"], fields["served"], fields["what"]) == ("gave_way", lost, failed, served, what)
     # A soak has no steps: of these speaks capacity.
@@ -294,5 +293,4 @@ def test_what_the_server_held_is_a_ground_for_a_forecast(changes: tuple[Change, 
 def test_a_limit_that_was_reached_is_an_error_of_its_own() -> None:
     full = seen(lost("heartbeat_timeout", requests=0), level(status__limit=1000.0, status__active=1001.0), codes=("never_accepted",), certain=False)
     reached = instead_of_forecast(full)
-    assert reached is not None
     assert (reached.severity, "maxconn" in reached.remedy) == ("error", True)

@@ -9,17 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.analysis.capacity import (
-    TRIES,
-    Bracket,
-    Outcome,
-    Search,
-    Tried,
-    bracket,
-    foretold,
-    next_count,
-    verdict,
-)
+from asyncli.analysis.capacity import TRIES, Bracket, Outcome, Search, Tried, bracket, foretold, next_count, verdict
 from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.exit_status import exit_status
 
@@ -167,6 +157,5 @@ def test_the_forecast_beside_the_bracket(
     number: float, ci95: tuple[float, float] | None, known: Bracket, agrees: bool | None
 ) -> None:
     said = foretold(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)
-    assert said is not None
     assert said.agrees is agrees
     assert foretold(Forecast(), known, 0.05) is None

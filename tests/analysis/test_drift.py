@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 from synthetic_run import a_run, bare_run
 
-from asyncli.analysis.drift import (
-    BIN_S,
-    MOST_POINTS,
-    Drift,
-    MetricName,
-    drifts,
-    in_words,
-    medians,
-)
+from asyncli.analysis.drift import BIN_S, MOST_POINTS, Drift, MetricName, drifts, in_words, medians
 from asyncli.analysis.trend import FEWEST_POINTS, trend
 from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Sample, Tick

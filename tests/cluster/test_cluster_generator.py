@@ -252,7 +252,6 @@ async def test_processes_whose_actor_stands_still_end_by_themselves(actors: Call
     actor = actors()
     assert await actor.open(SHARD) == ""
     try:
-        assert actor._generator is not None
         pids = list(actor._generator.pids)
         actor._generator.alive(1)
         monkeypatch.setattr(actor._generator, "alive", lambda _: None)

@@ -164,11 +164,9 @@ class Tree:
         (self.grandchild,), self.workers = sorted((self.line(), self.line()), key=len)
 
     def line(self) -> list[int]:
-        assert self.master.stdout is not None
         return [int(word) for word in self.master.stdout.readline().split()]
 
     def reload(self) -> int:
-        assert self.master.stdin is not None
         self.master.stdin.write(b"\n")
         self.master.stdin.flush()
         return self.line()[0]

@@ -39,7 +39,6 @@ async def test_polls_share_one_connection_and_are_counted(start: Start) -> None:
     peers = set()
 
     async def page(request: web.Request) -> web.Response:
-        assert request.transport is not None
         peers.add(request.transport.get_extra_info("peername"))
         return web.Response(text=NGINX, headers={"Server": "nginx/1.22.1"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import h11
-from programs import DEADLINE_S
+from programs import DEADLINE_S, alive
 
 from asyncli.collect.status import StatusReader
 from asyncli.errors import HostError
@@ -81,7 +82,6 @@ class Poller:
         self.client.writer.write(b"GET /nginx_status HTTP/1.1\r\nHost: lab\r\n\r\n")
         head = await self.client.head()
         match = re.search(rb"(?i)content-length: (\d+)", head)
-        assert match is not None
         text = await asyncio.wait_for(self.client.reader.readexactly(int(match[1])), DEADLINE_S)
         names = ("active", "accepts", "handled", "requests", "reading", "writing", "waiting")
         return dict(zip(names, map(int, re.findall(rb"\d+", text)), strict=True))
@@ -97,25 +97,12 @@ class Poller:
         raise AssertionError(f"the status page stays at {page}")
 
 
-def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie that its reaper has not collected yet does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def group(leader: int) -> list[int]:
     """The living processes of a group."""
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and alive(int(name)):
-            try:
-                if os.getpgid(int(name)) == leader:
-                    found.append(int(name))
-            except ProcessLookupError:
-                continue
+    for pid in filter(alive, map(int, filter(str.isdigit, os.listdir("/proc")))):
+        with contextlib.suppress(ProcessLookupError):
+            found += [pid] * (os.getpgid(pid) == leader)
     return found
 
 

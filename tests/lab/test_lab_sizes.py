@@ -21,13 +21,11 @@ from asyncli.lab.configs import config_file
 def test_version_of_a_distributions_nginx() -> None:
     text = "nginx version: nginx/1.22.1\nTLS SNI support enabled\nconfigure arguments: --with-http_stub_status_module"
     binary = parse_version(text)
-    assert binary is not None
     assert (binary.version, binary.version_text, binary.stub_status) == ((1, 22, 1), "nginx/1.22.1", True)
 
 
 def test_version_of_others() -> None:
     binary = parse_version("nginx version: openresty/1.21.4.1\nconfigure arguments: --without-http_scgi_module")
-    assert binary is not None
     assert (binary.version, binary.stub_status) == ((1, 21, 4, 1), False)
     assert binary.without == {"http_scgi_module"}
     assert parse_version("bash: nginx: command not found") is None
@@ -75,7 +73,6 @@ def test_a_listener_that_shares_its_port_is_seen() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         error = ports.bind_error("127.0.0.1", other.getsockname()[1])
-    assert error is not None
     assert error.errno == errno.EADDRINUSE
 
 

@@ -242,7 +242,6 @@ def test_how_each_cost_was_found_is_folded() -> None:
 def test_a_verdict_is_told_by_word_and_shape_and_not_by_colour_alone(name: str, word: str) -> None:
     text, _, _ = page_of(name)
     badge = re.search(r'<p class="verdict (\w+)"><svg[^>]*>(.*?)</svg><strong>(\w+)</strong>', text)
-    assert badge is not None
     assert (badge[1], badge[3]) == (word, word)
     assert badge[2].count("<path") >= 1
 
@@ -289,5 +288,4 @@ def test_the_title_of_a_run_that_was_stopped_in_its_ramp_speaks_of_no_hold() -> 
     run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= begin]
     run.findings = [Finding(STOPPED, "warning", "stopped by the user (Ctrl-C or a signal) 5 s into the ramp of 20 s")]
     title = re.search("<title>(.*)</title>", made(run)[0])
-    assert title is not None
     assert re.fullmatch(r"[\d,]+ connections on \S+, stopped by the user: failed", title[1])
