@@ -140,9 +140,6 @@ class Faults(dict[str, Fault]):
         fault_table.require_as_written(name, told.summary)
 
 
-# -- one soak
-
-
 def arguments(url: str, server: Nginx, *more: str, hold: str, keepalive: str = "4") -> list[str]:
     asked = ["soak", url, *SHORT[:4], "-c", str(N), "--ramp", "20/100ms", "--out", "run.db", "--quiet", "--force", "--hold", hold]
     named = [] if any(one.startswith("--server-p") for one in more) else ["--server-pid", str(server.pid)]
@@ -249,9 +246,6 @@ def struck(
         held.until_lost(before + least)
         held.seconds(2.0)
     return Told(folder)
-
-
-# -- what is said of it
 
 
 class Told:

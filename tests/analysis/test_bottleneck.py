@@ -36,9 +36,7 @@ def seen(*changes: Change, slow: str = "", late: bool = False, codes: tuple[str,
     saturation = [Finding("generator_saturated_beats", "error", "heartbeats were late", "more --workers")] if late else []
     diagnoses = [Diagnosis("closed_idle", code, 9, f"9 died of {code}", "mend it", certain, 5.0, 6.0) for code in codes]
     totals = fold(run)
-    return Seen(
-        run, totals, diagnoses, saturation, slow
-    )
+    return Seen(run, totals, diagnoses, saturation, slow)
 
 
 def rising(name: str, per_s: float, start: float = 100.0) -> Change:

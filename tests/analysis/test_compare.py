@@ -48,9 +48,6 @@ def finite(value: object) -> bool:
     return all(map(finite, value)) if isinstance(value, list | tuple) else True
 
 
-# -- the method, counted
-
-
 def of_normal(rng: np.random.Generator, mean: float, deviation: float, m: int) -> Estimate:
     x = rng.normal(mean, deviation, m)
     half = float(stdtrit(m - 1, 0.975)) * float(x.std(ddof=1)) / math.sqrt(m)
@@ -71,23 +68,18 @@ def test_the_interval_of_a_difference_holds_the_truth_in_19_of_20(first: tuple[i
     assert 0.93 <= inside / trials <= 0.97
 
 
-def test_what_runs_differ_by_widens_the_interval() -> None:
+def test_differences_by_hand() -> None:
     a, b = Estimate(100, 99, 101, 20), Estimate(110, 109, 111, 20)
     narrow, wide = contrast(a, b), contrast(a, b, Repeat(0.05))
     assert wide[0] < narrow[0] < 10 < narrow[1] < wide[1]
     assert narrow[2] < 0.001 < wide[2]
     # 0.05 of a hundred is five, whatever it is called.
     assert contrast(a, a, Repeat(0.05)) == pytest.approx(contrast(a, a, Repeat(absolute=5.0)))
-
-
-def test_each_side_of_a_lopsided_interval_counts_where_it_matters() -> None:
     # B may be much higher than it seems, and hardly lower: that widens the difference upwards alone.
     low, high, _ = contrast(Estimate(10, 9, 11), Estimate(12, 11.9, 20))
     assert low == pytest.approx(2 - math.hypot(0.1, 1))
     assert high == pytest.approx(2 + math.hypot(8, 1))
-
-
-def test_numbers_without_any_noise() -> None:
+    # Without any noise.
     assert contrast(Estimate(5, 5, 5, 9), Estimate(5, 5, 5, 9)) == (0, 0, 1)
     assert contrast(Estimate(5, 5, 5, 9), Estimate(6, 6, 6, 9)) == (1, 1, 0)
 
@@ -190,15 +182,10 @@ def test_two_rates_by_hand() -> None:
     assert rates_differ(Rate(0, 1.0), Rate(5, 1.0)) == pytest.approx(2 / 32)
     # Six in twice the time against three: no difference at all.
     assert rates_differ(Rate(3, 1.0), Rate(6, 2.0)) == pytest.approx(1.0)
-
-
-def test_holms_adjustment_by_hand() -> None:
+    # Holm's adjustment.
     assert holm([0.01, 0.02, 0.03, 0.04]) == pytest.approx([0.04, 0.06, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-# -- whole runs
 
 
 @pytest.fixture(scope="module")
@@ -300,9 +287,6 @@ def test_lateness_counts_against_latency_even_where_its_own_interval_is_unknown(
     comparison = compared(*runs)
     verdicts = [row(comparison, key).verdict for key in ("lateness.p99", "latency.p99", "latency.p50")]
     assert verdicts == ["cannot_say", "cannot_say", "higher"]
-
-
-# -- what else differs, and what cannot be compared
 
 
 def test_a_different_plan_is_said_at_the_top() -> None:

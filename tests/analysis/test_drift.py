@@ -55,9 +55,7 @@ class Soak:
 
         t_s = 0.2
         while t_s < self.end + 7:
-            self.samples.append(
-                Sample(t_s, {name.replace("__", "."): at(memory, t_s) for name, memory in metrics.items()})
-            )
+            self.samples.append(Sample(t_s, {name.replace("__", "."): at(memory, t_s) for name, memory in metrics.items()}))
             t_s += period_s
 
     def drifts(self) -> tuple[dict[MetricName, Drift], list[Finding]]:
@@ -74,10 +72,6 @@ def numbers(drift: Drift) -> Iterator[float]:
     for name in Drift.__struct_fields__:
         value: Any = getattr(drift, name)
         yield from (one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, int | float))
-
-
-# The trend itself.
-
 
 def wander(count: int, phi: float, noise: random.Random, white: float = 0.0) -> list[float]:
     """``count`` values of variance 1 whose neighbours are correlated by ``phi``, of which ``white`` is noise on top."""
@@ -129,17 +123,7 @@ RUNS = 200
 NOISES = [
     (phi, white, count)
     for count in (10, 20, 60)
-    for phi, white in (
-        (0.0, 0.0),
-        (0.3, 0.0),
-        (0.6, 0.0),
-        (0.8, 0.0),
-        (0.9, 0.0),
-        (0.95, 0.0),
-        (0.8, 0.5),
-        (0.95, 0.5),
-        (0.99, 0.5),
-    )
+    for phi, white in ((0.0, 0.0), (0.3, 0.0), (0.6, 0.0), (0.8, 0.0), (0.9, 0.0), (0.95, 0.0), (0.8, 0.5), (0.95, 0.5), (0.99, 0.5))
 ]
 
 
@@ -179,10 +163,6 @@ def test_a_step_is_no_trend() -> None:
         found = trend([float(x) for x in range(count)], [(x > at) * 10 + noise.gauss(0, 1) for x in range(count)])
         sure += found.p_value < 0.05
     assert sure <= 5
-
-
-# The drift of a run.
-
 
 def test_growth_is_found_with_its_rate_and_what_each_request_costs() -> None:
     # 50 answers a second are 180,000 an hour; at 100 B each they leave 18 MB.

@@ -318,10 +318,6 @@ def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
     assert 0 < by <= apart["flight"] <= 2000
     assert agreement(result.agrees, [finding]) != agreement(result.agrees, [])
 
-
-# Through time.
-
-
 def parted(run: Run, plan: Plan | None = None) -> tuple[list[Divergence], list[Finding]]:
     """What parted, and the findings about what met again."""
     result, findings = look(run, plan)
@@ -489,10 +485,6 @@ def test_no_false_alarm_in_a_hundred_runs_and_none_missed() -> None:
         assert (one.pair, one.closed) == ("held", True)
         assert (one.from_s, one.to_s) == (30.0, 36.0)
         assert abs(one.most + 60) <= 12
-
-
-# For a picture.
-
 
 def test_all_counts_at_the_instants_of_the_pages() -> None:
     run = a_run(20_000, plateaus=3, plateau_s=4.0)

@@ -94,9 +94,6 @@ def test_segments_that_were_sent_again(resent: float, count: int | None) -> None
     assert all(one.fields["share"] == pytest.approx(0.03, abs=0.005) for one in told)
 
 
-# -- answers that came late
-
-
 def slow(first: int, last: int, us: int = 800_000) -> Run:
     """A hold in which every answer takes so long in the seconds from ``first`` to ``last`` on the run's clock."""
     run = a_run(1000)
@@ -143,9 +140,6 @@ def test_latencies_that_are_no_spell(why: str) -> None:
         elif why == "nobody was answered" and 28 < t_s < 29:
             tick.answered, tick.awaiting = 0, 9
     assert slow_answers(run) == []
-
-
-# -- connections that nobody has heard of
 
 
 @pytest.mark.parametrize(

@@ -172,9 +172,6 @@ async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPa
     assert told == [pytest.approx(one, abs=0.01) for one in (0.02, 0.3, 5.0)]
 
 
-# -- who holds a host
-
-
 @pytest.mark.parametrize("held_by", ["tcp://1", "tcp://2"])
 def test_a_host_that_another_session_holds_by_one_of_its_workers_is_not_taken_in_by_another(held_by: str) -> None:
     seen = {address: member(host).seen for address, host in (("tcp://1", "a"), ("tcp://2", "a"), ("tcp://3", "b"))}

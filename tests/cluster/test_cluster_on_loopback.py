@@ -197,9 +197,6 @@ def test_from_a_notebook(folder: Path, there: There) -> None:
     asyncio.run(cell())
 
 
-# -- what is no cluster
-
-
 @pytest.mark.parametrize(
     ("address", "files", "said"),
     [
@@ -349,9 +346,6 @@ def test_so_many_hosts_are_waited_for(folder: Path, there: There) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     _, refused = done.stderr.splitlines()
     assert "--cluster-hosts: 1 of 2 " in refused
-
-
-# -- TLS
 
 
 def certificates(folder: Path, name: str, lasts: datetime.timedelta) -> tuple[str, ...]:

@@ -54,9 +54,6 @@ def test_a_lost_share_is_taken_over_once_or_left_over(connections: int, batch: i
         assert all(held_by(connections, batch, workers, [number]) <= free[name].of_a_worker for number in numbers)
 
 
-# -- ticks
-
-
 def tick(second: int, opened: int, held: int, **more: object) -> Tick:
     return Tick(second=second, workers=1, opened=opened, held=held, cpu_user_s=float(second), **more)  # type: ignore[arg-type]
 
@@ -122,9 +119,6 @@ def test_a_silent_host_holds_nothing_that_counts_and_a_lost_one_is_our_loss() ->
     assert (fourth.ramped, fourth.deaths) == (2, {})
 
 
-# -- ends and hosts
-
-
 @pytest.mark.parametrize(
     ("server_here", "opened_here", "ends"),
     [(True, 100, 2), (False, 100, 1), (True, 0, 1), (False, 0, 0), (True, 50, None), (False, 50, None)],
@@ -159,9 +153,6 @@ def test_a_hosts_ports_are_crowded_by_its_own_share() -> None:
     assert [fleet.shard_of(shard, one).crowded for one in fleet.members] == [True, False]
     # One that comes later is told of its workers later: what it may come to hold tells.
     assert fleet.shard_of(shard, msgspec.structs.replace(narrow, workers=())).crowded
-
-
-# -- room
 
 
 def test_nobody_takes_over_more_than_one_process_of_its_can_hold() -> None:

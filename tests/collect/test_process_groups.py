@@ -52,10 +52,7 @@ LEDGER = {
         [3.0, 3.5, 3.5],
     ),
     "a line of the ended falls to the nearest living ancestor": (
-        [
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)],
-            [stat(MASTER, cpu_s=1, waited_s=6.5)],
-        ],
+        [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)], [stat(MASTER, cpu_s=1, waited_s=6.5)]],
         [7.0, 7.5],
     ),
     "all ended, then another server": (
@@ -63,10 +60,7 @@ LEDGER = {
         [3.0, 3.5],
     ),
     "a pid used again is another process": (
-        [
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)],
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 0.1, start=99)],
-        ],
+        [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 0.1, start=99)]],
         [3.0, 3.1],
     ),
 }

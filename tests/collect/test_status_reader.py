@@ -67,13 +67,8 @@ async def test_our_part_is_added_where_the_page_leaves_it_out(start: Start) -> N
     finally:
         await reader.close()
     assert values == {
-        "status.active": 4,
-        "status.accepts": 6,
-        "status.handled": 6,
-        "status.requests": 9,
-        "status.polls": 2,
-        "status.connects": 1,
-        "status.unanswered": 0,
+        "status.active": 4, "status.accepts": 6, "status.handled": 6, "status.requests": 9, "status.polls": 2,
+        "status.connects": 1, "status.unanswered": 0,
     }
 
 

@@ -348,26 +348,16 @@ def test_pieces_of_any_size_are_the_same_answers(piece: int, size: int, pipeline
 @settings(max_examples=150)
 @given(
     st.builds(
-        SimServer,
-        most_requests=st.sampled_from([0, 0, 1, 3, 50]),
-        reset_share=st.sampled_from([0.0, 0.05]),
-        drop_share=st.sampled_from([0.0, 0.05]),
-        cut_share=st.sampled_from([0.0, 0.05]),
-        idle_timeout_s=st.sampled_from([None, 0.01]),
-        resets_all_at_s=st.sampled_from([None, 0.05]),
-        stalls_s=st.sampled_from([None, (0.02, 0.4)]),
-        fin_after_s=st.sampled_from([0.0, 1e-6]),
-        connect_s=st.sampled_from([0.0, 0.000_1]),
-        refuse_after=st.sampled_from([None, 3]),
-        seed=st.integers(0, 99),
+        SimServer, most_requests=st.sampled_from([0, 0, 1, 3, 50]), reset_share=st.sampled_from([0.0, 0.05]),
+        drop_share=st.sampled_from([0.0, 0.05]), cut_share=st.sampled_from([0.0, 0.05]),
+        idle_timeout_s=st.sampled_from([None, 0.01]), resets_all_at_s=st.sampled_from([None, 0.05]),
+        stalls_s=st.sampled_from([None, (0.02, 0.4)]), fin_after_s=st.sampled_from([0.0, 1e-6]),
+        connect_s=st.sampled_from([0.0, 0.000_1]), refuse_after=st.sampled_from([None, 3]), seed=st.integers(0, 99),
     ),
     st.fixed_dictionaries(
         {
-            "connections": st.integers(1, 9),
-            "requests": st.integers(1, 400),
-            "local": st.booleans(),
-            "timeout_s": st.sampled_from([0.2, 5.0]),
-            "connect_timeout_s": st.just(1.0),
+            "connections": st.integers(1, 9), "requests": st.integers(1, 400), "local": st.booleans(),
+            "timeout_s": st.sampled_from([0.2, 5.0]), "connect_timeout_s": st.just(1.0),
         }
     ),
     st.sampled_from([{}, {"pipeline": 5}, {"short": True}, {"rate": 300.0}]),

@@ -352,9 +352,6 @@ def test_an_address_that_worked_before_is_not_dropped_but_its_rows_go_to_the_nex
     assert total.failures == {"refused": 50}
 
 
-# -- what follows a stall, a lost worker or a server's restart: nothing is fired at once, and every count stays exact
-
-
 class Net(SimNet):
     """Notes when each heartbeat went out and each connect began."""
 

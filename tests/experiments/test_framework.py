@@ -218,9 +218,6 @@ def test_of_a_bench_that_failed_nothing_is_concluded(made: dict[str, Any], usabl
     assert codes(record) == ([] if usable else ["round_failed", "untested"])
 
 
-# -- plans
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_each_concludes_from_nothing_at_all(name: str) -> None:
     known = load(name)
@@ -264,9 +261,6 @@ def test_a_plan_by_its_defaults_the_taste_and_the_user() -> None:
 def test_the_command_runs_the_same_plan_again(quick: bool, changes: dict[str, Any], flags: str) -> None:
     made = experiment(measures)
     assert command_of(made, plan_of(made, quick, changes), quick).partition("made-up")[2] == flags
-
-
-# -- the command
 
 
 def document(name: str = "upstream-keepalive", **changes: Any) -> str:

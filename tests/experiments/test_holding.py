@@ -37,9 +37,6 @@ async def of(*servers: str) -> Record:
     return await run(experiment, plan, quick=True, say=lambda _: None)
 
 
-# -- on real servers
-
-
 @pytest.mark.compiler
 async def test_threads_pools_and_one_at_a_time_each_as_they_are() -> None:
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
@@ -109,9 +106,6 @@ def test_what_the_group_is_charged_counts_whatever_else_the_host_does(with_socke
     assert found["own"] == pytest.approx(own, rel=0.02)
     assert found["own_half"] < 0.02 * own
     assert (own_cost(run, cost, cgroup.Charges())["own_half"] or 1e9) > 10_000
-
-
-# -- of made rounds
 
 
 def made(name: str, number: int = 0, **figures: Any) -> Round:

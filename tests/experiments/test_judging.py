@@ -104,9 +104,6 @@ def test_server_models_alike_are_ranked_by_nobody() -> None:
     assert found["cannot say"] > 0.8
 
 
-# -- its parts
-
-
 def test_an_interval_is_students_on_logarithms() -> None:
     # By hand: logs of 1, 2, 4 have mean ln 2 and deviation ln 2; t of 2 degrees at 97.5 % is 4.3027.
     found = interval([1.0, 2.0, 4.0])

@@ -50,9 +50,6 @@ def ours() -> set[int]:
     return found - {os.getpid()}
 
 
-# ---- the client ------------------------------------------------------------------------------------------------------
-
-
 async def client(*arguments: object) -> tuple[int, dict[str, Any], str]:
     """The client run to its end: its status, its line and its complaints."""
     process = await asyncio.create_subprocess_exec(*CLIENT, *map(str, arguments), stdout=-1, stderr=-1, env={**os.environ, "PYTHONPATH": str(HOME)})
@@ -166,9 +163,6 @@ def test_time_below_a_tick_is_seen_in_each_of_many_processes() -> None:
 def test_the_split(spent: CpuTime, split: tuple[float, float] | None) -> None:
     assert spent.split() == split
     assert spent.less(spent) == CpuTime(0.0, 0.0, 0.0, 0.0)
-
-
-# ---- on the real servers ---------------------------------------------------------------------------------------------
 
 
 def plan_of(**changes: Any) -> Any:

@@ -47,9 +47,6 @@ def exact(summary: dict[str, Any], accepts: int, requests: int) -> bool:
     return 0 <= requests - beats["answered"] <= HELD
 
 
-# -- its processes
-
-
 def test_a_stopped_session_counts_all_that_its_workers_did_meanwhile(tmp_path: Path) -> None:
     with serving() as server, soaking(tmp_path, server.url) as program:
         program.until(lambda: all_held(tmp_path / "run.db"), "all are held")
@@ -86,9 +83,6 @@ def test_a_stopped_host_process_keeps_nothing_from_the_counts(tmp_path: Path) ->
         summary = report(tmp_path, "run.db")
         assert (done.status, done.err, summary["run"]["verdict"]) == (0, "", "passed")
         assert exact(summary, server.accepts, server.requests)
-
-
-# -- its run file
 
 
 @pytest.fixture
@@ -167,9 +161,6 @@ def test_a_run_file_that_is_taken_away_ends_the_run(tmp_path: Path, place: str |
         summary = report(tmp_path, place)
         assert (summary["connections"]["held"], summary["run"]["complete"]) == (HELD, True)
         assert "run_file_moved" in codes(summary)
-
-
-# -- its machine's clocks
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import parse_version, size, slots_needed
+from asyncli.lab.binary import parse_version, size
 from asyncli.lab.configs import config_file
 
 
@@ -54,11 +54,6 @@ def test_more_than_can_be_held_is_one_clear_line() -> None:
         size(10_000_000, nofile=1_024, cpus=2)
     with pytest.raises(HostError, match="leave --workers out"):
         size(100_000, nofile=20_000, cpus=2, workers=2)
-
-
-def test_slots_grow_with_the_share() -> None:
-    assert slots_needed(100, 1) < slots_needed(101, 1) + 1
-    assert slots_needed(100_000, 10) < slots_needed(100_000, 5)
 
 
 def test_a_pair_of_ports_is_free_and_low() -> None:

@@ -456,9 +456,6 @@ async def test_chance_breaks_none_and_both_programs_answer_alike(monkeypatch: py
         assert ours.complaints == other.complaints == ()
 
 
-# ---- building
-
-
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program that compiles in no time, and no compiler but the system's."""

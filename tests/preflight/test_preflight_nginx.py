@@ -347,9 +347,6 @@ def test_what_it_says_of_a_target_is_recorded_and_no_secret(tmp_path: Path) -> N
     }  # fmt: skip
 
 
-# --- examine: what is read for a server of this host ---
-
-
 def examined(plan: Plan, spread: Spread, pid: int | None = None, root: Path = Path("/")) -> list[Check]:
     return examine(plan, spread, read_limits(root), read_configured(pid, None, None, root))
 

@@ -73,21 +73,8 @@ class Browser:
     async def __aenter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="asyncli-chromium-", ignore_cleanup_errors=True)
         root = ["--no-sandbox"] if os.geteuid() == 0 else []
-        quiet = [
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--disable-gpu",
-        ]
-        arguments = [
-            "--headless=new",
-            "--remote-debugging-port=0",
-            f"--user-data-dir={self._folder.name}",
-            *quiet,
-            *root,
-            "about:blank",
-        ]
+        quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-gpu")
+        arguments = ["--headless=new", "--remote-debugging-port=0", f"--user-data-dir={self._folder.name}", *quiet, *root, "about:blank"]
         self._process = subprocess.Popen([self._binary, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         address = Path(self._folder.name) / "DevToolsActivePort"
         async with asyncio.timeout(_DEADLINE_S):

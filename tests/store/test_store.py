@@ -174,9 +174,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
     assert not asked[-1].exists()
 
 
-@pytest.mark.parametrize(
-    "sql", ["value = 1e300", "t_s = x'00'", "metric = 99"]
-)
+@pytest.mark.parametrize("sql", ["value = 1e300", "t_s = x'00'", "metric = 99"])
 def test_a_sample_that_is_none_is_skipped_and_counted(tmp_path: Path, sql: str) -> None:
     """An agent's 1e300 made all of a night unreadable."""
     path = tmp_path / "run.db"

@@ -111,9 +111,6 @@ def test_the_sum_of_counts_is_one_merge_after_another() -> None:
     assert sum_of_counts([]) == Tick()
 
 
-# -- samples
-
-
 ROWS = [
     Sample(0.5, {"a": 1.0, "b": 2.0}), Sample(1.5, {"a": 3.0}), Sample(2.5, {"b": 4.0, "host.x": 5.0}), Sample(4.0, {"a": 6.0, "b": 7.0}),
 ]  # fmt: skip
