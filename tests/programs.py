@@ -38,12 +38,16 @@ _MARK = "ASYNCLI_TEST_MARK"
 SHORT = ("--baseline", "0.2", "--residue", "0.2", "--keepalive", "2")
 
 
+def deadline_s() -> float:
+    """How long to wait by now: the busier the machine, the longer."""
+    return min(DEADLINE_S, _IDLE_DEADLINE_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
 def until(happened: Callable[[], T], what: str) -> T:
     """Look until ``happened()`` is true, and give what it gave; fail with ``what`` at the deadline."""
     begun_s, pause_s = time.monotonic(), 0.01
     while not (result := happened()):
-        busy = os.getloadavg()[0] / (os.cpu_count() or 1)
-        assert time.monotonic() - begun_s < min(DEADLINE_S, _IDLE_DEADLINE_S * max(1.0, busy)), f"it never happened: {what}"
+        assert time.monotonic() - begun_s < deadline_s(), f"it never happened: {what}"
         time.sleep(pause_s)
         pause_s = min(0.1, 1.2 * pause_s)
     return result

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 from scipy.stats import norm, poisson
-from synthetic_run import SERVER, a_run
+from synthetic_run import SERVER, a_run, cut, without
 
 from asyncli.analysis import estimates, measured
 from asyncli.analysis.compare import Comparison, Difference, compare, differing, hindrance
@@ -359,29 +359,17 @@ def test_runs_that_should_not_be_believed_are_said_so() -> None:
     assert (company["run"], company["others"]) == ("B", 100_000)
 
 
-def without(run: Run, *names: str) -> None:
-    for sample in run.samples:
-        sample.values = {name: value for name, value in sample.values.items() if not name.startswith(names)}
-
-
-def cut(run: Run) -> None:
-    """In its ramp."""
-    run.phases, run.ticks, run.complete = run.phases[:2], run.ticks[:8], False
-    run.phases[1].end_s = None
-    run.samples = [one for one in run.samples if one.t_s < 13]
-
-
 def no_beats(run: Run) -> None:
     for _, tick in run.ticks:
         tick.sent = tick.answered = 0
         tick.latency_us, tick.lateness_us = Histogram(), Histogram()
 
 
-BROKEN: dict[str, Callable[[Run], None]] = {
+BROKEN: dict[str, Callable[[Run], object]] = {
     "no server": lambda run: without(run, "server."),
     "no host": lambda run: without(run, "host.", "kernel."),
     "no samples": lambda run: setattr(run, "samples", []),
-    "cut in the ramp": cut,
+    "cut in the ramp": lambda run: cut(run, 13.0),
     "no phases": lambda run: setattr(run, "phases", []),
     "one tick": lambda run: setattr(run, "ticks", run.ticks[:1]),
     "no environment": lambda run: setattr(run, "environment", {}),

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run
+from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut
 
 from asyncli.analysis.cost import Costs, Residue, costs
 from asyncli.records import Phase, Sample
@@ -249,16 +249,6 @@ def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
 def test_too_few_plateaus_fall_back_to_the_ramp_and_say_so(plateaus: int) -> None:
     c = costs(a_run(20_000, hold_s=5.0, plateaus=plateaus, plateau_s=10.0))
     assert "ramp" in c.kernel.method
-
-
-def cut(run: Run, at_s: float) -> Run:
-    """The run as its file stands when it is killed at ``at_s``."""
-    run.samples = [sample for sample in run.samples if sample.t_s <= at_s]
-    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= at_s]
-    run.phases = [phase for phase in run.phases if phase.start_s <= at_s]
-    run.phases[-1].end_s = None
-    run.complete = False
-    return run
 
 
 def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:

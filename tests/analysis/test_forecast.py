@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run
+from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run, without
 
 from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, forecast
@@ -252,10 +252,7 @@ def in_use(before: float | None, then: float, processes: float = 1.0) -> Run:
 def replaced() -> Run:
     """The same where another server answers since the run was resumed: nothing is known of it from before the first connect."""
     run = in_use(8, 1008)
-    for sample in run.samples:
-        if sample.t_s <= run.phases[1].start_s:
-            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("server.")}
-    return run
+    return without(run, "server.", until_s=run.phases[1].start_s)
 
 
 @pytest.mark.parametrize(

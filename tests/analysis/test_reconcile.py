@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import synthetic_run
-from synthetic_run import bare_run
+from synthetic_run import bare_run, cut, without
 
 from asyncli.analysis.counts import CountsOverTime, Divergence, counts_over_time
 from asyncli.analysis.losses.attribution import Diagnosis
@@ -119,11 +119,7 @@ def test_a_server_that_began_anew_is_seen_by_its_requests() -> None:
 
 @pytest.mark.parametrize("last_s", [4.0, 12.0, 30.0])
 def test_counts_of_a_page_that_was_lost_before_the_holds_end_are_unknown(last_s: float) -> None:
-    run = a_run(20_000)
-    for sample in run.samples:
-        if sample.t_s > last_s:
-            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("status.")}
-    result, findings = look(run)
+    result, findings = look(without(a_run(20_000), "status.", since_s=last_s))
     assert (result.accepts_delta, result.handled_delta, result.requests_delta, result.agrees) == (None, None, None, None)
     assert findings[0].fields["why"] == "page_silent"
 
@@ -278,10 +274,7 @@ def test_a_page_that_came_in_the_drain_does_not_speak_of_the_hold() -> None:
 def test_a_page_from_well_before_the_end_speaks_of_another_moment() -> None:
     run = a_run(5000)
     stop = run.phases[3].start_s
-    for sample in run.samples:
-        if stop - 5 < sample.t_s <= stop:
-            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("status.")}
-    assert reconciled(run)[0].server_active is None
+    assert reconciled(without(run, "status.", since_s=stop - 5, until_s=stop))[0].server_active is None
     # Pages that come every five seconds are as near as they can be.
     run = a_run(5000)
     for place, sample in enumerate(run.samples):
@@ -300,10 +293,7 @@ def test_a_run_that_was_stopped_in_its_baseline() -> None:
 
 def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
     run = a_run(20_000)
-    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s < 15.0]
-    run.samples = [sample for sample in run.samples if sample.t_s < 15.0]
-    run.phases = run.phases[:2]
-    run.phases[1].end_s = None
+    cut(run, 15.0)
     for sample in run.samples:
         if "status.active" in sample.values:  # half a second's worth of the ramp, as a real page would be off
             for metric in ("status.active", "status.accepts", "status.handled"):

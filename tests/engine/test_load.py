@@ -279,17 +279,17 @@ def test_an_open_loop_asks_at_its_instants_and_counts_from_them() -> None:
 
 
 def test_a_stall_cannot_hide_in_an_open_loop_as_it_does_in_a_closed_one() -> None:
-    stalls = SimServer(stalls_s=(2.0, 3.0))
+    stalls = SimServer(stalls_s=(2.0, 3.0), latency_s=0.001)
     closed, _, _ = bench(stalls, duration_s=10.0)
     p99 = closed.latency_us.quantile(0.99)
-    assert p99 < 1000  # eight requests saw the second in which the server stood still; all others asked after it
+    assert p99 < 2000  # eight requests saw the second in which the server stood still; all others asked after it
     opened, asked, _ = bench(stalls, duration_s=10.0, rate=1000.0)
     p99, median = opened.latency_us.quantile(0.99), opened.latency_us.quantile(0.5)
     assert p99 > 850_000
-    assert median < 1000
+    assert median < 2000
     assert opened.answered + asked.in_flight == 10_000
     # It was not our lateness: no connection was free.
-    assert 1000 - 8 <= asked.queued <= 1050  # and of those that came due while these were worked off
+    assert 1000 - 8 <= asked.queued <= 1200  # and of those that came due while these were worked off
     assert opened.lateness_us.greatest < 1000
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from made_runs import unsteady
-from synthetic_run import a_run
+from synthetic_run import a_run, without
 from test_comparison import compared, dearer, made
 from test_comparison import printed as compared_text
 from test_text import printed
@@ -99,12 +99,6 @@ def cases() -> Iterator[tuple[str, Summary]]:
 
 def changed(run: Run, change: Callable[[Run], None]) -> Run:
     change(run)
-    return run
-
-
-def without(run: Run, metric: str) -> Run:
-    for sample in run.samples:
-        sample.values.pop(metric)
     return run
 
 

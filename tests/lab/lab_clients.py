@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import h11
-from programs import DEADLINE_S, alive
+from programs import DEADLINE_S, alive, deadline_s
 
 from asyncli.collect.status import StatusReader
 from asyncli.errors import HostError
@@ -87,14 +88,20 @@ class Poller:
         return dict(zip(names, map(int, re.findall(rb"\d+", text)), strict=True))
 
     async def until(self, right: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-        """Ask until the page is right; the last page where it does not become so within 10 s."""
-        page: dict[str, int] = {}
-        for _ in range(500):
-            page = await self.page()
-            if right(page):
-                return page
-            await asyncio.sleep(0.02)
-        raise AssertionError(f"the status page stays at {page}")
+        """Ask until the page is right."""
+        return await asked_until(self.page, right)
+
+
+Page = TypeVar("Page")
+
+
+async def asked_until(ask: Callable[[], Awaitable[Page]], right: Callable[[Page], bool]) -> Page:
+    """Ask until the answer is right, and give it; fail at the deadline of all waits."""
+    begun_s = time.monotonic()
+    while not right(answer := await ask()):
+        assert time.monotonic() - begun_s < deadline_s(), f"it stays at {answer}"
+        await asyncio.sleep(0.02)
+    return answer
 
 
 def group(leader: int) -> list[int]:
@@ -107,27 +114,21 @@ def group(leader: int) -> list[int]:
 
 
 async def eventually(true: Callable[[], bool]) -> None:
-    """Wait for it; a failure after 20 s."""
-    for _ in range(1000):
-        if true():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it does not become true")
+    """Wait for it."""
+
+    async def look() -> bool:
+        return true()
+
+    await asked_until(look, bool)
 
 
 async def page_until(url: str, right: Callable[[dict[str, float]], bool]) -> dict[str, float]:
-    """The status page as the collector reads it, over one connection, until it is right; a failure after 20 s."""
+    """The status page as the collector reads it, over one connection, once it is right."""
     reader = StatusReader(url)
-    page: dict[str, float] = {}
     try:
-        for _ in range(200):
-            page = await reader.read()
-            if right(page):
-                return page
-            await asyncio.sleep(0.1)
+        return await asked_until(reader.read, right)
     finally:
         await reader.close()
-    raise AssertionError(f"the status page stays at {page}")
 
 
 async def opened(url: str, count: int) -> list[Client]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from programs import until
 from recording import write_run
-from synthetic_run import a_run
+from synthetic_run import a_run, cut
 
 from asyncli.cli.watch import _take
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
@@ -25,11 +25,8 @@ from asyncli.store.writer import RunWriter
 
 def eventful(hold_s: float = 600.0) -> Run:
     """A run in its hold, of which some seconds had losses, and some refused connects."""
-    run = a_run(connections=2000, hold_s=hold_s, complete=False)
-    drain_s = next(one.start_s for one in run.phases if one.name == "drain")
-    run.phases = [Phase(one.name, one.start_s, None if one.name == "hold" else one.end_s) for one in run.phases if one.start_s < drain_s]
-    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s < drain_s]
-    run.samples = [sample for sample in run.samples if sample.t_s < drain_s]
+    run = a_run(connections=2000, hold_s=hold_s)
+    cut(run, run.phases[3].start_s - 0.001)
     for place, (_, tick) in enumerate(run.ticks[40:-60:50]):
         tick.deaths["reset"] = Deaths(count=5)
         tick.opened = tick.reopened = 3 + place % 2
