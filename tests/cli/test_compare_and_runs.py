@@ -19,21 +19,19 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from made_runs import dead
-from recording import write_run
+from recording import new_run, write_run
 from synthetic_run import a_run
 
 from asyncli.cli.compare import command as compare_command
 from asyncli.cli.report import command as report_command
 from asyncli.cli.runs import command as runs_command
 from asyncli.errors import AsyncliError
-from asyncli.plan import plan_document
 from asyncli.records import STOPPED, Finding, Phase, Sample
 from asyncli.report import comparison_report as comparison
 from asyncli.report.summary import summarise
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.store.run_index import read_index_entry
-from asyncli.store.writer import RunWriter
 
 
 def write(run: Run, path: Path, *, run_id: str | None = None, started_s: float | None = None) -> Path:
@@ -190,11 +188,7 @@ def test_folders_in_it_only_when_asked(files: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_being_written_goes_on(tmp_path: Path) -> None:
-    run = a_run(500)
-    writer = RunWriter.create(
-        tmp_path / "live.db", run_id="live", started_wall_s=time.time(), plan_document=plan_document(run.plan),
-        environment=run.environment,
-    )
+    writer = new_run(tmp_path / "live.db", started_s=time.time())
     old = time.time() - 3600
     try:
         # Whatever keeps it from writing.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from programs import until
-from recording import write_run
+from recording import new_run, write_run
 from synthetic_run import a_run, cut
 
 from asyncli.cli.watch import _take
@@ -20,7 +20,6 @@ from asyncli.run import Run
 from asyncli.store import follow
 from asyncli.store.follow import Follower, News, last_written_s
 from asyncli.store.reader import read_run
-from asyncli.store.writer import RunWriter
 
 
 def eventful(hold_s: float = 600.0) -> Run:
@@ -79,9 +78,8 @@ def test_the_first_look_at_a_run_that_has_just_begun(tmp_path: Path, seconds: in
 
 
 def test_what_comes_is_told_once(tmp_path: Path) -> None:
-    run = eventful(60.0)
     path = tmp_path / "run.db"
-    writer = RunWriter.create(path, run_id="r", started_wall_s=time.time(), plan_document=_document(run), environment={})
+    writer = new_run(path, started_s=time.time())
     writer.phase(Phase("ramp", 0.0))
     writer.tick(1.0, Tick(second=1, held=10, opened=10))
     follower = Follower(path)
@@ -106,9 +104,7 @@ def test_what_comes_is_told_once(tmp_path: Path) -> None:
 
 
 def test_the_wal_of_a_killed_run_counts(tmp_path: Path) -> None:
-    writer = RunWriter.create(
-        tmp_path / "run.db", run_id="r", started_wall_s=time.time(), plan_document=_document(eventful(60.0)), environment={}
-    )
+    writer = new_run(tmp_path / "run.db", started_s=time.time())
     writer.tick(1.0, Tick(second=1, held=10, opened=10))
     _when(Follower(tmp_path / "run.db"), lambda one: bool(one.ticks))
     (tmp_path / "elsewhere").mkdir()
@@ -116,12 +112,6 @@ def test_the_wal_of_a_killed_run_counts(tmp_path: Path) -> None:
         shutil.copy(tmp_path / name, tmp_path / "elsewhere" / name)
     writer.close(True)
     assert looked(Follower(tmp_path / "elsewhere" / "run.db").news()).held == 10
-
-
-def _document(run: Run) -> object:
-    from asyncli.plan import plan_document
-
-    return plan_document(run.plan)
 
 
 def _when(follower: Follower, happened: Callable[[News], bool]) -> News:
