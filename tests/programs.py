@@ -168,6 +168,13 @@ def here(folder: Path, *arguments: str | Path) -> Done:
     return Done(status, *(one.buffer.getvalue().decode() for one in (out, err)))  # type: ignore[attr-defined]
 
 
+def complaint(done: Done) -> str:
+    """The one line: what, where, and after a semicolon how to mend it (or, for a flag, where the flags are listed)."""
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1), done
+    assert re.match(r"asyncli: \S.*(; \S|\('asyncli.*--help' lists)", done.err), done
+    return done.err.removeprefix("asyncli: ")
+
+
 def report(folder: Path, path: str | Path) -> dict[str, Any]:
     """What ``asyncli report PATH --json -`` prints, read; in this process, for speed."""
     summary: dict[str, Any] = json.loads(to_json(summarise(read_run(folder / path))))

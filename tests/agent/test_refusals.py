@@ -15,19 +15,11 @@ import trustme
 from agents import TOKEN, AnAgent, http, token_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import Done, Server, here, report, serving, until
+from programs import Done, Server, complaint, here, report, serving, until
 
 STATUS = b"Active connections: 1 \nserver accepts handled requests\n 1 1 1 \nReading: 0 Writing: 1 Waiting: 0 \n"
 PAGE = b"HTTP/1.1 200 OK\r\nServer: nginx/1.0\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s" % (len(STATUS), STATUS)
 FEW = ("-c", "10", "--baseline", "0.2", "--residue", "0.2", "--keepalive", "2", "--hold", "0.2", "--interval", "1ms")
-
-
-def complaint(done: Done) -> str:
-    """The one line: what, and after a semicolon how to mend it."""
-    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1), done
-    assert re.match(r"asyncli: \S.*; \S", done.err)
-    assert "Traceback" not in done.err
-    return done.err
 
 
 @pytest.fixture(scope="module")
