@@ -23,17 +23,8 @@ import msgspec
 from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
 from asyncli.analysis.levels import WORTH_TELLING
 from asyncli.analysis.measured import HOST, OURS, MeasuredRun
-from asyncli.findings.comparison import (
-    DIRECTIVE,
-    compare_asyncli,
-    compare_company,
-    compare_host,
-    compare_incomplete,
-    compare_invalid,
-    compare_plan,
-    compare_same,
-    compare_sysctls,
-)
+from asyncli.findings import comparison
+from asyncli.findings.comparison import DIRECTIVE
 from asyncli.findings.host import host_shared
 from asyncli.plan import masked
 from asyncli.records import Finding
@@ -265,6 +256,8 @@ _WHERE = ("urls", "status_url", "server_pid", "server_pidfile", "server_name", "
 # What may differ between runs of the same server and plan, and with a configuration that is known to be the same its address.
 _NO_DIFFERENCE = {"plan.seed", "plan.server_pid", "plan.server_pidfile", "plan.server_name", "plan.force"}
 _ADDRESS = {"plan.urls", "plan.status_url"}
+
+
 def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
     """The facts in which not all runs are alike, the server's first."""
     keys = dict.fromkeys(chain.from_iterable(one.facts for one in runs))
@@ -288,16 +281,16 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
     found = [*chain.from_iterable(map(_trust, runs))]
     done = [key for key in by_key if key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE]
     for made, unlike in (
-        (compare_plan, of(*done)),
-        (compare_host, of(*HOST, "local")),
-        (compare_asyncli, of(*OURS)),
-        (compare_sysctls, of(*(key for key in by_key if key.startswith("sysctls.")))),
+        (comparison.compare_plan, of(*done)),
+        (comparison.compare_host, of(*HOST, "local")),
+        (comparison.compare_asyncli, of(*OURS)),
+        (comparison.compare_sysctls, of(*(key for key in by_key if key.startswith("sysctls.")))),
     ):
         if unlike:
             found.append(made(unlike))
     known = runs[0].facts.get("server.config_hash") is not None
     if not set(by_key) - _NO_DIFFERENCE - (_ADDRESS if known else set()):
-        found.append(compare_same(runs[0].facts.get("server.label") or "the server", known))
+        found.append(comparison.compare_same(runs[0].facts.get("server.label") or "the server", known))
     return sorted(found, key=lambda one: {"error": 0, "warning": 1, "info": 2}[one.severity])
 
 
@@ -305,9 +298,9 @@ def _trust(run: MeasuredRun) -> list[Finding]:
     """What keeps a run's own numbers from being believed."""
     shared = [one for one in run.findings if one.code == host_shared.code]
     found = [one for one in run.findings if one.code != host_shared.code]
-    found += [compare_company(run.name, **one.fields) for one in shared]
+    found += [comparison.compare_company(run.name, **one.fields) for one in shared]
     if run.spoiled:
-        found.append(compare_invalid(run.name, run.spoiled))
+        found.append(comparison.compare_invalid(run.name, run.spoiled))
     if not run.complete:
-        found.append(compare_incomplete(run.name, not run.spoiled))
+        found.append(comparison.compare_incomplete(run.name, not run.spoiled))
     return found

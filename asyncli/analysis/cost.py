@@ -11,6 +11,7 @@ import statistics
 
 import msgspec
 
+from asyncli import metrics
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.levels import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
@@ -22,16 +23,6 @@ from asyncli.findings.cost import (
     cost_residual_unknown,
     descriptors_listed,
     plateau_unsettled,
-)
-from asyncli.metrics import (
-    GENERATOR_USS_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SOCKET_BYTES,
-    KERNEL_TCP_MEM_BYTES,
-    SERVER_PSS_BYTES,
-    SERVER_RSS_BYTES,
-    STATUS_ACTIVE,
 )
 from asyncli.plan import Plan
 from asyncli.records import Finding
@@ -95,11 +86,11 @@ def costs(run: Run) -> Costs:
     ramp = run.within((-math.inf, ours.until_s))
     user, kind = server_memory(ramp)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
-    kernel = ramp.series(KERNEL_SOCKET_BYTES)
-    queued = ramp.series(KERNEL_TCP_MEM_BYTES)
-    generator = ramp.series(GENERATOR_USS_BYTES)
-    host, in_use = ramp.series(HOST_USED_BYTES), " of memory in use"
-    listing = ramp.series(KERNEL_LISTING_BYTES)
+    kernel = ramp.series(metrics.KERNEL_SOCKET_BYTES)
+    queued = ramp.series(metrics.KERNEL_TCP_MEM_BYTES)
+    generator = ramp.series(metrics.GENERATOR_USS_BYTES)
+    host, in_use = ramp.series(metrics.HOST_USED_BYTES), " of memory in use"
+    listing = ramp.series(metrics.KERNEL_LISTING_BYTES)
     listed = shared.fit("listing", listing)
     # One listing leaves some 900 B for each end.
     if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
@@ -123,7 +114,7 @@ def costs(run: Run) -> Costs:
     few = {name: points for name, points in found.items() if isinstance(points, int) and points}
     unread = [name for name, points in found.items() if points == 0]
     if where.far is not None:
-        client = ours.fit("client_total", ramp.series(run.of_ours(HOST_USED_BYTES)), note=" of memory in use")
+        client = ours.fit("client_total", ramp.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
         result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
@@ -149,8 +140,8 @@ def costs(run: Run) -> Costs:
 
 def server_memory(run: Run) -> tuple[Series, str]:
     """The memory of the server's processes over time, and what kind it is: "PSS", or "RSS" where that was not read."""
-    user = run.series(SERVER_PSS_BYTES)
-    return (user, "PSS") if len(user) else (run.series(SERVER_RSS_BYTES), "RSS")
+    user = run.series(metrics.SERVER_PSS_BYTES)
+    return (user, "PSS") if len(user) else (run.series(metrics.SERVER_RSS_BYTES), "RSS")
 
 
 def residue(run: Run, *, listed: bool = False) -> Residue:
@@ -173,15 +164,15 @@ def residue(run: Run, *, listed: bool = False) -> Residue:
 
     for name, metric in (
         ("server_user", server_memory(run)[0]),
-        ("kernel", run.series(KERNEL_SOCKET_BYTES)),
-        ("host_total", run.series(HOST_USED_BYTES)),
+        ("kernel", run.series(metrics.KERNEL_SOCKET_BYTES)),
+        ("host_total", run.series(metrics.HOST_USED_BYTES)),
     ):
         grown = risen(metric)
         if grown is not None:
             at_s, more = grown
             setattr(found, name, more)
             found.after_s = max(found.after_s or 0.0, at_s - begin)
-    listing = risen(run.series(KERNEL_LISTING_BYTES))
+    listing = risen(run.series(metrics.KERNEL_LISTING_BYTES))
     if listed and found.host_total is not None and listing is not None:
         found.host_total -= listing[1]
     return found
@@ -212,7 +203,7 @@ def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
 
 def _server_count(run: Run) -> Series | None:
     """The server's active connections less our poller, where other clients use it too; None where all are ours."""
-    active, held = run.series(STATUS_ACTIVE), run.held
+    active, held = run.series(metrics.STATUS_ACTIVE), run.held
     most = max(held.values)
     bound = max(FEWEST, WORTH_TELLING * most)
     before = active.between(-math.inf, run.first_connect_s)

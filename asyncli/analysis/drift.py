@@ -13,26 +13,13 @@ from typing import Literal
 
 import msgspec
 
+from asyncli import metrics
 from asyncli.analysis.gaps import for_drift
 from asyncli.analysis.levels import MINUTE_S, PART
 from asyncli.analysis.regression import CONFIDENCE
 from asyncli.analysis.slope import minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
-from asyncli.metrics import (
-    GENERATOR_USS_BYTES,
-    HOST_AVAILABLE_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SOCKET_BYTES,
-    SERVER_ANON_SHMEM_BYTES,
-    SERVER_ENDED,
-    SERVER_PROCESSES,
-    SERVER_PSS_BYTES,
-    SERVER_RSS_BYTES,
-    SERVER_USS_BYTES,
-    STATUS_ACCEPTS,
-)
 from asyncli.records import Finding
 from asyncli.run import Run
 from asyncli.samples import Series, began_anew
@@ -64,33 +51,18 @@ _SLOW_TO_TELL: tuple[MetricName, ...] = ("host_total", "generator_user")
 # Memory is granted by pages: growth below one page over the whole stretch does not show.
 _PAGE = 4096.0
 
-#: Of which metric of the samples each drift is the drift: of the first of these that was read. The server's anonymous and shared
-#: memory before its PSS: that has pages of files too, of which its share moves with every other process that maps them. In a
-#: hold of 100,000 connections on nginx it fell by 230 kB within two seconds, while nothing private changed by a byte in ten
-#: minutes. Private memory alone would hide what its processes share.
+# Both include what anonymous and private memory leave out. Growth of both is the server's: another program that unmaps shared
+# files raises PSS alone, one more process raises RSS alone.
+_WIDER = (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES)
+#: The metrics of each drift; the first that was read counts. Anonymous and shared memory come before PSS, because PSS includes
+#: file pages, whose share changes with every other process that maps them: by 230 kB in two seconds in a hold of 100,000
+#: connections on nginx. Private memory alone would hide a leak in shared memory.
 SOURCES: dict[MetricName, tuple[str, ...]] = {
-    "server_user": (SERVER_ANON_SHMEM_BYTES, SERVER_USS_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES),
-    "kernel": (KERNEL_SOCKET_BYTES,),
-    "generator_user": (GENERATOR_USS_BYTES,),
-    "host_total": (HOST_USED_BYTES,),
+    "server_user": (metrics.SERVER_ANON_SHMEM_BYTES, metrics.SERVER_USS_BYTES, *_WIDER),
+    "kernel": (metrics.KERNEL_SOCKET_BYTES,),
+    "generator_user": (metrics.GENERATOR_USS_BYTES,),
+    "host_total": (metrics.HOST_USED_BYTES,),
 }
-# What of the server's memory these leave out (of files; of private memory also what is shared) is in both of these. What both
-# grow by is the server's doing: PSS alone another program moves that unmaps the same files, RSS alone one process more.
-_WIDER = (SERVER_PSS_BYTES, SERVER_RSS_BYTES)
-
-RULE = (
-    "the slope through the medians of each minute of the hold (Theil-Sen), less its first --keepalive seconds, in which "
-    "memory settles (at most a quarter of the hold); of 20 shorter stretches where there are fewer minutes; of the later half "
-    "alone where that surely moves by less. It grows or "
-    "shrinks where Kendall's test, corrected for correlated neighbours, is sure to 95 % and the rate is 0.1 % of the metric "
-    "or more (over an hour, or a hold shorter than that); it is flat within X an hour where the 95 % interval lies within X "
-    "and X is 10 % of what the connections took or less, or 0.1 % of the metric; else the hold was too short to say. "
-    f"In less than {FEWEST_POINTS} minutes, growth by no more than the connections had taken is not told from settling: a heap "
-    "fills before garbage is first collected. "
-    "The whole host's memory, which all that runs there moves, "
-    f"and asyncli's own, which settles for minutes, grow or shrink only over {FEWEST_POINTS} minutes or more. What fits in "
-    "memory that a process already has in reserve does not show"
-)
 
 
 class Drift(msgspec.Struct):
@@ -144,7 +116,7 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
 
     sources = {name: source_of(run, name) for name in SOURCES}
     found = {name: look.at(name, one) for name, one in sources.items() if drifting(run, one).between(start, end).t_s}
-    available = run.series(HOST_AVAILABLE_BYTES).last(until_s=end)
+    available = run.series(metrics.HOST_AVAILABLE_BYTES).last(until_s=end)
     findings = [_grows(name, found[name], available) for name in found if _worth_saying(name, found)]
     if unknown := {name: one for name, one in found.items() if one.bytes_per_hour is None}:
         too_short = min(one.minutes for one in unknown.values()) < FEWEST_POINTS
@@ -170,7 +142,7 @@ def source_of(run: Run, name: MetricName) -> str:
 def drifting(run: Run, source: str) -> Series:
     """The memory ``source`` over time, of the host without inodes of /proc; empty where it was not sampled."""
     metric = run.series(source)
-    listing = run.series(KERNEL_LISTING_BYTES) if source == HOST_USED_BYTES else Series()
+    listing = run.series(metrics.KERNEL_LISTING_BYTES) if source == metrics.HOST_USED_BYTES else Series()
     return minus(metric, [listing]) if len(listing) else metric
 
 
@@ -307,7 +279,6 @@ class _Look:
         return max(0.0, (value - statistics.median(baseline)) / held) if baseline and held else None
 
 
-
 def _bin_s(t_s: Sequence[float], length_s: float) -> float:
     """How long a bin is: a minute; less where the hold has few, but never less than from one sample to the next."""
     if length_s >= POINTS_WANTED * BIN_S:
@@ -321,7 +292,8 @@ def _restarts(run: Run) -> list[float]:
 
     By its counters; and, where no page shows them, by half of its processes or more ending at once.
     """
-    accepts, ended, processes = (run.series(name) for name in (STATUS_ACCEPTS, SERVER_ENDED, SERVER_PROCESSES))
+    accepts, ended = run.series(metrics.STATUS_ACCEPTS), run.series(metrics.SERVER_ENDED)
+    processes = run.series(metrics.SERVER_PROCESSES)
     found = {accepts.t_s[place] for place in began_anew(accepts.values)}
     for (_, before), (t_s, after) in pairwise(zip(ended.t_s, ended.values, strict=True)):
         if after > before and after - before >= 0.5 * (processes.last(t_s) or math.inf):
@@ -373,4 +345,3 @@ def _grows(name: MetricName, drift: Drift, available: float | None) -> Finding:
     from_s, to_s, rate = drift.from_s or 0.0, drift.to_s or 0.0, drift.bytes_per_hour or 0.0
     each = drift.bytes_per_request if name != "host_total" else None
     return drift_grows(name, from_s, to_s, rate, drift.ci95 or (rate, rate), each, available)
-

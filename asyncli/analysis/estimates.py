@@ -46,6 +46,8 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 NO_SCATTER = Repeat()
+
+
 class Estimate(msgspec.Struct, frozen=True):
     """A number of one run with its 95 % interval, and the degrees of freedom behind it (None: as many as you like)."""
 

@@ -15,21 +15,13 @@ from ipaddress import ip_address
 
 import msgspec
 
+from asyncli import metrics
 from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.levels import PART
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import descriptors_listed
 from asyncli.findings.forecast import Why, forecast_far, forecast_unknown
-from asyncli.metrics import (
-    HOST_AVAILABLE_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SOCKET_BYTES,
-    SERVER_DESCRIPTORS,
-    SERVER_DESCRIPTORS_LIMIT,
-    SERVER_PROCESSES,
-)
 from asyncli.plan import Plan
 from asyncli.records import FAR, Check, Finding
 from asyncli.run import Run
@@ -91,22 +83,22 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     before = run.within((-math.inf, run.first_connect_s))
     cgroup, ours = by_code.get("cgroup_memory"), before.place.memory_bytes
     room = _room(
-        before.series(HOST_AVAILABLE_BYTES), *((ours, cgroup) if where.far is None else (where.far.memory_bytes, None))
+        before.series(metrics.HOST_AVAILABLE_BYTES), *((ours, cgroup) if where.far is None else (where.far.memory_bytes, None))
     )
     listed = any(one.code == descriptors_listed.code for one in costs.findings)
-    listing = before.series(KERNEL_LISTING_BYTES) if listed else Series()
+    listing = before.series(metrics.KERNEL_LISTING_BYTES) if listed else Series()
     name, words = (
         ("memory", f"this host, {_BOTH_ENDS}") if local
         else ("server_host", f"the server's host, {_THEIR_END}") if where.server else ("generator", f"this host, {_OUR_END}")
     )  # fmt: skip
-    of_host = _of_host(name, words, costs.host_total, room, before.series(HOST_USED_BYTES), listing)
+    of_host = _of_host(name, words, costs.host_total, room, before.series(metrics.HOST_USED_BYTES), listing)
     client = None
     if room is None:
         findings.append(forecast_unknown(["memory"], "available_not_read", ""))
     elif where.far is None:
         found.server_memory = _server_alone(costs, before, where.ends, room)
     if where.far is not None:
-        available, used = (before.series(before.of_ours(one)) for one in (HOST_AVAILABLE_BYTES, HOST_USED_BYTES))
+        available, used = (before.series(before.of_ours(one)) for one in (metrics.HOST_AVAILABLE_BYTES, metrics.HOST_USED_BYTES))
         words = f"asyncli's own host, {_OUR_END}"
         client = _of_host("generator", words, costs.client_total, _room(available, ours, cgroup), used, Series())
     if local:
@@ -214,7 +206,7 @@ def _server_alone(costs: Costs, before: Run, ends: int, room: _Room) -> Ceiling 
     if user is None or kernel is None or user.of_levels:
         # Two levels say nothing of what would be left over.
         return None
-    there = _level(server_memory(before)[0]) + _level(before.series(KERNEL_SOCKET_BYTES)) / ends
+    there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) / ends
     room = room.less_once(user.fixed_bytes + kernel.fixed_bytes - there)
     own = user.bytes_per_connection + kernel.bytes_per_connection
     # The two errors may go together, so they are added as they are.
@@ -259,8 +251,8 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
 
 def _descriptors_in_use(run: Run) -> Ceiling | None:
     """By RLIMIT_NOFILE of the server's fullest process, and how its open ones rose with the connections."""
-    limit, used = (run.series(name) for name in (SERVER_DESCRIPTORS_LIMIT, SERVER_DESCRIPTORS))
-    most, processes = max(run.held.values), run.series(SERVER_PROCESSES)
+    limit, used = (run.series(name) for name in (metrics.SERVER_DESCRIPTORS_LIMIT, metrics.SERVER_DESCRIPTORS))
+    most, processes = max(run.held.values), run.series(metrics.SERVER_PROCESSES)
     may = limit.last()
     start = run.first_connect_s
     begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)

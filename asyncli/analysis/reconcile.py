@@ -13,34 +13,11 @@ from asyncli.analysis.gaps import without_counters
 from asyncli.analysis.levels import FEWEST, WORTH_TELLING
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import Totals, never_answered
-from asyncli.findings.counts import (
-    Apart,
-    Beyond,
-    Since,
-    Unknown,
-    counters_restarted,
-    parted,
-    parted_in_words,
-    reconcile_accepts,
-    reconcile_handled,
-    reconcile_held,
-    reconcile_in_flight,
-    reconcile_requests,
-    reconcile_stale,
-    reconciliation_unknown,
-)
+from asyncli.findings import counts
+from asyncli.findings.counts import Apart, Beyond, Since, Unknown
 from asyncli.records import Finding
 from asyncli.run import Run
 
-RULE = (
-    "open at the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
-    "accepts; requests = answers and polls: equal but for what was in flight or went with a worker of ours, on a server that "
-    "only we use"
-)
-RULE_OF_TIME = (
-    "two counts part where they differ on three status pages running, or up to the last one, by more than was in flight: what "
-    "was opened, lost, sent or answered within a second of the page, connects pending and heartbeats unanswered then"
-)
 # A status page older than this at the drain speaks of another moment; or older than two of its usual steps.
 _STALE_S = 3.0
 
@@ -97,10 +74,10 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
     )  # fmt: skip
     if not math.isfinite(start):
-        return result, [reconciliation_unknown("nothing_connected")]
+        return result, [counts.reconciliation_unknown("nothing_connected")]
     result.divergences = client.behind_asked(start, stop)
     if not len(pages) or pages.t_s[0] > start:
-        return result, [reconciliation_unknown("no_page"), *_parted(result.divergences, context)]
+        return result, [counts.reconciliation_unknown("no_page"), *_parted(result.divergences, context)]
     if not math.isnan(pages.active[0]):
         context.already = round(float(pages.active[0]))
     every = compared(client, pages, start, stop)
@@ -109,14 +86,14 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
     # A page that came after the hold's end may speak of the drain. An agent asks for its own when it is time.
     recent = (pages.told_s <= stop) & (pages.t_s >= max(start, stop - max(_STALE_S, 2 * pages.step_s)))
     active = float(pages.active[recent][-1]) if recent.any() else None
-    anew = [counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])] if pages.restarts else []
+    anew = [counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])] if pages.restarts else []
     if active is not None or pages.t_s[-1] >= stop:
         result.accepts_delta, result.handled_delta, result.requests_delta = (
-            _told(counts[-1]) for counts in (pages.accepts, pages.handled, pages.requests)
+            _told(column[-1]) for column in (pages.accepts, pages.handled, pages.requests)
         )
     if not pages.told or active is None:
         why: Unknown = "page_silent" if pages.told else "page_tells_nothing"
-        return result, [reconciliation_unknown(why), *anew, *_parted(result.divergences, context)]
+        return result, [counts.reconciliation_unknown(why), *anew, *_parted(result.divergences, context)]
     result.server_active = _told(active)
     at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]
     context.others = any(one.pair == "accepts" and one.by > one.most for one in at_end)
@@ -153,14 +130,14 @@ def _at_end(pair: CountPair, client: Client, totals: Totals, active: float, stop
 def _disagreement(one: _AtEnd, since: Since | None, context: _Context) -> Finding:
     match one.pair:
         case "held":
-            return reconcile_held(one.first, one.second, since, context.addresses, context.beyond(one.by))
+            return counts.reconcile_held(one.first, one.second, since, context.addresses, context.beyond(one.by))
         case "accepts":
             silent = context.silent if -one.by <= context.silent else 0
-            return reconcile_accepts(one.first, one.second, since, context.addresses, silent)
+            return counts.reconcile_accepts(one.first, one.second, since, context.addresses, silent)
         case "handled":
-            return reconcile_handled(one.first, one.second, since)
+            return counts.reconcile_handled(one.first, one.second, since)
         case _:
-            return reconcile_requests(one.first, one.second, since, context.addresses)
+            return counts.reconcile_requests(one.first, one.second, since, context.addresses)
 
 
 # Saying it.
@@ -198,9 +175,9 @@ class _Context(msgspec.Struct):
 
 def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     """Whether the counts agree, in words; ``findings`` are the run's."""
-    if agrees and any(one.code == reconcile_stale.code for one in findings):
+    if agrees and any(one.code == counts.reconcile_stale.code for one in findings):
         return "They agree but for connections that are not this run's, or went with a killed worker (see the findings)"
-    if agrees and any(one.code == reconcile_in_flight.code for one in findings):
+    if agrees and any(one.code == counts.reconcile_in_flight.code for one in findings):
         return "They agree within what was in flight (see the findings)"
     return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is not known"}[agrees]
 
@@ -214,17 +191,17 @@ def _in_flight_then(every: Sequence[_AtEnd], context: _Context, *, anew: bool, e
             beyond = one.by if one.pair == "held" else 0
             killed, before = context.stale(beyond)
             if killed or before:
-                found.append(reconcile_stale(one.by, killed, before))
+                found.append(counts.reconcile_stale(one.by, killed, before))
                 continue
             flight = abs(one.least if one.by < 0 else one.most)
             apart.append({"pair": one.pair, "by": one.by, "flight": flight, "before": context.already if beyond > 0 else 0})
-    return [*found, reconcile_in_flight(apart, ended, anew)] if apart else found
+    return [*found, counts.reconcile_in_flight(apart, ended, anew)] if apart else found
 
 
 def in_words(divergence: Divergence) -> str:
     """Who fell behind whom when, by how much, and when they met again."""
     one = divergence
-    return parted_in_words(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
+    return counts.parted_in_words(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
 
 
 def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Finding]:
@@ -240,6 +217,6 @@ def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Findin
             one = max(times, key=lambda one: abs(one.most))
             beyond = context.beyond(one.most)
             found.append(
-                parted(pair, one.from_s, one.to_s, one.at_s, one.most, one.closed, len(times), context.addresses, beyond)
+                counts.parted(pair, one.from_s, one.to_s, one.at_s, one.most, one.closed, len(times), context.addresses, beyond)
             )
     return found

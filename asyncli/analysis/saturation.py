@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from asyncli.analysis.levels import NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram
-from asyncli.findings.generator import (
-    ramp_held_back,
-    saturated_beats,
-    saturated_cpu,
-    saturated_ramp,
-    saturated_turn,
-    stood_still,
-)
+from asyncli.findings import generator
 from asyncli.records import Finding, PhaseName
 from asyncli.run import Run
 
@@ -48,7 +41,7 @@ def saturation(run: Run, totals: Totals) -> list[Finding]:
     driven = totals.during(*_BUSY)
     beat_s = _p99_s(driven.lateness_us)
     if beat_s > MOST_BEAT_LATENESS_S:
-        found.append(saturated_beats(beat_s, MOST_BEAT_LATENESS_S))
+        found.append(generator.saturated_beats(beat_s, MOST_BEAT_LATENESS_S))
     found.append(_still(run))
     found += [_cpu(run, totals, name) for name in _BUSY]
     return [finding for finding in found if finding is not None]
@@ -100,8 +93,8 @@ def _ramp(run: Run, totals: Totals) -> Finding | None:
     if late_s is None and (rate is None or rate >= NEARLY_ALL * plan.asked_per_s or ramp.failures):
         return None
     if totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
-        return ramp_held_back(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker)
-    return saturated_ramp(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
+        return generator.ramp_held_back(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker)
+    return generator.saturated_ramp(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
 
 
 def _still(run: Run) -> Finding | None:
@@ -117,8 +110,8 @@ def _still(run: Run) -> Finding | None:
     # A tick is a second.
     share = sum(seconds for _, seconds in still) / len(busy)
     if share > WORTH_TELLING or longest_s > run.plan.timeout_s:
-        return saturated_turn(longest_s, LONGEST_TURN_S)
-    return stood_still(longest_s, until_s, share, WORTH_TELLING)
+        return generator.saturated_turn(longest_s, LONGEST_TURN_S)
+    return generator.stood_still(longest_s, until_s, share, WORTH_TELLING)
 
 
 def _cpu(run: Run, totals: Totals, name: PhaseName) -> Finding | None:
@@ -126,7 +119,7 @@ def _cpu(run: Run, totals: Totals, name: PhaseName) -> Finding | None:
     spent_s, span_s = totals.cpu_s.get(name, (0.0, 0.0))
     if span_s < _SHORTEST_SPAN_S or spent_s <= MOST_CPU_SHARE * span_s * cores:
         return None
-    return saturated_cpu(spent_s / (span_s * cores), cores, name, MOST_CPU_SHARE)
+    return generator.saturated_cpu(spent_s / (span_s * cores), cores, name, MOST_CPU_SHARE)
 
 
 def _p99_s(histogram: Histogram) -> float:

@@ -13,19 +13,7 @@ from asyncli.analysis.bench_result import RULE, Benched
 from asyncli.benchplan import BenchPlan
 from asyncli.plan import masked
 from asyncli.records import Tick
-from asyncli.report.document import (
-    Block,
-    DataTable,
-    Document,
-    ItemList,
-    Paragraph,
-    Section,
-    TableColumn,
-    TableRow,
-    VerdictLine,
-    View,
-    finding_items,
-)
+from asyncli.report import document as doc
 from asyncli.report.format import cores
 from asyncli.report.jsonout import finite_json
 from asyncli.text import oneline
@@ -73,31 +61,33 @@ def print_bench(found: Benched, console: Console) -> None:
     """The whole of it; readable at 80 columns, without colour, and piped."""
     from asyncli.report.terminal import print_document
 
-    print_document(bench_document(found), console, View.VERBOSE)
+    print_document(bench_document(found), console, doc.View.VERBOSE)
 
 
-def bench_document(found: Benched) -> Document:
+def bench_document(found: Benched) -> doc.Document:
     """Verdict, what was asked and done, times, percentiles, findings."""
     findings = found.findings
     if found.verdict == "untested" and not found.connections.opened:
         # Nothing was measured: why is all there is to say.
         findings, measured = [one for one in findings if one.severity == "error"], []
     else:
-        columns = [TableColumn("", kind="words")]
-        rows = [TableRow(f"  {name}", [oneline(words)]) for name, words in _rows(found)]
+        columns = [doc.TableColumn("", kind="words")]
+        rows = [doc.TableRow(f"  {name}", [oneline(words)]) for name, words in _rows(found)]
         measured = [
-            Section("numbers", "What was measured", [DataTable("", columns, rows, "What was measured", kind="keys", width=0)]),
-            Section("times", "Times", _times(found)),
-            Section("percentiles", "Percentiles", _percentiles(found)),
+            doc.Section(
+                "numbers", "What was measured", [doc.DataTable("", columns, rows, "What was measured", kind="keys", width=0)]
+            ),
+            doc.Section("times", "Times", _times(found)),
+            doc.Section("percentiles", "Percentiles", _percentiles(found)),
         ]
-    told = [ItemList(finding_items(findings))]
-    rule = [Paragraph(f"The rule: {RULE}", style="dim")] if found.verdict != "passed" else []
+    told = [doc.ItemList(doc.finding_items(findings))]
+    rule = [doc.Paragraph(f"The rule: {RULE}", style="dim")] if found.verdict != "passed" else []
     sections = [
-        Section("answer", "", [VerdictLine(found.verdict, found.why)]),
+        doc.Section("answer", "", [doc.VerdictLine(found.verdict, found.why)]),
         *measured,
-        Section("findings", "Findings", [*told, *rule]),
+        doc.Section("findings", "Findings", [*told, *rule]),
     ]
-    return Document("bench", f"bench: {found.verdict}", oneline(found.why), [], sections)
+    return doc.Document("bench", f"bench: {found.verdict}", oneline(found.why), [], sections)
 
 
 def _rows(found: Benched) -> Iterable[tuple[str, str]]:
@@ -172,15 +162,15 @@ def _ms(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _times(found: Benched) -> list[Block]:
+def _times(found: Benched) -> list[doc.Block]:
     known = {name: times for name, times in found.times_ms.items() if times is not None}
     if not known:
         return []
     rows = [
-        TableRow(f"  {name}", [_ms(one) for one in (times.min, times.mean, times.sd, times.median, times.max)])
+        doc.TableRow(f"  {name}", [_ms(one) for one in (times.min, times.mean, times.sd, times.median, times.max)])
         for name, times in known.items()
     ]
-    columns = [TableColumn(name) for name in ("min", "mean", "sd", "median", "max")]
+    columns = [doc.TableColumn(name) for name in ("min", "mean", "sd", "median", "max")]
     meaning = {
         "connect": "each connection's connect",
         "waiting": "from the request to the first byte",
@@ -190,12 +180,12 @@ def _times(found: Benched) -> list[Block]:
     if found.plan.rate is not None and found.plan.short:
         meaning["total"] += ", with the connect"
     said = "; ".join(f"{name}: {words}" for name, words in meaning.items())
-    return [DataTable("  times, ms", columns, rows, width=12, kind="tight"), Paragraph(said, style="dim")]
+    return [doc.DataTable("  times, ms", columns, rows, width=12, kind="tight"), doc.Paragraph(said, style="dim")]
 
 
-def _percentiles(found: Benched) -> list[Block]:
+def _percentiles(found: Benched) -> list[doc.Block]:
     if not found.percentiles_ms:
         return []
-    columns = [TableColumn(f"{name}%") for name in found.percentiles_ms]
-    rows = [TableRow("  total, ms", [_ms(value) for value in found.percentiles_ms.values()])]
-    return [DataTable("  answered within", columns, rows, "A share of the requests was answered within", width=0)]
+    columns = [doc.TableColumn(f"{name}%") for name in found.percentiles_ms]
+    rows = [doc.TableRow("  total, ms", [_ms(value) for value in found.percentiles_ms.values()])]
+    return [doc.DataTable("  answered within", columns, rows, "A share of the requests was answered within", width=0)]

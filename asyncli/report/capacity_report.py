@@ -17,23 +17,9 @@ from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
 from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
+from asyncli.report import document as doc
 from asyncli.report.analyses import Analyses
 from asyncli.report.answer import why
-from asyncli.report.document import (
-    TERMINAL,
-    Block,
-    DataTable,
-    Document,
-    ItemList,
-    Paragraph,
-    Picture,
-    Section,
-    TableColumn,
-    TableRow,
-    VerdictLine,
-    View,
-    finding_items,
-)
 from asyncli.report.format import about, about_to, ceiling, milliseconds, or_bytes, or_dash
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import Summary, limits_of, not_kept
@@ -206,26 +192,28 @@ def print_capacity(found: Capacity, console: Console) -> None:
     """The answer, what gave way, the forecast beside it, and the table of the steps; readable at 80 columns and piped."""
     from asyncli.report.terminal import print_document
 
-    print_document(capacity_document(found), console, View.VERBOSE)
+    print_document(capacity_document(found), console, doc.View.VERBOSE)
 
 
-def capacity_document(found: Capacity) -> Document:
+def capacity_document(found: Capacity) -> doc.Document:
     """The answer, what gave way, the forecast beside it, the steps, and where they are kept."""
     answer = oneline(sentence(found))
-    invalid = [Paragraph("This says nothing of the server's own limit: it may hold more.", "doubt", "bold magenta")]
+    invalid = [doc.Paragraph("This says nothing of the server's own limit: it may hold more.", "doubt", "bold magenta")]
     sections = [
-        Section("answer", "", [VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
-        Section("gave-way", "What gave way", _ways(found)),
-        Section("forecast", "Forecast", _forecast(found)),
-        Section("steps", "Steps", [*_picture(found), *_steps(found)]),
-        *([Section("findings", "Findings", [ItemList(finding_items(found.findings))])] if found.findings else []),
-        Section("files", "", _files(found)),
+        doc.Section("answer", "", [doc.VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
+        doc.Section("gave-way", "What gave way", _ways(found)),
+        doc.Section("forecast", "Forecast", _forecast(found)),
+        doc.Section("steps", "Steps", [*_picture(found), *_steps(found)]),
+        *([doc.Section("findings", "Findings", [doc.ItemList(doc.finding_items(found.findings))])] if found.findings else []),
+        doc.Section("files", "", _files(found)),
     ]
     byline = [oneline(", ".join(found.urls)), f"begun {found.started}, took {format_duration(found.duration_s)}"]
-    return Document("capacity", f"{found.server}: {found.verdict}", answer, byline, sections, f"Made by asyncli {__version__}.")
+    return doc.Document(
+        "capacity", f"{found.server}: {found.verdict}", answer, byline, sections, f"Made by asyncli {__version__}."
+    )
 
 
-def _ways(found: Capacity) -> list[Block]:
+def _ways(found: Capacity) -> list[doc.Block]:
     if not found.gave_way:
         return []
     first, *others = found.gave_way
@@ -234,13 +222,13 @@ def _ways(found: Capacity) -> list[Block]:
     words = [oneline(first.evidence), *([f"remedy: {oneline(first.remedy)}"] if first.remedy else [])]
     words += [f"also: {oneline(one.evidence)}" for one in others]
     return [
-        Paragraph(f"What gave way  {what}", "line", "bold", view=TERMINAL),
-        Paragraph(what, "line", view=View.PAGE),
-        *(Paragraph(one, style="dim" if one.startswith("remedy: ") else "") for one in words),
+        doc.Paragraph(f"What gave way  {what}", "line", "bold", view=doc.TERMINAL),
+        doc.Paragraph(what, "line", view=doc.View.PAGE),
+        *(doc.Paragraph(one, style="dim" if one.startswith("remedy: ") else "") for one in words),
     ]
 
 
-def _forecast(found: Capacity) -> list[Block]:
+def _forecast(found: Capacity) -> list[doc.Block]:
     one = found.forecast
     if one is None:
         return []
@@ -254,14 +242,17 @@ def _forecast(found: Capacity) -> list[Block]:
     shown = Ceiling(one.name, one.connections, one.ci95, one.how)
     many = about(shown) + (f" ({about_to(shown)})" if one.ci95 is not None else "")
     text = f"the first limit in sight was {ceiling(one.name)}, at about {many}: {said}"
-    return [Paragraph("Forecast", "line", "bold", view=TERMINAL), Paragraph(text, style="yellow" if one.agrees is False else "")]
+    return [
+        doc.Paragraph("Forecast", "line", "bold", view=doc.TERMINAL),
+        doc.Paragraph(text, style="yellow" if one.agrees is False else ""),
+    ]
 
 
-def _picture(found: Capacity) -> list[Block]:
+def _picture(found: Capacity) -> list[doc.Block]:
     from asyncli.report.figures.capacity import steps, steps_alt
 
     return [
-        Picture(
+        doc.Picture(
             "steps", "What each step came to",
             "Bars: connections that were held and answered at a time; filled where the step was held. Stroke: the answer.",
             lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True,
@@ -269,7 +260,7 @@ def _picture(found: Capacity) -> list[Block]:
     ]  # fmt: skip
 
 
-def _steps(found: Capacity) -> list[Block]:
+def _steps(found: Capacity) -> list[doc.Block]:
     if not found.steps:
         return []
     rows = []
@@ -280,15 +271,15 @@ def _steps(found: Capacity) -> list[Block]:
             milliseconds(one.lateness_p99_ms), or_bytes(one.available_bytes), or_dash(one.server_cores, ".2f"),
             (outcome_of(one), VERDICT_STYLE[one.outcome]),
         )  # fmt: skip
-        rows.append(TableRow(format_count(one.asked), cells))
-    columns = [TableColumn(name) for name in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU")]
+        rows.append(doc.TableRow(format_count(one.asked), cells))
+    columns = [doc.TableColumn(name) for name in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU")]
     # What is no answer is told here: who was the limit instead, or what else ended a step that was tried again.
     told = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
     lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in told)
     return [
-        DataTable("Steps", [*columns, TableColumn("", kind="word")], rows, width=0),
-        *map(Paragraph, lines),
-        Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
+        doc.DataTable("Steps", [*columns, doc.TableColumn("", kind="word")], rows, width=0),
+        *map(doc.Paragraph, lines),
+        doc.Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
     ]
 
 
@@ -311,13 +302,13 @@ def _limits(limits: Sequence[str]) -> str:
 _OF_STATUS = re.compile(r"heartbeats\.by_status\.(\d+) > 0")
 
 
-def _files(found: Capacity) -> list[Block]:
+def _files(found: Capacity) -> list[doc.Block]:
     if not found.steps:
         return []
     many, within = format_many(len(found.steps), "step"), f"{found.search.within * 100:.3g} %"
     last = shlex.quote(str(Path(found.folder, found.steps[-1].run_file)))
     return [
-        Paragraph(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "text"),
-        Paragraph(("Run files       ", (found.folder, "bold")), "text"),
-        Paragraph(("A step's report ", (f"asyncli report {last}", "bold")), "text"),
+        doc.Paragraph(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "text"),
+        doc.Paragraph(("Run files       ", (found.folder, "bold")), "text"),
+        doc.Paragraph(("A step's report ", (f"asyncli report {last}", "bold")), "text"),
     ]

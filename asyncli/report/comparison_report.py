@@ -16,23 +16,7 @@ from asyncli.analysis.measured import MeasuredRun, measure
 from asyncli.errors import PlanError, StoreError
 from asyncli.findings.comparison import in_words, named
 from asyncli.records import SCHEMA
-from asyncli.report.document import (
-    TERMINAL,
-    Block,
-    Bullets,
-    DataTable,
-    Definitions,
-    Document,
-    ItemList,
-    Paragraph,
-    Picture,
-    Section,
-    TableColumn,
-    TableRow,
-    View,
-    Words,
-    finding_items,
-)
+from asyncli.report import document as doc
 from asyncli.report.format import utf8
 from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import VERDICT_STYLE
@@ -247,7 +231,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print it; readable at 80 columns, without colour, piped, and where only ASCII is known."""
     from asyncli.report.terminal import print_document
 
-    print_document(comparison_document(comparison), console, View.VERBOSE)
+    print_document(comparison_document(comparison), console, doc.View.VERBOSE)
 
 
 def page(comparison: Comparison) -> str:
@@ -257,23 +241,23 @@ def page(comparison: Comparison) -> str:
     return html_page(comparison_document(comparison))
 
 
-def comparison_document(comparison: Comparison) -> Document:
+def comparison_document(comparison: Comparison) -> doc.Document:
     """What is really different first, then every number, then what cannot be said, and what else differs."""
     runs = comparison.runs
     each = [[one for one in comparison.differences if one.between[1] == run.name] for run in runs[1:]]
-    known: list[Block] = []
+    known: list[doc.Block] = []
     if comparison.findings:
-        known = [Paragraph("", "text", view=TERMINAL), ItemList(finding_items(comparison.findings))]
+        known = [doc.Paragraph("", "text", view=doc.TERMINAL), doc.ItemList(doc.finding_items(comparison.findings))]
     labels = dict.fromkeys(str(run.facts.get("server.label") or "unknown server") for run in runs)
     sections = [
-        Section("answer", "", [*(Paragraph(_run(run), "run") for run in runs), *known]),
+        doc.Section("answer", "", [*(doc.Paragraph(_run(run), "run") for run in runs), *known]),
         *(section for rows in each for section in _pair(rows, len(each) > 1)),
-        Section("differs", "What differs between the runs", [_differs(comparison)]),
-        Section("method", "How it was compared", [Definitions([
+        doc.Section("differs", "What differs between the runs", [_differs(comparison)]),
+        doc.Section("method", "How it was compared", [doc.Definitions([
             ("Real by this rule", f"{RULE}."), ("Intervals", f"{METHOD}."),
         ])]),
     ]  # fmt: skip
-    return Document(
+    return doc.Document(
         "comparison",
         f"{' against '.join(run.name for run in reversed(runs))}: {oneline(' and '.join(labels))}",
         "; ".join(headline(rows) for rows in each),
@@ -284,7 +268,7 @@ def comparison_document(comparison: Comparison) -> Document:
     )
 
 
-def _run(run: MeasuredRun) -> Words:
+def _run(run: MeasuredRun) -> doc.Words:
     held = f"{format_count(run.held)} held" + (f" for {format_duration(round(run.hold_s))}" if run.hold_s >= 1 else "")
     verdict = verdict_of(run)
     return (
@@ -293,13 +277,13 @@ def _run(run: MeasuredRun) -> Words:
     )  # fmt: skip
 
 
-def _pair(rows: Sequence[Difference], several: bool) -> list[Section]:
+def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
     """One run against the first."""
     from asyncli.report.figures.comparison import forest, forest_alt
 
     first, second = rows[0].between
     name, title = f"{second}-{first}".lower(), headline(rows)
-    picture = Picture(
+    picture = doc.Picture(
         name,
         f"How much {second} differs from {first}",
         f"Differences as a share of {first}, with 95 % intervals. Filled marks are real differences, open ones are not; an arrow "
@@ -308,20 +292,20 @@ def _pair(rows: Sequence[Difference], several: bool) -> list[Section]:
         lambda: forest_alt(rows),
     )
     real = [sentence(one) for one in rows if one.verdict in ("higher", "lower")]
-    answer: list[Block] = [Paragraph(title, "text", "bold", view=TERMINAL), Bullets(real, strong=True)]
+    answer: list[doc.Block] = [doc.Paragraph(title, "text", "bold", view=doc.TERMINAL), doc.Bullets(real, strong=True)]
     reasons = [(", ".join(names), why) for why, names in unsaid(rows).items()]
     heading = title if several else "The differences"
     return [
-        Section(name, heading, answer),
-        Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), Paragraph(UNITS, style="dim")]),
-        *([Section(f"{name}-unsaid", "What cannot be said", [Definitions(reasons, "Cannot say")])] if reasons else []),
+        doc.Section(name, heading, answer),
+        doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), doc.Paragraph(UNITS, style="dim")]),
+        *([doc.Section(f"{name}-unsaid", "What cannot be said", [doc.Definitions(reasons, "Cannot say")])] if reasons else []),
     ]
 
 
-def numbers_table(rows: Sequence[Difference]) -> DataTable:
+def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
     """Every number that a run knows and that is not zero in both."""
     first, second = rows[0].between
-    columns = [TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
+    columns = [doc.TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
     lines, group = [], None
     for one in rows:
         if all(not value for value in one.values):
@@ -329,19 +313,19 @@ def numbers_table(rows: Sequence[Difference]) -> DataTable:
         row, shown = _ROW[one.key], amounts(one)
         if row.group != group:
             group = row.group
-            lines.append(TableRow(GROUPS[group], group=True))
+            lines.append(doc.TableRow(GROUPS[group], group=True))
         said = {"no_difference": "no", "cannot_say": "unknown"}.get(one.verdict, one.verdict)
         label = f"{row.label}, {shown.unit}" if shown.unit else row.label
         cells = (shown.first, shown.second, shown.difference, shown.percent, shown.interval, said)
         style = "dim" if one.verdict == "cannot_say" else ""
-        lines.append(TableRow(f" {label}", cells, style, strong=one.verdict in ("higher", "lower")))
+        lines.append(doc.TableRow(f" {label}", cells, style, strong=one.verdict in ("higher", "lower")))
     title = "Every number, with the difference and its 95 % interval"
-    return DataTable("", [*columns, TableColumn("real", "word")], lines, title, kind="numbers stack", width=0)
+    return doc.DataTable("", [*columns, doc.TableColumn("real", "word")], lines, title, kind="numbers stack", width=0)
 
 
-def _differs(comparison: Comparison) -> Block:
+def _differs(comparison: Comparison) -> doc.Block:
     if not comparison.differs:
-        return Paragraph("Plan, server and host of these runs are the same in all that was recorded.", "text", "dim")
-    rows = [TableRow(named(one.key), [in_words(one.key, value) for value in one.values]) for one in comparison.differs]
-    columns = [TableColumn(run.name, kind="words") for run in comparison.runs]
-    return DataTable("What differs between the runs", columns, rows, kind="keys", width=0)
+        return doc.Paragraph("Plan, server and host of these runs are the same in all that was recorded.", "text", "dim")
+    rows = [doc.TableRow(named(one.key), [in_words(one.key, value) for value in one.values]) for one in comparison.differs]
+    columns = [doc.TableColumn(run.name, kind="words") for run in comparison.runs]
+    return doc.DataTable("What differs between the runs", columns, rows, kind="keys", width=0)

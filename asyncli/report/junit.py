@@ -22,9 +22,7 @@ def to_junit(summary: Summary) -> str:
     return suite(summary.verdict, why, summary.findings, summary.plan["urls"][0], run.started, run.duration_s)
 
 
-def suite(
-    verdict: str, why: tuple[str, str], findings: Iterable[Finding], url: str, started: str, duration_s: float
-) -> str:
+def suite(verdict: str, why: tuple[str, str], findings: Iterable[Finding], url: str, started: str, duration_s: float) -> str:
     """The same of any run. ``why``: evidence and remedy of its verdict."""
     cases = [("verdict", {"passed": "", "failed": "failure"}.get(verdict, "error"), *why)]
     for one in findings:

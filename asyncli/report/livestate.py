@@ -8,19 +8,9 @@ from typing import Self
 
 import msgspec
 
+from asyncli import metrics
 from asyncli.analysis.slope import FREED_KEPT
 from asyncli.core.histogram import Histogram
-from asyncli.metrics import (
-    GENERATOR_USS_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SOCKET_BYTES,
-    SERVER_ENDED,
-    SERVER_PROCESSES,
-    SERVER_PSS_BYTES,
-    SERVER_RSS_BYTES,
-    STATUS_ACCEPTS,
-)
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.report.livecost import RECENT_S, Level
@@ -114,12 +104,12 @@ class LiveState(msgspec.Struct):
 
 
 _MEMORY = {
-    "server": (SERVER_PSS_BYTES, SERVER_RSS_BYTES),
-    "kernel": (KERNEL_SOCKET_BYTES,),
-    "generator": (GENERATOR_USS_BYTES,),
-    "host": (HOST_USED_BYTES,),
+    "server": (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES),
+    "kernel": (metrics.KERNEL_SOCKET_BYTES,),
+    "generator": (metrics.GENERATOR_USS_BYTES,),
+    "host": (metrics.HOST_USED_BYTES,),
     # What another program leaves that lists our descriptors: no part of a connection's cost, here as in the report.
-    "listing": (KERNEL_LISTING_BYTES,),
+    "listing": (metrics.KERNEL_LISTING_BYTES,),
 }
 _COSTS = ("server", "kernel", "generator", "host")
 _STATUS = ("active", "waiting", "accepts", "handled")
@@ -207,12 +197,12 @@ class LiveFold:
                 # Since our start, and without our poller's own connection: only so can they be held against our counts.
                 first = self._first.setdefault(field, {"active": 1.0, "waiting": 0.0}.get(field, number))
                 setattr(state, field, max(0, round(number - first)))
-        if (accepts := values.get(STATUS_ACCEPTS)) is not None:
+        if (accepts := values.get(metrics.STATUS_ACCEPTS)) is not None:
             state.server_restarts += self._accepts is not None and accepts < self._accepts
             self._accepts = accepts
-        if (number := values.get(SERVER_PROCESSES)) is not None:
+        if (number := values.get(metrics.SERVER_PROCESSES)) is not None:
             state.server_processes = round(number)
-        state.server_ended = max(state.server_ended, round(values.get(SERVER_ENDED, 0.0)))
+        state.server_ended = max(state.server_ended, round(values.get(metrics.SERVER_ENDED, 0.0)))
         self._listing = _first(values, _MEMORY["listing"], self._listing) or 0.0
         read = {name: value for name in _COSTS if (value := _first(values, _MEMORY[name])) is not None}
         if "host" in read:
@@ -323,9 +313,9 @@ class LiveFold:
         return max(0.0, (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]))
 
 
-def _first(values: Mapping[str, float], metrics: Iterable[str], otherwise: float | None = None) -> float | None:
+def _first(values: Mapping[str, float], names: Iterable[str], otherwise: float | None = None) -> float | None:
     """The first of these metrics that was read."""
-    return next((values[metric] for metric in metrics if metric in values), otherwise)
+    return next((values[name] for name in names if name in values), otherwise)
 
 
 def _ms(histogram: Histogram, q: float) -> float | None:

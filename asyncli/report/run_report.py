@@ -15,19 +15,8 @@ import msgspec
 from asyncli import __version__
 from asyncli.analysis.verdict import interrupted
 from asyncli.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
+from asyncli.report import document as doc
 from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, room, server_label, why
-from asyncli.report.document import (
-    ALL,
-    Block,
-    Document,
-    ItemList,
-    Paragraph,
-    Picture,
-    Section,
-    VerdictLine,
-    View,
-    finding_items,
-)
 from asyncli.report.run_costs import cost_section, drift_section, room_section
 from asyncli.report.run_events import counts_section, deaths_section, heartbeats_section, processes_section, timeline_section
 from asyncli.report.run_setup import environment_section, plan_section
@@ -52,10 +41,10 @@ def print_report(summary: Summary, console: Console, path: str | os.PathLike[str
     """
     from asyncli.report.terminal import print_document
 
-    print_document(run_document(summary, os.fspath(path)), console, View.VERBOSE if verbose else View.SHORT)
+    print_document(run_document(summary, os.fspath(path)), console, doc.View.VERBOSE if verbose else doc.View.SHORT)
 
 
-def render(run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[Picture] | None = None) -> str:
+def render(run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[doc.Picture] | None = None) -> str:
     """The page of a run as HTML text; ``drawn``: its pictures, where they are known already.
 
     The same run gives the same page, byte for byte.
@@ -72,8 +61,8 @@ def run_document(
     path: str,
     deaths: Mapping[str, Deaths] | None = None,
     checks: Sequence[Check] = (),
-    pictures: Mapping[str, Picture] | None = None,
-) -> Document:
+    pictures: Mapping[str, doc.Picture] | None = None,
+) -> doc.Document:
     """The report of the run kept in ``path``. For a page: those that ended by cause, the preflight's checks, the figures."""
     drawn = pictures or {}
     if not drawn and {GAVE_UP, NOTHING_LISTENS} & {one.code for one in summary.findings}:
@@ -98,7 +87,7 @@ def run_document(
             _files(summary, path),
         ]
     headline = _headline(summary)
-    return Document("report", f"{headline}: {_verdict(summary)}", headline, _byline(summary), sections, _footer(summary))
+    return doc.Document("report", f"{headline}: {_verdict(summary)}", headline, _byline(summary), sections, _footer(summary))
 
 
 def _footer(summary: Summary) -> str:
@@ -112,13 +101,13 @@ def _verdict(summary: Summary) -> str:
     return summary.verdict if summary.run.complete else "incomplete"
 
 
-def _answer(summary: Summary) -> Section:
-    blocks: list[Block] = [VerdictLine(_verdict(summary), why(summary)), Paragraph(answer(summary), "answer")]
+def _answer(summary: Summary) -> doc.Section:
+    blocks: list[doc.Block] = [doc.VerdictLine(_verdict(summary), why(summary)), doc.Paragraph(answer(summary), "answer")]
     if more := room(summary):
-        blocks.append(Paragraph(more, "room", view=View.PAGE if summary.generator.saturated else ALL))
+        blocks.append(doc.Paragraph(more, "room", view=doc.View.PAGE if summary.generator.saturated else doc.ALL))
     for doubt in doubts(summary):
-        blocks.append(Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
-    return Section("answer", "", blocks)
+        blocks.append(doc.Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
+    return doc.Section("answer", "", blocks)
 
 
 def _headline(summary: Summary) -> str:
@@ -153,27 +142,29 @@ def _told(summary: Summary) -> list[Finding]:
     return [one for one in found if one.severity != "info" or summary.verdict != "untested"]
 
 
-def _findings(summary: Summary) -> Section:
+def _findings(summary: Summary) -> doc.Section:
     told = _told(summary)
     # The doubts have said in full who else was on the host.
     serious = [one for one in told if (one.severity != "info" or one.code == "limit_kept") and one.code != "host_shared"]
-    blocks: list[Block] = [
-        ItemList(finding_items(serious), view=View.SHORT),
-        ItemList(finding_items(told), "Findings", view=View.VERBOSE),
-        ItemList(finding_items(told), view=View.PAGE),
+    blocks: list[doc.Block] = [
+        doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
+        doc.ItemList(doc.finding_items(told), "Findings", view=doc.View.VERBOSE),
+        doc.ItemList(doc.finding_items(told), view=doc.View.PAGE),
     ]
-    return Section("findings", "Findings", blocks)
+    return doc.Section("findings", "Findings", blocks)
 
 
-def _files(summary: Summary, path: str) -> Section:
+def _files(summary: Summary, path: str) -> doc.Section:
     """Which run it was, and where the rest is."""
     notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _told(summary))
     run, quoted = summary.run, shlex.quote(path)
     more = f", with {notes} more {'note' if notes == 1 else 'notes'}" if notes else ""
     lines = (
-        (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, ALL),
-        (f"All of it{more}: ", f"asyncli report {quoted} -v", View.SHORT),
-        ("Print it again: ", f"asyncli report {quoted}", View.VERBOSE),
-        ("How it is measured: ", "asyncli explain cost", ALL),
+        (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, doc.ALL),
+        (f"All of it{more}: ", f"asyncli report {quoted} -v", doc.View.SHORT),
+        ("Print it again: ", f"asyncli report {quoted}", doc.View.VERBOSE),
+        ("How it is measured: ", "asyncli explain cost", doc.ALL),
     )
-    return Section("files", "", [Paragraph((what, (said, "bold")), "text", view=view & ~View.PAGE) for what, said, view in lines])
+    return doc.Section(
+        "files", "", [doc.Paragraph((what, (said, "bold")), "text", view=view & ~doc.View.PAGE) for what, said, view in lines]
+    )

@@ -17,37 +17,19 @@ from asyncli.analysis.shared_host import company, cpus_taken
 from asyncli.analysis.totals import Totals
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.core.histogram import Histogram
+from asyncli.findings import unknown
 from asyncli.findings.cost import CALLED
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.limits import limit_crossed, limit_kept, limit_unknown
 from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
 from asyncli.findings.runfile import records_missing
-from asyncli.findings.unknown import (
-    generator_numbers_unknown,
-    latency_unknown,
-    ramp_unknown,
-    residue_unknown,
-    server_numbers_unknown,
-)
 from asyncli.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
 from asyncli.plan import Plan, shown_plan
 from asyncli.records import CUT, SCHEMA, Finding
+from asyncli.report import parts
 from asyncli.report.analyses import Analyses, analyse
-from asyncli.report.parts import (
-    Connections,
-    CostPart,
-    GeneratorUse,
-    Heartbeats,
-    Latency,
-    Lateness,
-    Limit,
-    RampPart,
-    RunPart,
-    Server,
-    Summary,
-    Then,
-)
+from asyncli.report.parts import CostPart, Summary
 from asyncli.report.thresholds import Outcome
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
@@ -79,7 +61,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     silent = unheard(run, totals)
     summary = Summary(
         schema=SCHEMA,
-        run=RunPart(
+        run=parts.RunPart(
             id=run.id,
             started=run.started,
             duration_s=run.end_s,
@@ -90,7 +72,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             gaps=run.gaps,
         ),
         plan=shown_plan(plan),
-        connections=Connections(
+        connections=parts.Connections(
             requested=plan.connections,
             opened=whole.opened,
             established_peak=totals.peak,
@@ -102,14 +84,14 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             failures=loss_findings.counted(whole.failures),
             deaths=loss_findings.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
-        ramp=RampPart(plan.asked_per_s, rate, Lateness(*_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
-        heartbeats=Heartbeats(
+        ramp=parts.RampPart(plan.asked_per_s, rate, parts.Lateness(*_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
+        heartbeats=parts.Heartbeats(
             sent=whole.sent,
             answered=whole.answered,
             failed=whole.beats_failed,
             by_status={str(status): count for status, count in sorted(whole.by_status.items())},
-            latency_ms=Latency(*_ms(whole.latency_us, 0.5, 0.9, 0.99, 0.999, 1.0)),
-            lateness_ms=Lateness(*_ms(whole.lateness_us, 0.5, 0.99, 1.0)),
+            latency_ms=parts.Latency(*_ms(whole.latency_us, 0.5, 0.9, 0.99, 0.999, 1.0)),
+            lateness_ms=parts.Lateness(*_ms(whole.lateness_us, 0.5, 0.99, 1.0)),
         ),
         reconciliation=reconciliation,
         server=server,
@@ -132,8 +114,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     )  # fmt: skip
     summary.run.verdict = judgement.verdict
     summary.limits = [
-        *(Limit(one.threshold.text, one.value, None if one.crossed is None else not one.crossed) for one in outcomes),
-        *(Limit(one.fields["limit"], None, None) for one in unreadable),
+        *(parts.Limit(one.threshold.text, one.value, None if one.crossed is None else not one.crossed) for one in outcomes),
+        *(parts.Limit(one.fields["limit"], None, None) for one in unreadable),
     ]
     summary.findings = _once(
         [
@@ -209,25 +191,25 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
 _ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
 
 
-def _then(run: Run, name: str) -> Then:
+def _then(run: Run, name: str) -> parts.Then:
     """The metric ``name`` at the baseline's end and at the hold's end."""
     metric = run.series(name)
     late = metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - _STALE_S))
-    return Then(metric.last(until_s=run.first_connect_s), late)
+    return parts.Then(metric.last(until_s=run.first_connect_s), late)
 
 
-def _server(run: Run) -> tuple[Server, list[Finding]]:
-    server = Server(*(_then(run, f"server.{name}") for name in Server.__struct_fields__))
-    unknown = [name for name in Server.__struct_fields__ if getattr(server, name).hold_end is None]
-    if not unknown or any(one.code == "server_processes_unknown" for one in run.findings):
+def _server(run: Run) -> tuple[parts.Server, list[Finding]]:
+    server = parts.Server(*(_then(run, f"server.{name}") for name in parts.Server.__struct_fields__))
+    missing = [name for name in parts.Server.__struct_fields__ if getattr(server, name).hold_end is None]
+    if not missing or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
     # They can be named only on this host, and what was named, or read before the ramp, had been found.
     named = (run.plan.server_pid, run.plan.server_pidfile, run.plan.server_name) != (None, None, None)
-    found = named or any(getattr(server, name).baseline is not None for name in unknown)
-    return server, [server_numbers_unknown(unknown, not found and run.place.local is not False)]
+    found = named or any(getattr(server, name).baseline is not None for name in missing)
+    return server, [unknown.server_numbers_unknown(missing, not found and run.place.local is not False)]
 
 
-def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[GeneratorUse, list[Finding]]:
+def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[parts.GeneratorUse, list[Finding]]:
     processes, memory, cpu = _then(run, GENERATOR_PROCESSES), _then(run, GENERATOR_USS_BYTES), run.series(GENERATOR_CPU_S)
     used = None
     if memory.baseline is not None and memory.hold_end is not None:
@@ -238,7 +220,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[GeneratorUse,
         before, after = cpu.at(run.hold.start_s), cpu.last(until_s=run.stop_s, since_s=run.hold.start_s)
         if before is not None and after is not None and after >= before:
             per_beat = (after - before) / answered * 1e6
-    generator = GeneratorUse(
+    generator = parts.GeneratorUse(
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
         user_bytes_per_connection=used / totals.open if used is not None and totals.open and totals.whole.answered else None,
@@ -246,8 +228,8 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[GeneratorUse,
         cpu_us_per_heartbeat=per_beat,
         saturated=saturated,
     )
-    unknown = [name for name in GeneratorUse.__struct_fields__ if getattr(generator, name) is None]
-    return generator, [generator_numbers_unknown(unknown)] if unknown else []
+    missing = [name for name in parts.GeneratorUse.__struct_fields__ if getattr(generator, name) is None]
+    return generator, [unknown.generator_numbers_unknown(missing)] if missing else []
 
 
 def _of_the_file(run: Run) -> list[Finding]:
@@ -284,20 +266,20 @@ def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]
     """Why numbers that come from ticks are null."""
     found = []
     if rate is None:
-        found.append(ramp_unknown())
+        found.append(unknown.ramp_unknown())
     if not totals.whole.latency_us:
-        found.append(latency_unknown())
+        found.append(unknown.latency_unknown())
     return found
 
 
 def _of_residue(plan: Plan, residue: Residue) -> list[Finding]:
     """Why what stays after the drain is not known."""
     if residue.after_s is None:
-        return [residue_unknown([], False, True)]
+        return [unknown.residue_unknown([], False, True)]
     missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
     if not missing:
         return []
-    return [residue_unknown([CALLED[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
+    return [unknown.residue_unknown([CALLED[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
 
 
 def _ms(histogram: Histogram, *quantiles: float) -> list[float | None]:

@@ -7,19 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from asyncli.report.document import (
-    Block,
-    Bullets,
-    Cell,
-    DataTable,
-    Definitions,
-    Document,
-    ItemList,
-    Paragraph,
-    VerdictLine,
-    View,
-    Words,
-)
+from asyncli.report import document as doc
 from asyncli.text import oneline, printable
 
 if TYPE_CHECKING:
@@ -50,7 +38,7 @@ def ascii_only(text: str) -> str:
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def print_document(document: Document, console: Console, view: View) -> None:
+def print_document(document: doc.Document, console: Console, view: doc.View) -> None:
     """Print what ``view`` shows of ``document``: text no wider than its ``widest``, tables as wide as they must be.
 
     No cell is ever cut: where a terminal is too narrow for a table, the columns that do not fit stand below it under the same
@@ -59,7 +47,7 @@ def print_document(document: Document, console: Console, view: View) -> None:
     width = min(console.width, document.widest)
     with console.capture() as captured:
         for part in _parts(document, view):
-            if isinstance(part, DataTable):
+            if isinstance(part, doc.DataTable):
                 _print_table(part, console, width)
             else:
                 console.print(part, width=width)
@@ -69,7 +57,7 @@ def print_document(document: Document, console: Console, view: View) -> None:
     console.file.flush()
 
 
-def _parts(document: Document, view: View) -> Iterator[RenderableType | DataTable]:
+def _parts(document: doc.Document, view: doc.View) -> Iterator[RenderableType | doc.DataTable]:
     """Everything in its order, with an empty line between sections."""
     tight: bool | None = None
     for section in document.sections:
@@ -78,34 +66,34 @@ def _parts(document: Document, view: View) -> Iterator[RenderableType | DataTabl
             shown.pop()
         if not shown:
             continue
-        if tight is not None and not (tight and section.tight and view is View.SHORT):
+        if tight is not None and not (tight and section.tight and view is doc.View.SHORT):
             yield ""
         tight = section.tight
         yield from shown
 
 
-def _block(block: Block, view: View) -> Iterator[RenderableType | DataTable]:
+def _block(block: doc.Block, view: doc.View) -> Iterator[RenderableType | doc.DataTable]:
     from rich.text import Text
 
     match block:
-        case VerdictLine(word, why):
+        case doc.VerdictLine(word, why):
             yield Text.assemble((word.upper(), VERDICT_STYLE[word]), "  ", oneline(why))
             yield ""
-        case Paragraph(words, role, style):
+        case doc.Paragraph(words, role, style):
             text = styled(words, style or ("bold" if role == "answer" else ""))
             yield Indented(text, *_INDENT[role]) if role in _INDENT else text
-        case DataTable() if (table := block.seen(view)).rows:
+        case doc.DataTable() if (table := block.seen(view)).rows:
             yield table
-        case ItemList(items, heading) if items:
+        case doc.ItemList(items, heading) if items:
             if heading:
                 yield Text(heading, "bold")
             for one in items:
                 text = Text.assemble((one.word, SEVERITY_STYLE.get(one.mark) or VERDICT_STYLE[one.mark]), f"  {one.text}")
                 # On a line of its own: a command in it can be copied.
                 yield Indented(text.append(f"\n{one.more}" if one.more else "", "dim"), 2, 2)
-        case Bullets(items):
+        case doc.Bullets(items):
             yield from (Indented(Text(one), 4, 2) for one in items)
-        case Definitions(items, heading):
+        case doc.Definitions(items, heading):
             if heading and items:
                 yield Text(heading, "bold")
             yield from (Indented(Text(f"{what}: {said}"), 4, 2) for what, said in items)
@@ -113,7 +101,7 @@ def _block(block: Block, view: View) -> Iterator[RenderableType | DataTable]:
             return
 
 
-def styled(words: Words, style: str = "") -> Text:
+def styled(words: doc.Words, style: str = "") -> Text:
     """Words as rich prints them."""
     from rich.text import Text
 
@@ -122,7 +110,7 @@ def styled(words: Words, style: str = "") -> Text:
     return Text.assemble(*parts, style=style, overflow="fold")
 
 
-def _print_table(table: DataTable, console: Console, width: int) -> None:
+def _print_table(table: doc.DataTable, console: Console, width: int) -> None:
     for part in _folded(table, console) if console.is_terminal else [table]:
         grid = _grid(part)
         needed = _needed(part, console)
@@ -164,7 +152,7 @@ class _Wide:
         yield from console.render(self._table, options.update(width=self._width))
 
 
-def _grid(table: DataTable) -> Table:
+def _grid(table: doc.DataTable) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -181,7 +169,7 @@ def _grid(table: DataTable) -> Table:
     return grid
 
 
-def _cell(cell: Cell, style: str) -> Text:
+def _cell(cell: doc.Cell, style: str) -> Text:
     from rich.text import Text
 
     text, own = (cell, style) if isinstance(cell, str) else cell
@@ -189,7 +177,7 @@ def _cell(cell: Cell, style: str) -> Text:
     return Text.assemble((printable(first), own), (f"\n{printable(beside)}" if beside else "", "dim"))
 
 
-def _needed(table: DataTable, console: Console) -> int:
+def _needed(table: doc.DataTable, console: Console) -> int:
     """The width at which nothing of ``table`` that must not be broken is cut."""
     from rich.measure import Measurement
 
@@ -202,7 +190,7 @@ def _needed(table: DataTable, console: Console) -> int:
     return width - 2
 
 
-def fitting(table: DataTable, console: Console) -> DataTable:
+def fitting(table: doc.DataTable, console: Console) -> doc.DataTable:
     """``table`` without the last columns that are too many for the console's width."""
     some = len(table.columns)
     while some > 1 and _needed(table.part(range(some)), console) > console.width:
@@ -210,7 +198,7 @@ def fitting(table: DataTable, console: Console) -> DataTable:
     return table.part(range(some))
 
 
-def _folded(table: DataTable, console: Console) -> Iterator[DataTable]:
+def _folded(table: doc.DataTable, console: Console) -> Iterator[doc.DataTable]:
     """``table`` in as many parts, each with its first column, as the console's width wants."""
     while table.columns:
         part = fitting(table, console)

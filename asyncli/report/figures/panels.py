@@ -14,16 +14,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from asyncli import metrics
 from asyncli.core.histogram import Histogram, bounds, summed
-from asyncli.metrics import (
-    GENERATOR_USS_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SOCKET_BYTES,
-    SERVER_PSS_BYTES,
-    SERVER_RSS_BYTES,
-    STATUS_ACTIVE,
-)
 from asyncli.records import PhaseName, Tick
 from asyncli.run import Run
 from asyncli.samples import Series
@@ -35,11 +27,11 @@ Role = Literal["asked", "total", "server", "kernel", "ours", "middle", "high", "
 #: (Metrics, the first that was read, what the line is called, its role); "{server}" stands for the server's name, "{host}" for
 #: the host that was sampled.
 MEMORY: tuple[tuple[tuple[str, ...], str, Role], ...] = (
-    ((HOST_USED_BYTES,), "{host}", "total"),
-    ((KERNEL_SOCKET_BYTES,), "kernel", "kernel"),
-    ((SERVER_PSS_BYTES, SERVER_RSS_BYTES), "{server}", "server"),
-    ((GENERATOR_USS_BYTES,), "asyncli", "ours"),
-    ((KERNEL_LISTING_BYTES,), "of /proc", "most"),
+    ((metrics.HOST_USED_BYTES,), "{host}", "total"),
+    ((metrics.KERNEL_SOCKET_BYTES,), "kernel", "kernel"),
+    ((metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES), "{server}", "server"),
+    ((metrics.GENERATOR_USS_BYTES,), "asyncli", "ours"),
+    ((metrics.KERNEL_LISTING_BYTES,), "of /proc", "most"),
 )
 # What another program leaves that lists descriptors is drawn where it can be seen, and then it explains a jump of the host's.
 _LISTING_THAT_SHOWS = 10e6
@@ -122,8 +114,8 @@ def timeline(run: Run, asked: Series | None = None, server: str = "server") -> T
 def memory(run: Run, width_s: float, server: str = "server") -> Panel:
     """Memory above that of the baseline (its median; without one, the first reading), in bytes."""
     lines = []
-    for metrics, label, role in MEMORY:
-        found = next((one for metric in metrics if len(one := run.series(metric))), None)
+    for sources, label, role in MEMORY:
+        found = next((one for source in sources if len(one := run.series(source))), None)
         if found is None:
             continue
         before = found.between(-math.inf, run.first_connect_s).values
@@ -136,7 +128,7 @@ def memory(run: Run, width_s: float, server: str = "server") -> Panel:
 
 
 def _connections(run: Run, asked: Series | None, width_s: float) -> Panel:
-    active = run.series(STATUS_ACTIVE)
+    active = run.series(metrics.STATUS_ACTIVE)
     # Our poller's own connection is not one of the soak's.
     theirs = Series(active.t_s, [max(0.0, value - 1) for value in active.values])
     held = run.held if run.ticks else Series()
