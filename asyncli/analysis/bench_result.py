@@ -1,4 +1,4 @@
-"""What a bench says, and when not to believe it: its figures, its doubts and its verdict. Pure."""
+"""The figures, findings and verdict of a bench. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 
 class Times(msgspec.Struct):
-    """Milliseconds of one part of a request; ``mean`` and ``sd`` from a histogram whose middles are within 1/128."""
+    """One part of a request, in ms; ``mean`` and ``sd`` are of a histogram that is exact to 1/128."""
 
     min: float
     mean: float
@@ -42,7 +42,7 @@ class Times(msgspec.Struct):
 
 
 class Quantiles(msgspec.Struct):
-    """Milliseconds; None where nothing was recorded."""
+    """Milliseconds; None without a record."""
 
     p50: float | None
     p90: float | None
@@ -52,7 +52,7 @@ class Quantiles(msgspec.Struct):
 
 
 class BenchLateness(msgspec.Struct):
-    """How late asyncli asked, in milliseconds; of an open loop only."""
+    """How late asyncli sent requests, in ms; open loop only."""
 
     p50: float | None
     p99: float | None
@@ -60,10 +60,9 @@ class BenchLateness(msgspec.Struct):
 
 
 class Requests(msgspec.Struct):
-    """``total`` answered, ``per_s`` of them; ``failed``: never answered, by cause in ``failures``. ``keepalive``: answered on
-    a connection that stayed open. ``resent``: asked again after their connection ended. ``queued``: no connection was free
-    when they were due. ``in_flight``: outstanding at the end; ``overdue``: of an open loop, due and not asked by then. ``left``:
-    of a given number, never asked.
+    """``total``: answered. ``failed``: never answered, by cause in ``failures``. ``keepalive``: answered on a connection that
+    stayed open. ``resent``: sent again after their connection ended. ``queued``: waited for a free connection. At the end of the
+    bench: ``in_flight``, ``overdue`` (open loop: due and not sent) and ``left`` (of -n: never sent).
     """
 
     total: int
@@ -82,8 +81,8 @@ class Requests(msgspec.Struct):
 
 
 class BenchConnections(msgspec.Struct):
-    """``failed`` attempts that never established, by cause in ``failures``; ``ended``: by cause, while more was to be asked.
-    ``requests_each``: answers of a connection that has ended: least, median and most of them.
+    """``failed`` attempts by cause in ``failures``; ``ended`` by cause, before the last request. ``requests_each``: answers per
+    connection that ended: min, median, max.
     """
 
     opened: int
@@ -94,7 +93,7 @@ class BenchConnections(msgspec.Struct):
 
 
 class Bytes(msgspec.Struct):
-    """On the wire above TCP, heads included; ``bodies``: of the answers, without the framing of chunks."""
+    """Above TCP, heads included; ``bodies``: of answers, without chunk framing."""
 
     received: int
     bodies: int
@@ -102,7 +101,7 @@ class Bytes(msgspec.Struct):
 
 
 class BenchHost(msgspec.Struct):
-    """This host's CPUs, in cores: ``others`` by the name of programs that are neither asyncli nor the server."""
+    """CPU of this host, in cores; ``others``: by name of programs that are neither asyncli nor the server."""
 
     cpus: int
     busy_cores: float
@@ -111,7 +110,7 @@ class BenchHost(msgspec.Struct):
 
 
 class Benched(msgspec.Struct):
-    """Everything a bench says."""
+    """All results of a bench."""
 
     verdict: Verdict
     why: str
@@ -122,7 +121,7 @@ class Benched(msgspec.Struct):
     workers: int
     requests: Requests
     latency_ms: Quantiles
-    #: connect, waiting, processing, total: ab's terms. Connect: once for each connection.
+    #: connect (once per connection), waiting, processing, total, as ab has them.
     times_ms: dict[str, Times | None]
     percentiles_ms: dict[str, float]
     lateness_ms: BenchLateness
@@ -136,7 +135,7 @@ class Benched(msgspec.Struct):
 
 
 def benched(run: BenchRun) -> Benched:
-    """What ``run`` says."""
+    """The results of ``run``."""
     total, asked = run.total, run.total.asked or Asked()
     failed, refused = sum(asked.failed.values()), sum(total.failures.values())
     generator = _spent(sum(run.cpu_s), run.cpu_s[0], total.answered, run.elapsed_s)
@@ -173,7 +172,7 @@ def benched(run: BenchRun) -> Benched:
             "processing": _times(asked.processing_us),
             "total": _times(total.latency_us),
         },
-        # Those that ab prints.
+        # The same as ab.
         percentiles_ms={
             f"{percent:g}": value
             for percent in (50, 66, 75, 80, 90, 95, 98, 99, 99.9, 100)
@@ -228,7 +227,7 @@ def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) 
 
 
 def _server(run: BenchRun) -> Spent:
-    """The server's CPU from the first to the last sample: all its processes, those that ended too."""
+    """The server's CPU from the first to the last sample, ended processes included."""
     of_server = [one.values for one in run.samples if SERVER_CPU_S in one.values]
     if len(of_server) < 2:
         return Spent(None, None, None, None, None)
@@ -246,7 +245,7 @@ def _host(cpus: CpuShares | None) -> BenchHost | None:
 def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verdict, str]:
     total = run.total
     ours = [one for one in findings if one.code in _OURS and one.severity == "error"]
-    # An answer that is an error is the server's, however busy we were; but not where part of the count is missing.
+    # An error answer is the server's, unless part of the count is missing.
     errors = [one for one in findings if one.code == "error_answers"]
     if errors and all(one.code in _LIMITS for one in ours):
         return "failed", errors[0].evidence
@@ -265,7 +264,7 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     return "passed", f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}: {rate}"
 
 
-# Findings of our own limits, and of all that is our own fault.
+# Findings of our own limits, and of our own failures.
 _LIMITS = frozenset({"generator_saturated_cpu", "generator_saturated_late", "host_busy"})
 _OURS = _LIMITS | {
     "asyncli_failed", "generator_failed", "generator_silent", "requests_unaccounted", "worker_lost", "worker_silent",

@@ -1,15 +1,11 @@
-"""Two runs or more, number by number: what differs, by how much, and whether the difference is real.
+"""Compares runs number by number: the difference, its interval, and whether it is significant.
 
-Each run gives each number with a 95 % interval and degrees of freedom (:mod:`asyncli.analysis.measured`), and
-:mod:`asyncli.analysis.estimates` the difference of two. What a run cannot know of itself is how the next run of the same server
-would have come out; :data:`REPEAT` is what that was measured to be, and it is part of every interval.
+Each number of a run has a 95 % interval and degrees of freedom (:mod:`asyncli.analysis.measured`);
+:mod:`asyncli.analysis.estimates` has the difference of two. :data:`REPEAT` is how much repeats of one run were measured to
+scatter; every interval includes it. Significance is at 5 % after Holm's correction over all numbers of two runs (Holm 1979,
+Scand. J. Stat. 6).
 
-Some twenty numbers are compared at once, and of twenty that do not differ one would seem to. So a difference is called
-real only if it stands Holm's test over all numbers of the two runs (Holm 1979, Scand. J. Stat. 6): where the runs do not
-differ in anything, the chance that any number is called different is 1 in 20.
-
-The whole host's memory is shared with whatever else runs there. So a difference of it is called real only where the parts
-that are known of a connection make up at least half of it: what lies in what is left over may be anybody's.
+Other programs use the host's memory too: a difference of the whole host counts only if at least half of it is in known parts.
 """
 
 from __future__ import annotations
@@ -34,10 +30,9 @@ from asyncli.units import format_count
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
 Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]
 
-# What bench/repeats.py measured over ten soaks of 10,000 connections, each on an nginx of its own, on a host on which other
-# work went on: 0.22 MB of the server's memory (PSS moves with what other processes share with nginx), 9.9 % and 7.2 % of its
-# CPU time, 2.9 % of p50. The slow quantiles of rounds whose stretches agreed scattered by 4 %; the others are seen as
-# such, or by asyncli's own lateness. Rows without an entry scattered no more than their own intervals allow.
+# Measured by bench/repeats.py over ten soaks of 10,000 connections, each on its own nginx, on a host with other work: 0.22 MB of
+# the server's memory (PSS depends on other processes), 9.9 % and 7.2 % of its CPU time, 2.9 % of p50, 4 % of slow quantiles.
+# Rows without an entry scattered no more than their own intervals.
 REPEAT: dict[str, Repeat] = {
     "fixed.server_user": Repeat(absolute=0.23e6),
     "memory.server_hold_end": Repeat(absolute=0.23e6),
@@ -62,7 +57,7 @@ RULE = (
 
 
 class Number(msgspec.Struct, frozen=True):
-    """A number that is compared: its key in the JSON, its unit, its name under the heading of its group, and in a sentence."""
+    """A compared number: key in the JSON, unit, label in its group, name in a sentence."""
 
     key: str
     unit: str
@@ -104,10 +99,10 @@ GROUPS: dict[Group, str] = {
 
 
 class Difference(msgspec.Struct):
-    """One row of two runs: ``values`` are the first's and the second's, ``difference`` is the second's less the first's.
+    """One row of two runs: ``values`` of the first and the second, ``difference`` second less first.
 
-    ``relative``: the difference as a share of the first's value; None where that is not above zero. ``p_value`` is the
-    row's own, ``verdict`` is after Holm. ``why``: the reason for "cannot_say", else empty.
+    ``relative``: share of the first value (None if not positive). ``p_value`` is uncorrected, ``verdict`` is after Holm's
+    correction. ``why``: the reason for "cannot_say".
     """
 
     key: str
@@ -123,14 +118,14 @@ class Difference(msgspec.Struct):
 
 
 class Differing(msgspec.Struct):
-    """A fact of the plan, the server or the host that is not the same in all runs."""
+    """A fact of plan, server or host that differs between runs."""
 
     key: str
     values: list[Any]
 
 
 class Comparison(msgspec.Struct):
-    """The first run is what the others are compared with."""
+    """``runs``: each of the others is compared with the first."""
 
     runs: list[MeasuredRun]
     differences: list[Difference]
@@ -139,7 +134,7 @@ class Comparison(msgspec.Struct):
 
 
 def hindrance(path: str, run: Run) -> str | None:
-    """Why ``run`` cannot be compared with any other, in one line; None if it can."""
+    """Why ``run`` cannot be compared, in one line, or None."""
     if not run.ticks:
         where = run.phases[-1].name if run.phases else "beginning"
         return f"{path}: holds no second of the generator (the run ended in its {where}); compare runs that came to their ramp"
@@ -150,7 +145,7 @@ def hindrance(path: str, run: Run) -> str | None:
 
 
 def compare(runs: Sequence[MeasuredRun]) -> Comparison:
-    """The first of ``runs`` against each other one. Pure: the same runs give the same comparison."""
+    """Compare the first of ``runs`` with each other one. Pure."""
     first, *others = runs
     differences = list(chain.from_iterable(_pair(first, other) for other in others))
     differs = differing(runs)
@@ -161,7 +156,6 @@ def compare(runs: Sequence[MeasuredRun]) -> Comparison:
 
 
 def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
-    """All rows of two runs, judged together."""
     rows = [_row(row, first, second) for row in ROWS]
     tested = sorted((one for one in rows if one.p_value is not None), key=lambda one: one.p_value or 0.0)
     adjusted = holm([one.p_value or 0.0 for one in tested])
@@ -179,7 +173,7 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
 
 
 def _mind_the_rest(rows: Sequence[Difference]) -> None:
-    """Take back that the host differs where no part that is known does: others use its memory, too."""
+    """Withdraw a difference of the host that no known part has: other programs use its memory too."""
     by_key = {one.key: one.difference for one in rows}
     whole = next(one for one in rows if one.key == "cost.host_total")
     rest = by_key["cost.residual"]
@@ -204,7 +198,7 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
         result.why = f"in both, {a}" if same else "; ".join(reasons)
         return result
     result.difference = b.value - a.value
-    # A growth near zero is no measure for another.
+    # A growth near zero is no base for a share.
     result.relative = result.difference / a.value if a.value > 0 and row.group != "drift" else None
     if isinstance(a, Rate) and isinstance(b, Rate):
         low, high, _ = contrast(a.estimate(), b.estimate())
@@ -221,7 +215,7 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
 
 
 def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
-    """Why a number means different things in the two runs; "" where it does not."""
+    """Why a number means different things in the two runs, or ""."""
     a, b = first.facts.get("local"), second.facts.get("local")
     if row.key in ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel") and a != b:
         here, there = (first, second) if a else (second, first)
@@ -230,7 +224,7 @@ def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
     if kinds[0] != kinds[1]:
         return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
     if of := [one.name for one in (first, second) if row.key in one.levels]:
-        # Freed memory that the next connections fill moves it by more than any interval knows: whoever ran second looks better.
+        # Reuse of freed memory changes it by more than any interval covers: the second run looks better.
         once = "with what the first connections take once; a slower ramp gives a slope"
         return f"it is a difference of two levels in {' and '.join(of)}, {once}"
     if row.key == "memory.server_hold_end" and abs(first.held - second.held) > WORTH_TELLING * max(first.held, second.held):
@@ -239,7 +233,7 @@ def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
 
 
 def _own(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun) -> str:
-    """Why a difference of latencies may be asyncli's own: they count from when a heartbeat was due. "" where it is not."""
+    """Why a difference of latencies may be asyncli's lateness, or ""."""
     if row.group != "latency":
         return ""
     a, b = (one.late_ms.get(row.key.removeprefix("latency.")) for one in (first, second))
@@ -251,15 +245,15 @@ def _own(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun
 
 # -- what else differs
 
-# Plan keys that say where the server is or how its processes are found, not what is done to it.
+# Plan keys that only locate the server or its processes.
 _WHERE = ("urls", "status_url", "server_pid", "server_pidfile", "server_name", "force", "seed", "workers", "sources")
-# What may differ between runs of the same server and plan, and with a configuration that is known to be the same its address.
+# May differ between runs of one server and plan; the address too if the configuration is known to be the same.
 _NO_DIFFERENCE = {"plan.seed", "plan.server_pid", "plan.server_pidfile", "plan.server_name", "plan.force"}
 _ADDRESS = {"plan.urls", "plan.status_url"}
 
 
 def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
-    """The facts in which not all runs are alike, the server's first."""
+    """The facts that differ between the runs, the server's first."""
     keys = dict.fromkeys(chain.from_iterable(one.facts for one in runs))
     found = []
     for key in keys:
@@ -267,7 +261,7 @@ def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
         if any(value != values[0] for value in values[1:]):
             found.append(Differing(key, [masked(value or ()) for value in values] if key == "plan.headers" else values))
     if any(one.key.startswith(DIRECTIVE) for one in found):
-        # They say what the fingerprint of the file only hints at.
+        # The hash of the file adds nothing to its directives.
         found = [one for one in found if one.key != "server.config_hash"]
     return found
 
@@ -295,7 +289,7 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
 
 
 def _trust(run: MeasuredRun) -> list[Finding]:
-    """What keeps a run's own numbers from being believed."""
+    """Findings that make a run's numbers doubtful."""
     shared = [one for one in run.findings if one.code == host_shared.code]
     found = [one for one in run.findings if one.code != host_shared.code]
     found += [comparison.compare_company(run.name, **one.fields) for one in shared]

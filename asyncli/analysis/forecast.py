@@ -1,9 +1,8 @@
-"""How many connections would fit, and which limit comes first: what was measured, carried on in a straight line.
+"""How many connections would fit, and which limit comes first, extrapolated linearly.
 
-Memory is the room there was before the first connect, less a reserve and what the first connections take once, by what one
-more costs; its interval is that of the slope, turned over (the room is one reading, and exact beside it). The other ceilings
-are limits that the preflight read, each turned into a number of connections. A queue's length (somaxconn, the SYN backlog)
-is none: it bounds how many arrive at once, not how many stay.
+By memory: what was available before the first connect, less a reserve and the first use, by the cost of one more; its interval is
+the inverted interval of the slope. The other limits were read by the preflight. The length of a queue (somaxconn, the SYN
+backlog) bounds arrivals, not connections, and is no limit here.
 """
 
 from __future__ import annotations
@@ -28,23 +27,21 @@ from asyncli.run import Run
 from asyncli.samples import Series
 from asyncli.units import format_bytes, format_count
 
-#: The share of the host's memory that is to stay free: below it the kernel reclaims in earnest, and a burst of buffers
-#: (every connection queueing a page at once) has nowhere to go.
+#: The share of the host's memory that stays free: below it the kernel reclaims in earnest, and bursts of buffers do not fit.
 RESERVE = PART
-# nginx closes idle clients from a sixteenth of free slots on (ngx_connection.c, ngx_drain_connections).
+# nginx closes idle clients when fewer than a sixteenth of its slots are free (ngx_drain_connections).
 _REUSE_BELOW = 1 / 16
-# Of the descriptors of an nginx worker: listeners, logs, the channel to the master, epoll (as the preflight reckons).
+# Descriptors that an nginx worker needs itself: listeners, logs, channel to the master, epoll.
 _WORKER_DESCRIPTORS = 32
-# The preflight asks for the mean and this many deviations where connections are dealt by a hash.
+# The preflight asks for the mean and this many deviations where the kernel's hash distributes connections.
 _DEVIATIONS = 6.0
-# Limits beyond this are none: file-max on a fresh host is 2**63 - 1.
+# file-max on a fresh host is 2**63 - 1: no limit.
 _NO_LIMIT = 2**60
 
 
 class Ceiling(msgspec.Struct):
-    """A limit as a number of connections, its 95 % interval where it has one.
-
-    ``connections`` is None where the limit is none for this test, or where it is not known; ``how`` says which.
+    """A limit as a number of connections with its 95 % interval. ``connections`` None: no limit here, or unknown; ``how`` says
+    which.
     """
 
     name: str
@@ -53,17 +50,17 @@ class Ceiling(msgspec.Struct):
     how: str
 
     def rounded(self, number: float) -> float:
-        """``number`` of connections to the digits that the interval leaves: three, or two."""
+        """``number`` to the digits that the interval allows: three, or two."""
         low, high = self.ci95 if self.ci95 is not None else (0.0, 0.0)
         known = self.connections is None or high - low <= 2 * PART * self.connections
         return float(f"{number:.{3 if known else 2}g}")
 
 
 class Forecast(msgspec.Struct):
-    """``memory``: of this host, as in this test. ``server_memory``: a host like this for the server alone, with all of what
-    is left over reckoned with it; its interval reaches to where none of that is.
+    """``memory``: of this host, as in this run. ``server_memory``: of a host like this for the server alone, including the whole
+    residual; its interval extends to none of it.
 
-    ``ceilings``: all that bind in this test, lowest first, those without a number last. ``first``: the name of the lowest.
+    ``ceilings``: all limits of this run, lowest first, unknown ones last. ``first``: the name of the lowest.
     """
 
     memory: Ceiling | None = None
@@ -73,7 +70,7 @@ class Forecast(msgspec.Struct):
 
 
 def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
-    """The forecast of a run, and findings for what is not known of it or goes far beyond what was measured."""
+    """The forecast of a run, and findings on what is unknown or extrapolated too far."""
     found = Forecast()
     findings: list[Finding] = []
     run = for_cost(run)
@@ -124,7 +121,6 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
 
 
 def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
-    """A word of caution where a line is carried on too far."""
     most = max(held, default=0.0)
     memory = next((one for one in (found.memory, found.server_memory) if one is not None and one.connections is not None), None)
     if memory is None or memory.connections is None or most <= 0 or PART * memory.connections <= most:
@@ -136,27 +132,26 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
 # Memory.
 
 _BOTH_ENDS = "as in this test (server, asyncli and both ends of each connection on it)"
-# Where the server is elsewhere, the client's host may be what runs out of memory first.
 _OUR_END = "with asyncli and its end of each connection"
 _THEIR_END = "with its end of each connection, all that the host pays for one"
 
 
 class _Room(msgspec.Struct, frozen=True):
-    """Bytes that connections may take, and in words how they were worked out."""
+    """Bytes that connections may take, and how they were computed."""
 
     size: float
     said: str
 
     def less_once(self, step: float) -> _Room:
-        """The room less ``step``, by which a line begins above what was there: the first connections take that once."""
+        """The room less the first use, ``step`` bytes above what was there before."""
         if step <= 0:
             return self
         return _Room(max(0.0, self.size - step), f"{self.said}, less {format_bytes(step)} that the first connections take once")
 
     def ceiling(self, name: str, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
-        """The room by ``slope``. The interval is the slope's, turned over: Fieller's, where the numerator has no error.
+        """The room by ``slope``; the interval is the inverted interval of the slope (Fieller's, for an exact numerator).
 
-        No number where the interval reaches zero, or is wider than half of the slope on either side.
+        No number if the interval includes zero, or is wider than ± 50 %.
         """
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
@@ -166,7 +161,7 @@ class _Room(msgspec.Struct, frozen=True):
 
 
 def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room | None:
-    """What connections may take of what was ``available`` in the baseline, on a host with ``total`` bytes of memory."""
+    """The room on a host with ``total`` bytes, by the memory that was ``available`` in the baseline."""
     if not available.values:
         return None
     free = statistics.median(available.values)
@@ -180,9 +175,8 @@ def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room
 
 
 def _of_host(name: str, where: str, total: Cost | None, room: _Room | None, used: Series, listing: Series) -> Ceiling | None:
-    """A host's memory by what a connection costs it in all; ``used`` of it in the baseline, ``listing`` by inodes of /proc."""
+    """A host's memory as a limit. In the baseline: ``used`` memory and ``listing``, inodes of /proc."""
     if total is None or total.of_levels or room is None:
-        # Two levels of a whole host hold what its other programs did between them.
         return None
     room = room.less_once(total.fixed_bytes - _level(used) + (statistics.median(listing.values) if listing.values else 0.0))
     how = f"{where}: {room.said}, by {total.bytes_per_connection:,.0f} B a connection in all"
@@ -192,24 +186,22 @@ def _of_host(name: str, where: str, total: Cost | None, room: _Room | None, used
 
 
 def _level(metric: Series) -> float:
-    """The median; infinite where nothing was read, so that no step is seen from there."""
+    """The median; infinite without readings, so that there is no step from it."""
     return statistics.median(metric.values) if metric.values else math.inf
 
 
 def _server_alone(costs: Costs, before: Run, ends: int, room: _Room) -> Ceiling | None:
-    """A host like this for the server alone: its own memory and one end of each connection.
+    """A host like this for the server alone: its memory and one end of each connection.
 
-    Whose the rest is (what is left over) is not known: the number reckons all of it, and the interval reaches from all that it
-    may be to none of it.
+    How much of the residual is the server's is unknown: the number includes all of it, the interval none to the most.
     """
     user, kernel, rest = costs.server_user, costs.kernel, costs.residual
     if user is None or kernel is None or user.of_levels:
-        # Two levels say nothing of what would be left over.
         return None
     there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) / ends
     room = room.less_once(user.fixed_bytes + kernel.fixed_bytes - there)
     own = user.bytes_per_connection + kernel.bytes_per_connection
-    # The two errors may go together, so they are added as they are.
+    # The two errors may be correlated: add them.
     half = user.half_width + kernel.half_width
     left_over, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
@@ -250,7 +242,7 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
 
 
 def _descriptors_in_use(run: Run) -> Ceiling | None:
-    """By RLIMIT_NOFILE of the server's fullest process, and how its open ones rose with the connections."""
+    """By RLIMIT_NOFILE of the server's fullest process, and the rise of its open descriptors with the connections."""
     limit, used = (run.series(name) for name in (metrics.SERVER_DESCRIPTORS_LIMIT, metrics.SERVER_DESCRIPTORS))
     most, processes = max(run.held.values), run.series(metrics.SERVER_PROCESSES)
     may = limit.last()
@@ -259,7 +251,7 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
     if may is None or not most or not ended:
         return None
     how = f"a process of the server may have {format_count(may)} descriptors open (RLIMIT_NOFILE)"
-    # But for those that a pool kept ready.
+    # Without those that a pool kept ready.
     if begun is not None and 2 * (ended - begun) >= most:
         return Ceiling("descriptors", None, None, f"{how}; no ceiling here: each connection has a process of its own")
     before, then = used.last(until_s=start), max(used.between(start, math.inf).values, default=0.0)
@@ -279,10 +271,7 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
 
 
 def workers_of(need: float, connections: int) -> int:
-    """How many workers the preflight dealt ``connections`` to, from what it said one of them needs.
-
-    It asked for m + 6 root(m) for a mean of m, and for m alone where there is one.
-    """
+    """The number of workers that the preflight divided ``connections`` among: one needs m + 6 root(m) for a mean of m."""
     share = need - _WORKER_DESCRIPTORS
     if share >= connections:
         return 1
@@ -302,7 +291,7 @@ def _ports(checks: Mapping[str, Check], run: Run) -> Ceiling | None:
 
 
 def _grows_sources(run: Run) -> bool:
-    """Whether the server is on 127.0.0.0/8 alone and no source was given: then each connection may have one of 2^24."""
+    """Whether the server is on 127.0.0.0/8 and no source is given: then asyncli uses as many of 2^24 sources as needed."""
     if run.plan.sources or not run.place.destinations:
         return False
     for one in run.place.destinations:
@@ -316,12 +305,13 @@ def _grows_sources(run: Run) -> bool:
 
 
 def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str = "") -> list[Ceiling]:
-    """Counts of this host, or of that whose checks begin with ``prefix``, of which each connection takes ``ends``: open files,
-    epoll watches; tracked connections, one each."""
+    """Limits of this host, or of the one whose checks begin with ``prefix``: open files and epoll watches, ``ends`` per
+    connection; tracked connections, one each.
+    """
     found = []
     for code, needed, each, words in (
         ("file_max", ends, ends, "open files of the whole host (fs.file-max; root is let past it)"),
-        # The preflight counts both ends as one user's, as they may be: whether they are it cannot tell.
+        # Whether both ends belong to one user is unknown to the preflight.
         (
             "epoll_watches",
             ends,
@@ -331,7 +321,7 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str
         ("conntrack", 1, 1, "tracked connections (nf_conntrack_max), if a rule makes the kernel track these"),
     ):
         check = checks.get(prefix + code)
-        # Without a need the limit does not apply; see the preflight.
+        # Without a need the limit does not apply.
         if check is None or check.have is None or check.need is None or check.have >= _NO_LIMIT:
             continue
         taken = max(0.0, check.need - needed * plan.connections)
@@ -342,6 +332,5 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str
 
 
 def _round_up(number: float) -> int:
-    """To two leading digits: a value one would write by hand."""
     step = int(10 ** max(0, len(str(math.ceil(number))) - 2))
     return math.ceil(number / step) * step

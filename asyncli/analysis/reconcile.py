@@ -1,4 +1,4 @@
-"""The same connections counted by the client and by the server: do they agree, and if not, since when and by how much?"""
+"""Whether the client's and the server's counts agree; if not, since when and by how much."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from asyncli.findings.counts import Apart, Beyond, Since, Unknown
 from asyncli.records import Finding
 from asyncli.run import Run
 
-# A status page older than this at the drain speaks of another moment; or older than two of its usual steps.
+# A status page that is older than this at the drain, or than two of its usual intervals, does not count.
 _STALE_S = 3.0
 
 
 class _AtEnd(msgspec.Struct, frozen=True):
-    """Two counts at the last page, and what was in flight: how far the second may be below and above the first."""
+    """Two counts at the last page; in-flight work allows the second to be between ``least`` and ``most`` off."""
 
     pair: Pair
     first: int
@@ -33,36 +33,33 @@ class _AtEnd(msgspec.Struct, frozen=True):
 
     @property
     def by(self) -> int:
-        """By how much the second differs."""
         return self.second - self.first
 
     @property
     def agrees(self) -> bool:
-        """Whether no more than what was in flight is between them."""
         return self.least <= self.by <= self.most
 
 
 class Reconciliation(msgspec.Struct):
-    """The counts side by side, None where one is not known; ``agrees`` where none of the server's is."""
+    """The counts side by side; None where unknown."""
 
-    #: Open at the client at the hold's end, those too that owed an answer and never gave it: the server may count them.
+    #: Open at the client at the hold's end, unanswered ones included, since the server may count them.
     client_held: int | None = None
-    #: The server's active connections less our poller's, at the hold's end.
+    #: Active connections of the server, less our poller's, at the hold's end.
     server_active: int | None = None
     accepts_delta: int | None = None
     handled_delta: int | None = None
     requests_delta: int | None = None
     agrees: bool | None = None
-    #: Where the counts parted, by time; those that met again too.
+    #: Where counts diverged, also if they agreed again later.
     divergences: list[Divergence] = msgspec.field(default_factory=list)
 
 
 def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> tuple[Reconciliation, list[Finding]]:
     """The counts, and a finding for each pair that disagrees or did for a while, or for why nothing is known.
 
-    The deltas run from the first page (our poller's connection is in it already) to the last of the run: in the
-    residue, where nothing is in flight. In a run without one the pairs may differ by what was in flight then.
-    ``diagnoses``: of what was lost, which may be what the server still counts.
+    Deltas are from the first page to the last of the run: in the residue nothing is in flight. ``diagnoses``: of lost
+    connections, which the server may still count.
     """
     result = Reconciliation(client_held=totals.open)
     start, stop, whole = run.first_connect_s, run.stop_s, totals.whole
@@ -83,7 +80,7 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
     every = compared(client, pages, start, stop)
     result.divergences += [one for pair in every for one in pair.divergences()]
     result.divergences.sort(key=lambda one: one.from_s)
-    # A page that came after the hold's end may speak of the drain. An agent asks for its own when it is time.
+    # A later page may be of the drain.
     recent = (pages.told_s <= stop) & (pages.t_s >= max(start, stop - max(_STALE_S, 2 * pages.step_s)))
     active = float(pages.active[recent][-1]) if recent.any() else None
     anew = [counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])] if pages.restarts else []
@@ -116,10 +113,10 @@ def _told(count: float) -> int | None:
 
 
 def _at_end(pair: CountPair, client: Client, totals: Totals, active: float, stop: float) -> _AtEnd | None:
-    """The pair at the last page; None where one of its counts is not told."""
+    """The pair at the last page; None where a count is unknown."""
     first, second, least, most = (float(one[-1]) for one in (pair.first, pair.second, pair.least, pair.most))
     if pair.pair == "held":
-        # The page may be from before what was opened or lost so near to the drain, or from after it.
+        # Opens and losses near the drain may be before or after the page.
         churn = sum(float(client.within(name, stop - 2.0, stop + 1.0)) for name in ("opened", "lost"))
         first, second, least, most = totals.open, active, min(least, -churn), max(most, churn)
     if math.isnan(first) or math.isnan(second):
@@ -140,35 +137,33 @@ def _disagreement(one: _AtEnd, since: Since | None, context: _Context) -> Findin
             return counts.reconcile_requests(one.first, one.second, since, context.addresses)
 
 
-# Saying it.
-
 _PAIRS: tuple[Pair, ...] = get_args(Pair)
 
 
 class _Context(msgspec.Struct):
-    """What tells why two counts differ."""
+    """Possible reasons for a difference."""
 
     lost: int
     failed: int
-    #: How many servers may be behind the URLs, by host and port.
+    #: Servers behind the URLs, by host and port.
     addresses: int
-    #: More was accepted than we can have opened.
+    #: The server accepted more than we can have opened.
     others: bool = False
-    #: Opened, and silent before the first answer: the handshake's last packet may have been lost.
+    #: Never answered: the handshake's last packet may have been lost.
     silent: int = 0
-    #: Lost with workers of the server that were killed; and what it counted, our poller apart, before our first connect.
+    #: Lost with killed workers of the server; and the server's count before our first connect.
     killed: int = 0
     already: int = 0
 
     def stale(self, excess: int) -> tuple[int, int]:
-        """What it counts beyond ours of killed workers and from before our first connect, where that explains it; else none."""
-        # A few are our poller's, or came and went while a worker was replaced.
+        """Connections of killed workers and from before our first connect, if they explain ``excess``; else (0, 0)."""
+        # A few are our poller's, or came while a worker was replaced.
         enough = max(FEWEST, round(WORTH_TELLING * excess))
         known = ((self.killed, 0), (0, self.already), (self.killed, self.already))
         return next((one for one in known if excess > 0 and any(one) and abs(sum(one) - excess) <= enough), (0, 0))
 
     def beyond(self, excess: int) -> Beyond:
-        """Why it may count ``excess`` connections more than we hold."""
+        """Why the server may count ``excess`` connections more than we hold."""
         killed, before = self.stale(excess)
         return {"killed": killed, "before": before, "others": self.others, "lost": self.lost + self.failed > 0}
 
@@ -183,7 +178,7 @@ def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
 
 
 def _in_flight_then(every: Sequence[_AtEnd], context: _Context, *, anew: bool, ended: bool) -> list[Finding]:
-    """How far those that agree differ all the same, and how far they may. ``anew``: the server's counters began anew."""
+    """The differences of pairs that agree. ``anew``: the server's counters restarted."""
     apart: list[Apart] = []
     found = []
     for one in every:
@@ -199,15 +194,14 @@ def _in_flight_then(every: Sequence[_AtEnd], context: _Context, *, anew: bool, e
 
 
 def in_words(divergence: Divergence) -> str:
-    """Who fell behind whom when, by how much, and when they met again."""
     one = divergence
     return counts.parted_in_words(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
 
 
 def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Finding]:
-    """A finding for each pair that parted and met again, or fell behind what was asked; the widest time speaks for all.
+    """A finding for each pair that diverged and agreed again, or fell behind what was asked: the widest time.
 
-    None for what was not held to the end because it was lost or failed: those findings say so.
+    None for connections that were lost or failed: they have their own findings.
     """
     found = []
     for pair in _PAIRS:

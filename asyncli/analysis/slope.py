@@ -50,9 +50,9 @@ _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 class Cost(msgspec.Struct):
     """Memory per connection (bytes), its 95 % interval (low, high), the fixed part (bytes), method, points.
 
-    The fixed part holds what the first connections take once and for all, so it may be more than the baseline's bytes.
-    ``points``: those of the line; a baseline that stands apart from it is none. ``r2``: the share of their variance that the
-    line explains; None where the metric did not vary, and of two levels.
+    The fixed part includes first use, so it may exceed the baseline. ``points``: those of the line, without a baseline that does
+    not belong to it. ``r2``: the share of their variance that the line explains; None if the metric did not vary, and for two
+    levels.
     """
 
     bytes_per_connection: float
@@ -61,43 +61,38 @@ class Cost(msgspec.Struct):
     method: str
     points: int
     r2: float | None = None
-    #: Whether it is a difference of two levels, and no slope.
+    #: A difference of two levels, not a slope.
     of_levels: bool = False
 
     @property
     def half_width(self) -> float:
-        """Half of the interval (bytes): what stands behind a ±."""
         return (self.ci95[1] - self.ci95[0]) / 2
 
 
 class Fit(msgspec.Struct):
-    """What is behind a :class:`Cost`: the points that the line goes through, and the samples that they are the medians of.
+    """The points and samples behind a :class:`Cost`, scaled as it is (the kernel's per socket end).
 
-    ``apart``: the baseline (bytes), where it is no point of the line: the first connections took more, once and for all.
-
-    Bytes are scaled as the cost is: of the kernel, per socket end.
+    ``apart``: the baseline (bytes) if it is no point of the line.
     """
 
     cost: Cost
     n: list[float]
     bytes: list[float]
-    #: Every sample of the stretch that was fitted (baseline, ramp, first seconds of the hold).
+    #: Every sample of the fitted stretch (baseline, ramp, first seconds of the hold).
     seconds_n: list[float]
     seconds_bytes: list[float]
     line: FittedLine
     apart: float | None = None
 
     def at(self, n: float) -> float:
-        """The line's value (bytes) at ``n`` connections."""
         return self.cost.fixed_bytes + self.cost.bytes_per_connection * n
 
     def residuals(self) -> list[float]:
-        """Each point less the line, bytes."""
         return [value - self.at(n) for n, value in zip(self.n, self.bytes, strict=True)]
 
     def band(self, n: float) -> tuple[float, float]:
-        """The 95 % confidence band of the line at ``n`` connections, bytes: where the line is, not where a sample falls."""
-        # The cost's interval may be wider than the line's own (an unsettled plateau, a difference of slopes).
+        """The 95 % confidence band of the line (not of a sample) at ``n`` connections, bytes."""
+        # The cost's interval may be wider than the line's (an unsettled plateau, a difference of slopes).
         wider = self.cost.half_width / self.line.half if self.line.half > 0 else 1.0
         half = self.line.half_at(n) * max(1.0, wider)
         return self.at(n) - half, self.at(n) + half
@@ -141,10 +136,9 @@ def _median(samples: Sequence[tuple[float, float, float]], *, baseline: bool = F
 
 
 def unsettled(rests: Sequence[Series], climbs: Sequence[float]) -> list[float]:
-    """By how much (bytes) the metric still moved in each of the ``rests``; 0 where it had settled.
+    """How much (bytes) the metric still moved in each of the ``rests``; 0 where it had settled (docs/method.md, plateau).
 
-    ``rests``: the last half of each; ``climbs``: the bytes that the metric rose by to each. The rule is SETTLED. A rest of
-    fewer than two samples cannot be judged, and is let pass.
+    ``rests``: the last half of each; ``climbs``: the rise to each. A rest of fewer than two samples counts as settled.
     """
     halves = []
     for rest in rests:
@@ -166,10 +160,7 @@ def unsettled(rests: Sequence[Series], climbs: Sequence[float]) -> list[float]:
 
 
 def _wander(rests: Sequence[Series]) -> float:
-    """The deviation of a metric's steps from sample to sample about its trend in each rest, per root of a second.
-
-    As a random walk's: for noise that wanders less, the bar that is made of it is too high rather than too low.
-    """
+    """The deviation of a metric's steps about its trend in each rest, per root of a second, as a random walk's (conservative)."""
     squares, freedom = 0.0, 0
     for rest in rests:
         steps = [
@@ -184,7 +175,7 @@ def _wander(rests: Sequence[Series]) -> float:
 
 
 def minus(whole: Series, parts: Sequence[Series]) -> Series:
-    """``whole`` less the parts, at the instants of whichever was sampled least often."""
+    """``whole`` less the parts, at the instants of the metric that was sampled least often."""
     sparsest = min([whole, *parts], key=len)
     rest = Series()
     for t_s in sparsest.t_s:
@@ -197,7 +188,7 @@ def minus(whole: Series, parts: Sequence[Series]) -> Series:
 
 
 class Fitter:
-    """Fits one metric after another against the same N(t)."""
+    """Fits metrics against the same N(t)."""
 
     def __init__(self, run: Run, held: Series, over: str = "") -> None:
         self._held, self._over = held, over
@@ -208,19 +199,19 @@ class Fitter:
         self._end = min(end + _INTO_HOLD_S, hold_end) if hold is not None else end
         rests = [(a, b) for a, b in run.plan.schedule.rests() if self._start + b <= self._end + 1.0]
         self._rests = rests if len(rests) >= FEWEST_PLATEAUS else []
-        # At rest with all connections held, for where the ramp is too short for a line.
+        # The first seconds of the hold, for two levels.
         held_any = hold is not None and any(tick.held for _, tick in run.ticks)
         self._rest = (hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end)) if hold is not None and held_any else None
-        #: Nothing after this instant goes into a fit.
+        #: End of what is fitted.
         self.until_s = max(self._end + 1.0, self._rest[1] if self._rest is not None else -math.inf)
         self.points_wanted = FEWEST_PLATEAUS + 1 if self._rests else FEWEST_RAMP_POINTS
-        #: By the name of the cost: what each plateau (by its number from 1) still moved by.
+        #: By cost: what each plateau (from 1) still moved by.
         self.unsettled: dict[str, list[Moved]] = {}
-        #: By the name of the cost that is a difference of two levels: how many points there were for a slope.
+        #: By cost that is a difference of two levels: the number of points for a slope.
         self.levels: dict[str, int] = {}
 
     def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "") -> Fit | int:
-        """The line that ``metric`` x ``scale`` follows, or the number of points where they are too few."""
+        """The line that ``metric`` x ``scale`` follows, or the number of points if there are too few."""
         metric = Series(metric.t_s, [value * scale for value in metric.values])
         if self._rests:
             points = plateau_points(metric, self._held, self._start, self._rests)
@@ -244,7 +235,7 @@ class Fitter:
         low, high = line.slope - line.half, line.slope + line.half
         moving = self._moving(name, metric) if self._rests and len(points) == len(self._rests) + 1 else []
         if any(moving):
-            # What still moves has moved on by as much again when it settles, if each half of the way takes as long.
+            # It moves by as much again until it settles, if each half of the way takes as long.
             further = [msgspec.structs.replace(one, value=one.value + by) for one, by in zip(points, [0.0, *moving], strict=True)]
             settled = regress(further)
             if settled is not None:
@@ -258,10 +249,10 @@ class Fitter:
         return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line, apart)
 
     def _two_levels(self, name: str, metric: Series, scale: float, note: str) -> Fit | None:
-        """The difference of two levels by the connections: of the baseline, and of the last half of the hold's first seconds.
+        """The difference of the baseline and the last half of the hold's first seconds, by the connections.
 
-        Its interval is that of the line through the samples of both, which wander from one to the next and from one level to the
-        other alike; wider by what the metric still moves by in the hold. None where one of them was not sampled.
+        Its interval is that of a line through the samples of both, which wander, plus what the metric still moves by in the hold.
+        None where one of them was not sampled.
         """
         if self._rest is None:
             return None
@@ -285,7 +276,6 @@ class Fitter:
         return self._fit(cost, points, metric.between(-math.inf, end), line)
 
     def _moving(self, name: str, metric: Series) -> list[float]:
-        """What each plateau still moved by, noted under ``name``."""
         rests = [metric.between(self._start + (a + b) / 2, self._start + b) for a, b in self._rests]
         baseline = metric.between(-math.inf, self._start)
         levels = [statistics.median(one.values) for one in (baseline, *rests)]

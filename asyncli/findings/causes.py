@@ -30,14 +30,14 @@ _DEFAULTS = {
     "keepalive_time": ((3600, "1 h by default"),),
 }
 _IDLE = "{befell}, {idle} after their last answer"
-_BEAT_OFTENER = "raise that timeout, or beat more often: --keepalive below twice that time"
+_BEAT_OFTENER = "raise that timeout, or send heartbeats more often: --keepalive below twice that time"
 _ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
 _REUSE = "'worker_connections are not enough, reusing connections' in its error log"
-_SLEPT = "{befell} after this machine had been suspended for {for_s!d}, at {at_s!c}, and had not been heard of since: "
+_SLEPT = "{befell} after this machine had been suspended for {for_s!d}, at {at_s!c}, and had not been heard since: "
 _AWAKE = "keep this machine awake: systemd-inhibit asyncli ..."
 _CRASH = "see its error log ('worker process ... exited on signal') and the kernel's"
 _STILL_COUNTS = "{server}'s own count of connections still holds {kept!n} of them: "
-_NO_RELOAD = "do not reload it while you measure; or see who did"
+_NO_RELOAD = "do not reload it while you measure"
 _WAY = "see routes, firewalls and links between here and the server"
 _LISTENS = (
     "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots (Apache: MaxRequestWorkers; HAProxy: "
@@ -50,14 +50,14 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "not_http": ("{befell}{medians}{when}", "see that the URL names an HTTP server"),
     "no_longer_http": (
         "{befell}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
-        "see what took the server's place then: a box on the way (a portal, TLS), or another program on its port",
+        "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
     "http_error": (
         "{befell} after an error as answer (HTTP {statuses}){when}",
         "see the server's error log for why it answers so, or aim at a path that it answers with 200",
     ),
-    "suspended": (f"{_SLEPT}the server or a box on the way had given them up meanwhile", _AWAKE),
-    "suspended_too_long": (f"{_SLEPT}nginx keepalive_timeout (nginx.conf says {{timeout_s!d}}) went by meanwhile", _AWAKE),
+    "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
+    "suspended_too_long": (f"{_SLEPT}nginx keepalive_timeout (nginx.conf says {{timeout_s!d}}) expired meanwhile", _AWAKE),
     "client_cut": ("{befell} ({timeout_s!d}): {cut}", "{remedy}"),
     # Timers and limits.
     "keepalive_off": (
@@ -66,7 +66,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "keepalive_timeout": (
         f"{_IDLE}: {{likely}}{{limit}}{{when}}",
-        "raise keepalive_timeout in nginx.conf, or beat more often: --keepalive below twice that time",
+        "raise keepalive_timeout in nginx.conf, or send heartbeats more often: --keepalive below twice that time",
     ),
     "client_header_timeout": (
         "{befell}, {idle} after they were opened and before their first request: {likely}{limit}{when}",
@@ -74,37 +74,37 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "keepalive_requests": (
         "{befell} after {requests} requests each, at age {age}: {likely}{limit}{when}",
-        "raise keepalive_requests in nginx.conf, or beat less often (--keepalive)",
+        "raise keepalive_requests in nginx.conf, or use a longer --keepalive",
     ),
     "keepalive_time": (
         "{befell} at age {age}, at their next heartbeat: {likely}{limit}{when}",
         "raise keepalive_time in nginx.conf (1 h by default), or hold for less",
     ),
-    "farewell": (f"{_IDLE}: looks like an idle timeout that says farewell (HTTP 408){{when}}", _BEAT_OFTENER),
-    "idle_timeout": (f"{_IDLE}: looks like an idle timeout of the server or of a box on the way{{when}}", _BEAT_OFTENER),
+    "farewell": (f"{_IDLE}: looks like an idle timeout that answers HTTP 408{{when}}", _BEAT_OFTENER),
+    "idle_timeout": (f"{_IDLE}: looks like an idle timeout of the server or of a middle box{{when}}", _BEAT_OFTENER),
     "known_timeout": (f"{_IDLE}: looks like {{whose}}{{when}}", _BEAT_OFTENER),
     "box_idle_timeout": (
-        f"{_IDLE}: nginx.conf says keepalive_timeout {{configured}}: it was changed since, or it looks like a box on the "
-        "way{known}{when}",
+        f"{_IDLE}: nginx.conf says keepalive_timeout {{configured}}: it was changed since, or it looks like a middle "
+        "box{known}{when}",
         _BEAT_OFTENER,
     ),
     # A server closes in order: "Timed out keep-alive connections are closed normally" (reset_timedout_connection, nginx.org).
     "box_reset_idle": (
-        f"{_IDLE}: a server closes such connections in order, so it looks like a box on the way{{known}}{{counted}}{{when}}",
+        f"{_IDLE}: a server closes such connections in order, so it looks like a middle box{{known}}{{counted}}{{when}}",
         _BEAT_OFTENER,
     ),
     "box_forgot": (
-        "{befell}, all of them idle for {for_s} or longer before (heartbeats are 1 to {gap_s:.0f} s apart): looks like a box on "
-        "the way that forgets idle connections{known}{when}",
+        "{befell}, all of them idle for {for_s} or longer before (heartbeats are 1 to {gap_s:.0f} s apart): looks like a middle "
+        "box that forgets idle connections{known}{when}",
         _BEAT_OFTENER,
     ),
     "lifetime": (
-        "{befell} at age {age}, whatever their idle time: looks like a limit of age of the server's or of a box on the way{when}",
+        "{befell} at age {age}, whatever their idle time: looks like an age limit of the server or of a middle box{when}",
         "raise that limit, or hold for less",
     ),
     "closed_at_once": (
-        "{befell}, at once and without any answer: whoever accepted them does not serve them (nginx: return 444, or no free "
-        "slot; a box on the way without a server behind it){when}",
+        "{befell}, at once and without any answer: they were accepted and not served (nginx: return 444, or no free "
+        "slot; a middle box without a server behind it){when}",
         "see the server's error log, and its limits on connections and descriptors",
     ),
     # Want of room.
@@ -114,26 +114,26 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _ROOM,
     ),
     "likely_reuse": (
-        f"{_IDLE}, while others opened: looks like the server has no room for more and closes idle connections to make some (it "
+        f"{_IDLE}, while others opened: looks like the server has no free slot and closes idle connections (it "
         f"never held more than {{most!n}} of the {{asked!n}} asked for; nginx: {_REUSE}){{when}}",
         _ROOM,
     ),
     # Moments.
     "server_ended": (
-        "{server} ended or was killed: none of its processes was left", "see its error log and the kernel's for who ended it",
+        "{server} ended or was killed: none of its processes was left", "see its error log and the kernel's for what ended it",
     ),
     "connects_refused": ("looks like {server} ended: connects were refused from then on", "see its error log"),
     "page_never_again": ("looks like {server} ended: its status page answered before, and never again", "see its error log"),
     "server_restarted": (
-        "{server} was restarted: other processes took the place of those that were there",
-        "see its log and the service manager's for who restarted it",
+        "{server} was restarted: all its processes were replaced",
+        "see its log and the service manager's for what restarted it",
     ),
     "box_reset": (
-        f"{_STILL_COUNTS}a box on the way reset them, and did not tell it",
+        f"{_STILL_COUNTS}a middle box reset them",
         "see firewalls and load balancers between here and the server",
     ),
     "box_seems_reset": (
-        "looks like a box on the way that was restarted or lost its table of connections",
+        "looks like a middle box that was restarted or lost its table of connections",
         "see firewalls and load balancers between here and the server",
     ),
     "worker_crash": (f"{_STILL_COUNTS}{{likely}}a worker of it crashed or was killed{{of}}", _CRASH),
@@ -142,74 +142,75 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _CRASH,
     ),
     "reload_by_processes": (
-        "{server} was reloaded: {ended} of its processes ended and others took their place", _NO_RELOAD,
+        "{server} was reloaded: {ended} of its processes were replaced", _NO_RELOAD,
     ),
     "reload_by_counts": (
-        "{reload}: it went on counting, let go of them all in good order, and ended our status connection with them", _NO_RELOAD,
+        "{reload}: its counters continued, and it closed them all in order, our status connection too", _NO_RELOAD,
     ),
-    "likely_reload": ("looks like a reload of {server}, which lets old workers close what they hold", _NO_RELOAD),
+    "likely_reload": ("looks like a reload of {server}, whose old workers close their connections", _NO_RELOAD),
     "reload_or_end": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
-    "burst": ("what ended them all at one moment, nothing here says", "see the server's log of that moment"),
+    "burst": ("cause unknown", "see the server's log of that moment"),
     # Heartbeats without a whole answer.
     "never_accepted": (
-        "nobody was answered: looks like {server} has not accepted them (its listen queue holds them)", _LISTENS,
+        "no heartbeat was answered: looks like {server} has not accepted them (its listen queue holds them)", _LISTENS,
     ),
     "others_accepted": (
-        "others were answered, and these never: looks like {server} has not accepted them (its listen queue holds them)",
+        "others were answered, these never: looks like {server} has not accepted them (its listen queue holds them)",
         _LISTENS,
     ),
     "silent_drop": (
-        "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a box on the way drops "
-        "idle connections without a word{known}",
-        "beat more often than that (--keepalive below twice that time), or raise its timeout",
+        "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a middle box drops "
+        "idle connections silently{known}",
+        "send heartbeats more often (--keepalive below twice that time), or raise its timeout",
     ),
     "packets_lost": (
         "others were answered, but {share:.0%} of this host's TCP segments were sent again: packets were lost on the way",
         "see links, cables and firewalls between (ip -s link), and the server's own counters",
     ),
     "server_slow": (
-        "others were answered late, up to {up_to_s!d}: looks like {server} or the way to it is overloaded",
-        "ask less of it (--connections, --keepalive), or wait longer (--timeout)",
+        "others were answered late, up to {up_to_s!d}: looks like {server} or the network path is overloaded",
+        "use fewer --connections, a longer --keepalive or a longer --timeout",
     ),
     "worker_stalled": (
-        "others were answered: looks like a worker of {server}, one of {workers}, stands still with its connections",
+        "others were answered: looks like a worker of {server}, one of {workers}, is stopped with its connections",
         "see what its workers do (ps, its error log)",
     ),
-    "no_route": ("nobody was answered, and {connects} found no route or were forbidden: the way to it was cut", _WAY),
+    "no_route": ("no heartbeat was answered, and {connects} found no route or were blocked: the network path was down", _WAY),
     "unacknowledged": (
-        "nobody was answered, and nothing that was sent was acknowledged ({segments} sent again): looks like the way to it was "
-        "cut, or its host was down",
+        "no heartbeat was answered, and nothing that was sent was acknowledged ({segments} sent again): looks like the network "
+        "path or its host was down",
         _WAY,
     ),
     "page_answered": (
-        "nobody was answered, though the server's status page answered{counted}: looks like the way to it was cut", _WAY,
+        "no heartbeat was answered, though the server's status page answered{counted}: looks like the network path was down",
+        _WAY,
     ),
     "server_stalled": (
-        "{server} stood still: it answered nobody, its status page neither, and its processes used no CPU",
-        "see who stopped it (SIGSTOP, a debugger, a frozen cgroup)",
+        "{server} was stopped: it answered no heartbeat, its status page was silent, and its processes used no CPU",
+        "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)",
     ),
     "nobody_answered": (
-        "nobody was answered meanwhile: looks like {server} stood still, or the way to it was cut",
+        "no heartbeat was answered meanwhile: looks like {server} was stopped, or the network path was down",
         "see whether it runs, and routes and firewalls between",
     ),
     "answers_in_part": (
-        "of each answer only a part came ({part:.0%} on the average): looks like a slow line, or a box on the way that holds "
+        "answers were incomplete ({part:.0%} came on average): looks like a slow line, or a middle box that holds "
         "answers back",
-        "see the bandwidth and the boxes between here and the server",
+        "see the bandwidth and middle boxes between here and the server",
     ),
     "answers_late": (
         "{server} counted {requests} meanwhile, and none was answered in time: looks like answers come late, or are lost on the "
         "way back",
-        "see its load, and boxes on the way; a longer --timeout tells late from lost",
+        "see its load, and middle boxes; a longer --timeout tells late from lost",
     ),
     "cut_short": (
-        "{befell}, after a part of it had come ({part:.0%} on the average): looks like a box on the way that breaks answers off, "
+        "{befell}, after a part of it had come ({part:.0%} on average): looks like a middle box that cuts answers off, "
         "or a worker that ended while it wrote{when}",
-        "see the boxes between here and the server, and its error log",
+        "see middle boxes between here and the server, and its error log",
     ),
     # What fits none.
-    "too_few": ("{befell}{medians}{when}: too few to tell why", "{remedy}"),
-    "unexplained": ("{befell}{medians}{when}: this fits nothing that asyncli knows", "{remedy}"),
+    "too_few": ("{befell}{medians}{when}: too few to tell the cause", "{remedy}"),
+    "unexplained": ("{befell}{medians}{when}: cause unknown", "{remedy}"),
 }  # fmt: skip
 #: What to look at where a cause is unexplained.
 SEE_OF_CAUSE = {
@@ -217,7 +218,7 @@ SEE_OF_CAUSE = {
     "closed_idle": "see the server's idle timeout, and its free slots",
     "closed_awaiting": "see its error log; a reload or a crash of a worker does this",
     "closed_announced": "raise its request and age limits (nginx: keepalive_requests, keepalive_time)",
-    "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections without a word",
+    "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections silently",
 }
 
 
@@ -287,7 +288,7 @@ def limit(directive: str, low: float, high: float, configured: float | None, ser
     if server:
         why = f"a limit of {server}, such as nginx's {directive}"
     if configured is not None:
-        why += f", though nginx.conf says {_value(directive, configured)}: it was changed since, or another on the way did it"
+        why += f", though nginx.conf says {_value(directive, configured)}: it was changed since, or a middle box did it"
     return words_of(directive, certain, limit=why, requests=_requests(low, high))
 
 
@@ -311,11 +312,11 @@ def at_moments(why: Words, instants_s: Sequence[float], lasted_s: float, count: 
     """``why``, of what ended at these moments; of the largest, how long it lasted and how many of how many ended."""
     share = f"{format_count(count)} of {format_count(max(held, count))} held"
     if len(instants_s) == 1:
-        when = f"at {format_clock(instants_s[0])} within {format_duration(max(1.0, lasted_s))} ({share}; of ages {{age}})"
+        when = f"at {format_clock(instants_s[0])} within {format_duration(max(1.0, lasted_s))} ({share}; ages {{age}})"
     else:
         first = ", ".join(format_clock(one) for one in instants_s[:3])
         more = f" and {len(instants_s) - 3} more" if len(instants_s) > 3 else ""
-        when = f"at {len(instants_s)} moments ({first}{more}; of ages {{age}}); of the largest, {share}"
+        when = f"at {len(instants_s)} moments ({first}{more}; ages {{age}}); of the largest, {share}"
     return Words(f"{{befell}} {when}: {why.evidence}", why.remedy)
 
 

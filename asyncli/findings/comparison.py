@@ -79,7 +79,7 @@ def compare_invalid(run: str, why: str) -> str:
 @finding("compare_incomplete", "warning", "compare runs that finished")
 def compare_incomplete(run: str, right: bool) -> str:
     """A run has no end; what it recorded is compared. ``right``: that can be relied on."""
-    return f"{run} has no end: it goes on, or was killed{'; its numbers are right as far as they go' if right else ''}"
+    return f"{run} has no end: it was killed, or is still running{'; its numbers are right as far as they go' if right else ''}"
 
 
 @finding("compare_plan", "warning", "repeat one of them with the plan of the other")

@@ -16,14 +16,14 @@ BEFELL = {
     "closed_awaiting": "were closed by the server while a heartbeat waited for its answer",
     "closed_announced": "were ended by the server with 'Connection: close'",
     "heartbeat_timeout": "fell silent: a heartbeat was not answered in time",
-    "protocol_error": "answered with what is not HTTP",
+    "protocol_error": "answered with something else than HTTP",
     "generator_lost": "were lost with a process of asyncli's own",
-    "other": "ended for a reason without a name",
+    "other": "ended for an unknown reason",
 }
 _FAILURES: dict[str, tuple[str, str]] = {
     "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
     "unreachable": (
-        "connects found no route, or were forbidden",
+        "connects found no route, or were blocked",
         "see routes and firewall between here and the server",
     ),
     "connect_timeout": (
@@ -35,19 +35,19 @@ _FAILURES: dict[str, tuple[str, str]] = {
         "spread over more sources (--source) or server ports, or widen net.ipv4.ip_local_port_range",
     ),
     "no_descriptors": ("connects found no free descriptor", "raise the limit (ulimit -n), or use more --workers"),
-    "other": ("connects failed for a reason without a name", "see the kernel's log"),
+    "other": ("connects failed for an unknown reason", "see the kernel's log"),
 }
 # The same of attempts in the hold alone, which are to replace what was lost: the loss came first, and says more.
 _REPLACING = {
-    "refused": "see the findings on lost connections: nobody listened there meanwhile",
+    "refused": "see the findings on lost connections: nothing listened there meanwhile",
     "unreachable": "see routes, links and firewalls between here and the server at that time",
-    "connect_timeout": "see the findings on lost connections: whoever should accept them did not answer meanwhile",
+    "connect_timeout": "see the findings on lost connections: the server did not accept meanwhile",
 }
 # So many client hosts are named.
 _NAMED = 3
 #: What the rise of a TCP counter of the server's host means (kernel: networking/snmp_counter.rst).
 _QUEUE = {
-    "overflows": "connects met a full listen queue of some program on {host} (ListenOverflows)",
+    "overflows": "connects met a full listen queue on {host} (ListenOverflows)",
     "drops": "connects were dropped by listening sockets of {host} (ListenDrops)",
 }
 
@@ -118,7 +118,7 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
         )
     names = " and ".join(f"{name} (for {silent_s:.1f} s)" for name, silent_s in hosts)
     return Words(
-        f"{names} had been silent, {until} these client hosts were cut off or stood still",
+        f"{names} had been silent, {until} these client hosts were cut off or stopped",
         f"see the cables of those hosts, their {also}",
     )
 
@@ -133,7 +133,7 @@ def failed(cause: str, count: int, from_s: float | None, until_s: float | None, 
     if from_s is not None and until_s is not None:
         evidence += f", from {format_clock(from_s)} to {format_clock(until_s)}"
     if replacing:
-        evidence += ", as lost connections were to be replaced"
+        evidence += ", when lost connections were replaced"
         remedy = _REPLACING.get(cause, remedy)
     for one in told:
         cut = cut_off(one["hosts"], one["until_s"])
@@ -165,7 +165,7 @@ def _incident(one: Incident) -> str:
 
 @finding("status_errors", "warning")
 def status_errors(by_status: Mapping[int, int]) -> Words:
-    """Heartbeats were answered with HTTP errors: the connections held, at work that was not meant."""
+    """Heartbeats were answered with HTTP errors: the connections held, but did not do the intended work."""
     return Words(
         f"heartbeats were answered with errors: {listed(by_status)}",
         "aim at a path that the server answers with 200, or take another --method",

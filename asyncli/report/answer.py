@@ -29,7 +29,7 @@ def one_line(summary: Summary) -> str:
     for one, where in ((total, f"on {sides(summary.environment).host}"), (server, f"in {server_name(summary)}")):
         # Between two levels of the whole host lies also what its other programs took or gave back meanwhile.
         if one is not None and one.ci95[0] > 0 and not (one is total and one.of_levels):
-            each = "with what the first ones take once, a connection" if one.of_levels else "one more"
+            each = "a connection, first use included," if one.of_levels else "one more"
             line += f"; {each} costs {with_error(one)} {where}"
             break
     return oneline(line.replace("±", "+-"))
@@ -56,7 +56,7 @@ def answer(summary: Summary) -> str:
     """The one question's answer as a sentence: what one more connection costs, and where; of two levels what one takes."""
     cost, sampled = summary.cost, sides(summary.environment)
     if summary.connections.opened and not summary.heartbeats.answered:
-        return "What one more connection costs is not known: nothing ever answered."
+        return "Cost per connection unknown: nothing ever answered."
     if not_seen := _server_not_seen(summary):
         return not_seen
     end = "for this end of it" if sampled.far is None else "for its end of it"
@@ -79,23 +79,23 @@ def answer(summary: Summary) -> str:
     each = "One more connection costs"
     first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
     if first is not None and first.of_levels:
-        each = "With what the first ones take once, a connection costs"
+        each = "A connection, first use included, costs"
     if total is not None and parts and (total.ci95[0] <= 0 or total.of_levels):
-        # Whatever else the host did is in its memory too, or hides the connections there: lead with what was measured apart.
+        # The host's memory includes other programs: lead with the parts.
         parts = [one for one in parts if not one.endswith("left over")]
-        whole = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
+        whole = f"other programs' memory hid the whole-host figure (± {bytes_each(total.half_width)} a connection)"
         if total.ci95[0] > 0:
-            whole = f"{sampled.host} in all took {with_error(total)}, with what its other programs took or gave back meanwhile"
+            whole = f"{sampled.host} in all took {with_error(total)}, other programs included"
         return f"{each} {', '.join(parts)}; {whole}."
     if total is not None:
         whole = f"{each} {with_error(total)} on {sampled.host}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
     if parts:
-        return f"{each} {', '.join(parts)}; {sampled.host}'s total is not known."
+        return f"{each} {', '.join(parts)}; the total of {sampled.host} is unknown."
     known = next((one for one in summary.findings if one.code in ("cost_few_points", "cost_not_sampled")), None)
     if summary.connections.held and known is not None:
-        return f"What one more connection costs is not known: {known.evidence}; {known.remedy}."
-    return "What one more connection costs is not known: no connections were held."
+        return f"Cost per connection unknown: {known.evidence}; {known.remedy}."
+    return "Cost per connection unknown: no connections were held."
 
 
 def _server_not_seen(summary: Summary) -> str:
@@ -111,7 +111,7 @@ def _server_not_seen(summary: Summary) -> str:
         known = f" (on {host} it costs {with_error(total)} in all)"
     elif kernel is not None and kernel.ci95[0] > 0:
         known = f" (an end of it costs {with_error(kernel)} in the kernel of {host})"
-    return oneline(f"What one more connection costs {server_name(summary)} is not known, as {why_not}{known}. To know it: {mend}")
+    return oneline(f"Cost per connection unknown for {server_name(summary)}: {why_not}{known}. To measure it: {mend}")
 
 
 def _how_to_see_the_server(summary: Summary) -> tuple[str, str]:
@@ -121,12 +121,11 @@ def _how_to_see_the_server(summary: Summary) -> tuple[str, str]:
     if not agent and not sides(summary.environment).server:
         host = parse_url(summary.plan["urls"][0]).host
         at = f"http://{f'[{host}]' if ':' in host else host}:{AGENT_PORT}"
-        return "it is on another host", f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
-    its = "its agent may not read its processes" if agent else "its processes belong to another user"
+        return "it runs on another host", f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
+    who = "the agent" if agent else "the soak"
     if hidden:
-        return its, f"run {'the agent' if agent else 'the soak'} as root (sudo)"
-    whose = "its agent does not find its processes" if agent else "its processes were not found"
-    return whose, f"name them to {'the agent' if agent else 'the soak'}: --server-pid PID"
+        return "its processes belong to another user", f"run {who} as root (sudo)"
+    return "its processes were not found", f"start {who} with --server-pid PID"
 
 
 def room(summary: Summary) -> str:
@@ -135,7 +134,6 @@ def room(summary: Summary) -> str:
     if summary.connections.opened and (instead := next((one for one in summary.findings if one.code == gave_way.code), None)):
         return oneline(f"{instead.evidence[:1].upper()}{instead.evidence[1:]}.")
     if not summary.connections.held:
-        # Of a server that held none at the end, its other limits are idle talk.
         return ""
     here, alone = found.memory, found.server_memory
     if here is not None and here.connections is not None:
@@ -151,7 +149,7 @@ def room(summary: Summary) -> str:
     if first is not None and first.connections is not None and first is not here:
         before = f"{', '.join(sentences)}. " if sentences else ""
         unread = not {"descriptors", "worker_connections"} & {one.name for one in found.ceilings}
-        but = "; the server's own limits are not known" if unread else ""
+        but = "; the server's own limits are unknown" if unread else ""
         return f"{before}The first limit is {ceiling(first.name)}, at about {about(first)}{but}."
     return f"{', '.join(sentences)}." if sentences else ""
 
@@ -171,10 +169,10 @@ def doubts(summary: Summary) -> list[str]:
         found.append(NOT_THE_SERVER)
     shared = next((one for one in summary.findings if one.code == "host_shared"), None)
     if shared is not None:
-        found.append(f"But we were not alone: {oneline(shared.evidence)}. To know it: {oneline(shared.remedy)}.")
+        found.append(f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}.")
     total, few = summary.cost.host_total, next((one for one in summary.findings if one.code == "cost_few_points"), None)
     if few is not None and total is not None and total.of_levels and few.remedy:
-        found.append(f"The ramp was too short for the cost of one more alone. To know it: {few.remedy}.")
+        found.append(f"The ramp was too short for a slope: first use is included. For a slope: {few.remedy}.")
     elif total is not None and total.ci95[0] > 0 and total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection):
-        found.append("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.")
+        found.append("The interval is wide: more connections, a longer ramp or --plateaus 8 narrow it.")
     return found

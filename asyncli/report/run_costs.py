@@ -115,7 +115,7 @@ def drift_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Sec
     }
     if summary.drift:
         untold = ", ".join(names[name] for name in summary.drift if name not in news)
-        short = (f" (too short to say: {untold})", "not bold dim") if untold else ""
+        short = (f" (hold too short: {untold})", "not bold dim") if untold else ""
         blocks.append(doc.Paragraph((("Memory over the hold", "bold"), short), "line", view=doc.View.SHORT))
     for name, one in news.items():
         style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""

@@ -159,7 +159,9 @@ def _files(summary: Summary, path: str) -> doc.Section:
     notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _told(summary))
     run, quoted = summary.run, shlex.quote(path)
     more = f", with {notes} more {'note' if notes == 1 else 'notes'}" if notes else ""
+    resume = [("Continue it, if it was killed: ", f"asyncli soak --resume {quoted}", doc.TERMINAL)] if not run.complete else []
     lines = (
+        *resume,
         (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, doc.ALL),
         (f"All of it{more}: ", f"asyncli report {quoted} -v", doc.View.SHORT),
         ("Print it again: ", f"asyncli report {quoted}", doc.View.VERBOSE),

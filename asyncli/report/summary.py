@@ -110,7 +110,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     judgement = judge(
         plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings,
         limited=[one.threshold.key for one in outcomes], crossed=crossed,
-        asleep=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
+        end_s=run.end_s, asleep=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
     )  # fmt: skip
     summary.run.verdict = judgement.verdict
     summary.limits = [

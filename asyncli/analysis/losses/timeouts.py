@@ -80,7 +80,7 @@ def _without_request(table: LossTable) -> list[LossCell]:
 
 
 def likely_idle_timeout(table: LossTable) -> None:
-    """Ended when idle for a time that no configuration names: a timeout of the server's, or of a box on the way."""
+    """Ended when idle for a time that no configuration names: a timeout of the server's, or of a middle box."""
     cells = _without_request(table)
     span = mode(pooled(cells).idle_s, least=_MIDDLE)
     if span is not None and span[1] >= 1:
@@ -129,7 +129,7 @@ def likely_keepalive_requests(table: LossTable) -> None:
 
 def _likely(table: LossTable, directive: str, low: float, high: float, event: int = 0) -> Reason:
     name = table.server.name
-    other = "" if table.server.is_nginx or not name else name if name != "nginx" else "the server or of a box on the way"
+    other = "" if table.server.is_nginx or not name else name if name != "nginx" else "the server or of a middle box"
     return Reason(directive, causes.limit(directive, low, high, table.configured(directive), other, certain=False), event=event)
 
 
