@@ -1,6 +1,6 @@
 """Why connections were lost: the sentence and the remedy of each mechanism of :mod:`asyncli.analysis.losses`.
 
-``{befell}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}`` are places for what :class:`Dead` knows;
+``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}`` are places for what :class:`Dead` knows;
 ``{likely}`` is "looks like" where nothing but the dead bears it out, and ``{known}`` whose default an idle time is.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from asyncli.findings import Words, fill
-from asyncli.findings.losses import befell, plain_braces
+from asyncli.findings.losses import describe_loss, plain_braces
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
 # Idle timeouts (s) that are someone's default, and whose: each closes, resets or forgets what was idle for so long.
@@ -29,11 +29,11 @@ _DEFAULTS = {
     "keepalive_requests": ((1000, "1,000 by default"), (100, "100 by default before 1.19.10")),
     "keepalive_time": ((3600, "1 h by default"),),
 }
-_IDLE = "{befell}, {idle} after their last answer"
+_IDLE = "{loss}, {idle} after their last answer"
 _BEAT_OFTENER = "raise that timeout, or send heartbeats more often: --keepalive below twice that time"
 _ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
 _REUSE = "'worker_connections are not enough, reusing connections' in its error log"
-_SLEPT = "{befell} after this machine had been suspended for {for_s!d}, at {at_s!c}, and had not been heard since: "
+_SLEPT = "{loss} after this machine had been suspended for {for_s!d}, at {at_s!c}, and had not been heard since: "
 _AWAKE = "keep this machine awake: systemd-inhibit asyncli ..."
 _CRASH = "see its error log ('worker process ... exited on signal') and the kernel's"
 _STILL_COUNTS = "{server}'s own count of connections still holds {kept!n} of them: "
@@ -47,21 +47,21 @@ _LISTENS = (
 _CAUSES: dict[str, tuple[str, str]] = {
     # What the run itself knows.
     "generator_lost": ("{were} lost with {whom}", "{remedy}"),
-    "not_http": ("{befell}{medians}{when}", "see that the URL names an HTTP server"),
+    "not_http": ("{loss}{medians}{when}", "see that the URL names an HTTP server"),
     "no_longer_http": (
-        "{befell}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
+        "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
     "http_error": (
-        "{befell} after an error as answer (HTTP {statuses}){when}",
+        "{loss} after an error as answer (HTTP {statuses}){when}",
         "see the server's error log for why it answers so, or aim at a path that it answers with 200",
     ),
     "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
     "suspended_too_long": (f"{_SLEPT}nginx keepalive_timeout (nginx.conf says {{timeout_s!d}}) expired meanwhile", _AWAKE),
-    "client_cut": ("{befell} ({timeout_s!d}): {cut}", "{remedy}"),
+    "client_cut": ("{loss} ({timeout_s!d}): {cut}", "{remedy}"),
     # Timers and limits.
     "keepalive_off": (
-        "{befell} after their first request each: {likely}keep-alive is off{configured}{when}",
+        "{loss} after their first request each: {likely}keep-alive is off{configured}{when}",
         "switch keep-alive on: keepalive_timeout and keepalive_requests well above 0 in nginx.conf",
     ),
     "keepalive_timeout": (
@@ -69,15 +69,15 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "raise keepalive_timeout in nginx.conf, or send heartbeats more often: --keepalive below twice that time",
     ),
     "client_header_timeout": (
-        "{befell}, {idle} after they were opened and before their first request: {likely}{limit}{when}",
+        "{loss}, {idle} after they were opened and before their first request: {likely}{limit}{when}",
         "raise client_header_timeout in nginx.conf, or send the first heartbeat at once (--first-beat now)",
     ),
     "keepalive_requests": (
-        "{befell} after {requests} requests each, at age {age}: {likely}{limit}{when}",
+        "{loss} after {requests} requests each, at age {age}: {likely}{limit}{when}",
         "raise keepalive_requests in nginx.conf, or use a longer --keepalive",
     ),
     "keepalive_time": (
-        "{befell} at age {age}, at their next heartbeat: {likely}{limit}{when}",
+        "{loss} at age {age}, at their next heartbeat: {likely}{limit}{when}",
         "raise keepalive_time in nginx.conf (1 h by default), or hold for less",
     ),
     "farewell": (f"{_IDLE}: looks like an idle timeout that answers HTTP 408{{when}}", _BEAT_OFTENER),
@@ -94,16 +94,16 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _BEAT_OFTENER,
     ),
     "box_forgot": (
-        "{befell}, all of them idle for {for_s} or longer before (heartbeats are 1 to {gap_s:.0f} s apart): looks like a middle "
+        "{loss}, all of them idle for {for_s} or longer before (heartbeats are 1 to {gap_s:.0f} s apart): looks like a middle "
         "box that forgets idle connections{known}{when}",
         _BEAT_OFTENER,
     ),
     "lifetime": (
-        "{befell} at age {age}, whatever their idle time: looks like an age limit of the server or of a middle box{when}",
+        "{loss} at age {age}, whatever their idle time: looks like an age limit of the server or of a middle box{when}",
         "raise that limit, or hold for less",
     ),
     "closed_at_once": (
-        "{befell}, at once and without any answer: they were accepted and not served (nginx: return 444, or no free "
+        "{loss}, at once and without any answer: they were accepted and not served (nginx: return 444, or no free "
         "slot; a middle box without a server behind it){when}",
         "see the server's error log, and its limits on connections and descriptors",
     ),
@@ -204,13 +204,13 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "see its load, and middle boxes; a longer --timeout tells late from lost",
     ),
     "cut_short": (
-        "{befell}, after a part of it had come ({part:.0%} on average): looks like a middle box that cuts answers off, "
+        "{loss}, after a part of it had come ({part:.0%} on average): looks like a middle box that cuts answers off, "
         "or a worker that ended while it wrote{when}",
         "see middle boxes between here and the server, and its error log",
     ),
     # What fits none.
-    "too_few": ("{befell}{medians}{when}: too few to tell the cause", "{remedy}"),
-    "unexplained": ("{befell}{medians}{when}: cause unknown", "{remedy}"),
+    "too_few": ("{loss}{medians}{when}: too few to tell the cause", "{remedy}"),
+    "unexplained": ("{loss}{medians}{when}: cause unknown", "{remedy}"),
 }  # fmt: skip
 #: What to look at where a cause is unexplained.
 SEE_OF_CAUSE = {
@@ -242,13 +242,13 @@ class Dead(msgspec.Struct, frozen=True):
             medians = f"; median age {format_duration(self.medians[0])}, idle for {format_duration(self.medians[1])}"
         were = f"{format_many(self.count, 'connection')} {'was' if self.count == 1 else 'were'}"
         evidence = words.evidence.format(
-            befell=befell(self.cause, self.count), were=were, age=self.age, idle=self.idle, medians=medians, when=when
+            loss=describe_loss(self.cause, self.count), were=were, age=self.age, idle=self.idle, medians=medians, when=when
         )
         return Words(evidence, words.remedy)
 
 
 # The places of :class:`Dead` are filled when all of them are known.
-_LATER = {name: f"{{{name}}}" for name in ("befell", "were", "age", "idle", "medians", "when")}
+_LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when")}
 
 
 def words_of(form: str, certain: bool, **seen: Any) -> Words:
@@ -317,9 +317,9 @@ def at_moments(why: Words, instants_s: Sequence[float], lasted_s: float, count: 
         first = ", ".join(format_clock(one) for one in instants_s[:3])
         more = f" and {len(instants_s) - 3} more" if len(instants_s) > 3 else ""
         when = f"at {len(instants_s)} moments ({first}{more}; ages {{age}}); of the largest, {share}"
-    return Words(f"{{befell}} {when}: {why.evidence}", why.remedy)
+    return Words(f"{{loss}} {when}: {why.evidence}", why.remedy)
 
 
 def unanswered(why: Words, timeout_s: float) -> Words:
     """``why`` heartbeats went unanswered for so long."""
-    return Words(f"{{befell}} ({format_duration(timeout_s)}): {why.evidence}{{when}}", why.remedy)
+    return Words(f"{{loss}} ({format_duration(timeout_s)}): {why.evidence}{{when}}", why.remedy)

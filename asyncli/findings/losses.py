@@ -10,7 +10,7 @@ from asyncli.records import HOST_LOST, RESUMED, Finding
 from asyncli.units import format_clock, format_count
 
 #: What befell them, by cause.
-BEFELL = {
+LOSS_WORDS = {
     "reset": "were reset by the server or on the way",
     "closed_idle": "were closed by the server while idle",
     "closed_awaiting": "were closed by the server while a heartbeat waited for its answer",
@@ -72,9 +72,9 @@ class Incident(TypedDict):
     others: Sequence[tuple[str, int]]
 
 
-def befell(cause: str, count: int) -> str:
+def describe_loss(cause: str, count: int) -> str:
     """``49,812 connections were closed by the server while idle``."""
-    words = BEFELL.get(cause, BEFELL["other"])
+    words = LOSS_WORDS.get(cause, LOSS_WORDS["other"])
     if count == 1:
         return f"1 connection {words.replace('were ', 'was ', 1) if words.startswith('were ') else words}"
     return f"{format_count(count)} connections {words}"
@@ -151,15 +151,15 @@ def lost(cause: str, count: int, incidents: Sequence[Incident], remedies: Sequen
     parts = [_incident(one) for one in incidents]
     if len(incidents) > 1:
         # What befell them all is not said again of each part.
-        said = (befell(cause, one["count"]) for one in incidents)
+        said = (describe_loss(cause, one["count"]) for one in incidents)
         counts = (format_count(one["count"]) for one in incidents)
         parts = [part.replace(one, n, 1) for part, one, n in zip(parts, said, counts, strict=True)]
-        parts = [f"{befell(cause, count)}; of these {'; '.join(parts)}"]
+        parts = [f"{describe_loss(cause, count)}; of these {'; '.join(parts)}"]
     return Words(parts[0], "; ".join(remedies))
 
 
 def _incident(one: Incident) -> str:
-    others = " and ".join(befell(cause, count) for cause, count in one["others"])
+    others = " and ".join(describe_loss(cause, count) for cause, count in one["others"])
     return f"{one['why']}; with them {others}" if others else one["why"]
 
 
