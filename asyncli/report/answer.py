@@ -1,6 +1,4 @@
-"""What a run says in sentences: the verdict, what one more connection costs, how many would fit, and what to doubt.
-
-It depends on the summary alone, so that a run file printed a month later reads as the live run did.
+"""A run in sentences: verdict, cost per connection, capacity, doubts. By the summary alone, so a stored run reads as a live one.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from asyncli.text import oneline
 from asyncli.topology import sides
 from asyncli.values import AGENT_PORT, parse_url
 
-# An interval wider than this share of its slope is a guess, and is called one.
+# An interval wider than this share of its slope is called wide.
 _WIDE_INTERVAL = 0.25
 
 
@@ -24,10 +22,9 @@ def one_line(summary: Summary) -> str:
     line = f"{summary.verdict}: {why(summary)}"
     total, server = summary.cost.host_total, summary.cost.server_user
     if summary.verdict == "untested":
-        # Memory moved, but by no connection that is known to have been one.
         return oneline(line)
     for one, where in ((total, f"on {sides(summary.environment).host}"), (server, f"in {server_name(summary)}")):
-        # Between two levels of the whole host lies also what its other programs took or gave back meanwhile.
+        # Two levels of the whole host include other programs.
         if one is not None and one.ci95[0] > 0 and not (one is total and one.of_levels):
             each = "a connection, first use included," if one.of_levels else "one more"
             line += f"; {each} costs {with_error(one)} {where}"
@@ -36,24 +33,23 @@ def one_line(summary: Summary) -> str:
 
 
 def why(summary: Summary) -> str:
-    """What decided the verdict, in words."""
+    """The reason of the verdict."""
     return next((one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}"), "")
 
 
 def server_label(summary: Summary) -> str:
-    """What the server is called in full: ``nginx/1.22.1``, ``built-in server``, or ``the server`` where unknown."""
+    """The server with its version: ``nginx/1.22.1``, ``built-in server``, or ``the server`` where unknown."""
     server = summary.environment.get("server")
     label = server.get("label") if isinstance(server, dict) else None
     return oneline(str(label)) if label else "the server"
 
 
 def server_name(summary: Summary) -> str:
-    """The server's name without its version, for sentences."""
     return server_label(summary).partition("/")[0] or "the server"
 
 
 def answer(summary: Summary) -> str:
-    """The one question's answer as a sentence: what one more connection costs, and where; of two levels what one takes."""
+    """The cost of a connection as a sentence."""
     cost, sampled = summary.cost, sides(summary.environment)
     if summary.connections.opened and not summary.heartbeats.answered:
         return "Cost per connection unknown: nothing ever answered."
@@ -69,7 +65,6 @@ def answer(summary: Summary) -> str:
             (cost.generator_user, "in asyncli"),
             (cost.residual, "left over"),
         )
-        # The table has a remainder that is less than nothing.
         if one is not None and (one is not cost.residual or one.ci95[1] >= 0)
     ]
     grew = next((one for one in summary.findings if one.code == "cost_grew"), None)
@@ -99,8 +94,7 @@ def answer(summary: Summary) -> str:
 
 
 def _server_not_seen(summary: Summary) -> str:
-    """In place of an answer about asyncli and the kernel alone: why the server's cost is not known, and what tells it; "" where
-    its processes were seen, or nothing was held."""
+    """Why the server's cost is unknown and how to measure it, or "" where its processes were seen or nothing was held."""
     seen = all(one.code != "server_processes_unknown" for one in summary.findings)
     if seen or summary.cost.server_user is not None or not summary.connections.held:
         return ""
@@ -115,7 +109,7 @@ def _server_not_seen(summary: Summary) -> str:
 
 
 def _how_to_see_the_server(summary: Summary) -> tuple[str, str]:
-    """(why its memory could not be read, in words that begin with "it", what reads it)."""
+    """(Why its memory could not be read, what reads it)."""
     server, agent = summary.environment.get("server"), isinstance(summary.environment.get("agent"), dict)
     hidden = isinstance(server, dict) and server.get("hidden") is True
     if not agent and not sides(summary.environment).server:
@@ -129,7 +123,7 @@ def _how_to_see_the_server(summary: Summary) -> tuple[str, str]:
 
 
 def room(summary: Summary) -> str:
-    """The other half of the answer: how many would fit and what gives out first, or what gave way; "" where neither is known."""
+    """How many would fit and the first limit, or what gave way; "" where neither is known."""
     found, sentences = summary.forecast, []
     if summary.connections.opened and (instead := next((one for one in summary.findings if one.code == gave_way.code), None)):
         return oneline(f"{instead.evidence[:1].upper()}{instead.evidence[1:]}.")
@@ -139,7 +133,7 @@ def room(summary: Summary) -> str:
     if here is not None and here.connections is not None:
         sentences.append(f"This host has memory for about {about(here)} like these, both ends on it")
     if alone is not None and alone.connections is not None:
-        # Which of the bytes left over would be the server's is not known: a range, and no number to copy.
+        # How much of the residual is the server's is unknown: a range.
         sentences.append(
             f"a server of its size with its clients elsewhere for {about_to(alone)}"
             if sentences
@@ -155,7 +149,7 @@ def room(summary: Summary) -> str:
 
 
 def first_ceiling(summary: Summary) -> Ceiling | None:
-    """What gives out first; None where no limit is known."""
+    """The lowest limit; None where none is known."""
     return next((one for one in summary.forecast.ceilings if one.name == summary.forecast.first), None)
 
 
@@ -163,7 +157,7 @@ NOT_THE_SERVER = "Do not rely on these numbers: the generator was the limit (see
 
 
 def doubts(summary: Summary) -> list[str]:
-    """What must be known before the answer is believed, the gravest first."""
+    """What makes the answer doubtful, the worst first."""
     found = []
     if summary.generator.saturated:
         found.append(NOT_THE_SERVER)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def to_json(found: Benched) -> str:
-    """The contract's JSON: requests, latency_ms, connections, bytes, generator, findings, environment, and more beside them."""
+    """The JSON of ``asyncli bench``."""
     document: dict[str, Any] = {"schema": 1, **msgspec.to_builtins(found, str_keys=True)}
     document["bytes"], document["transfer"] = found.bytes.received, document["bytes"]
     document["plan"]["headers"] = masked(found.plan.headers)
@@ -34,7 +34,6 @@ def to_json(found: Benched) -> str:
 
 
 def one_line(found: Benched) -> str:
-    """Verdict and figures in one line."""
     line = f"{found.verdict}: {found.why}"
     if found.latency_ms.p99 is not None:
         rate = "" if found.verdict == "passed" else f"; {found.requests.per_s:,.0f} a second"
@@ -43,7 +42,7 @@ def one_line(found: Benched) -> str:
 
 
 def tick_line(t_s: float, tick: Tick) -> str:
-    """One second of a bench that goes on."""
+    """The log line of one second."""
     p50, p99 = tick.latency_us.quantiles((0.5, 0.99))
     line = f"{format_clock(t_s)}  {format_count(tick.answered):>9} answered"
     if p50 is not None and p99 is not None:
@@ -58,7 +57,6 @@ def tick_line(t_s: float, tick: Tick) -> str:
 
 
 def print_bench(found: Benched, console: Console) -> None:
-    """The whole of it; readable at 80 columns, without colour, and piped."""
     from asyncli.report.terminal import print_document
 
     print_document(bench_document(found), console, doc.View.VERBOSE)
@@ -68,7 +66,7 @@ def bench_document(found: Benched) -> doc.Document:
     """Verdict, what was asked and done, times, percentiles, findings."""
     findings = found.findings
     if found.verdict == "untested" and not found.connections.opened:
-        # Nothing was measured: why is all there is to say.
+        # Nothing was measured: only the reason matters.
         findings, measured = [one for one in findings if one.severity == "error"], []
     else:
         columns = [doc.TableColumn("", kind="words")]
@@ -128,7 +126,6 @@ def _rows(found: Benched) -> Iterable[tuple[str, str]]:
 
 
 def asked(plan: BenchPlan, workers: int) -> str:
-    """What was asked, in words."""
     how = "a connection for each request" if plan.short else "kept alive"
     if plan.pipeline > 1:
         how = f"{format_count(plan.pipeline)} requests written at once on each"

@@ -1,4 +1,4 @@
-"""What ``asyncli capacity`` found: as data, whose JSON is documented in docs/capacity.md, and for a terminal."""
+"""The result of ``asyncli capacity``: its JSON (docs/capacity.md) and its report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from asyncli.units import format_count, format_duration, format_many
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Of the JSON; raised when a reader of the old one would be wrong.
+#: Version of the JSON.
 SCHEMA = 1
 _SIDES: dict[Side, str] = {
     "server": "the server", "host": "this host, not the server", "network": "the network between", "unknown": "not known",
@@ -39,14 +39,10 @@ _SIDES: dict[Side, str] = {
 
 
 class Step(msgspec.Struct):
-    """One step: a soak of ``asked`` connections, kept in ``run_file``, whose path is whole where it had to leave the folder.
+    """One step: a soak of ``asked`` connections, stored in ``run_file``. None: unknown.
 
-    Bytes, ms and cores as the names say; None: not known.
-
-    ``crossed``: the keys of the limits that were; empty where fewer were held than asked for, and no more.
-
-    ``served``: the most that were held, and answered, at a time. ``available_bytes``: the least memory that this host had
-    left. ``cores``: CPU in use in the last ten seconds before the drain.
+    ``crossed``: keys of crossed limits, empty if too few were held. ``served``: the most held and answered at once.
+    ``available_bytes``: the least memory left on this host. ``cores``: CPU in the last ten seconds before the drain.
     """
 
     asked: int
@@ -80,7 +76,7 @@ class Step(msgspec.Struct):
 
 
 class Capacity(msgspec.Struct):
-    """Everything that a search found; its JSON field by field. ``gave_way`` is that of the least count that was not held."""
+    """The JSON of ``asyncli capacity``. ``gave_way``: at the smallest count that was not held."""
 
     schema: int
     verdict: Verdict
@@ -103,7 +99,6 @@ class Capacity(msgspec.Struct):
 
 
 def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> Step:
-    """What one step's run says. Pure."""
     crossed = list(dict.fromkeys(one for one in not_kept(limits_of(run.plan, summary)[0]) if one.crossed))
     limits = [one.threshold.key for one in crossed]
     latency, memory = summary.heartbeats.latency_ms.p99, summary.server.pss_bytes.hold_end
@@ -113,7 +108,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     stopped = any(one.code in (STOPPED, CUT) for one in run.findings)
     held = summary.verdict == "passed" and not stopped
     ways = [] if held or stopped else what_gave_way(seen)
-    # A limit of the server's that was seen to be reached stands, though its run is no measure of the rest.
+    # A limit of the server that was reached counts in an invalid run too.
     limit = bool(ways) and ways[0].side == "server" and ways[0].certain
     ours = bool(ways) and (ways[0].side == "host" or (summary.verdict == "invalid" and not limit))
     outcome: Outcome = "stopped" if stopped else "held" if held else "ours" if ours else "failed"
@@ -147,17 +142,15 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
 
 
 def to_json(found: Capacity) -> str:
-    """The documented JSON, indented; every number is finite."""
     return finite_json(msgspec.to_builtins(found, str_keys=True))
 
 
 def one_line(found: Capacity) -> str:
-    """Verdict and answer in one line."""
     return oneline(f"{found.verdict}: {sentence(found)}")
 
 
 def sentence(found: Capacity) -> str:
-    """The answer: how many, and how many not."""
+    """The answer: the counts that were held, and not."""
     held, failed, name = found.bracket.held, found.bracket.failed, found.server
     if found.verdict in ("untested", "failed"):
         return found.why
@@ -177,7 +170,7 @@ def sentence(found: Capacity) -> str:
 
 
 def step_line(step: Step) -> str:
-    """One step as a line of a log, when it is over."""
+    """The log line of a finished step."""
     parts = [f"{format_count(step.asked)} connections: {_OUTCOMES[step.outcome]}"]
     if step.outcome != "held":
         parts.append(oneline(step.why))
@@ -189,14 +182,12 @@ _OUTCOMES: dict[Outcome, str] = {"held": "held", "failed": "not held", "ours": "
 
 
 def print_capacity(found: Capacity, console: Console) -> None:
-    """The answer, what gave way, the forecast beside it, and the table of the steps; readable at 80 columns and piped."""
     from asyncli.report.terminal import print_document
 
     print_document(capacity_document(found), console, doc.View.VERBOSE)
 
 
 def capacity_document(found: Capacity) -> doc.Document:
-    """The answer, what gave way, the forecast beside it, the steps, and where they are kept."""
     answer = oneline(sentence(found))
     invalid = [doc.Paragraph("This says nothing of the server's own limit: it may hold more.", "doubt", "bold magenta")]
     sections = [
@@ -273,7 +264,7 @@ def _steps(found: Capacity) -> list[doc.Block]:
         )  # fmt: skip
         rows.append(doc.TableRow(format_count(one.asked), cells))
     columns = [doc.TableColumn(name) for name in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU")]
-    # What is no answer is told here: who was the limit instead, or what else ended a step that was tried again.
+    # Explain steps that give no answer, or were repeated.
     told = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
     lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in told)
     return [
@@ -284,7 +275,7 @@ def _steps(found: Capacity) -> list[doc.Block]:
 
 
 def outcome_of(step: Step) -> str:
-    """What became of a step, in a word or two."""
+    """The outcome of a step in a word or two."""
     if step.outcome != "failed":
         return "our limit" if step.outcome == "ours" else _OUTCOMES[step.outcome]
     key = step.crossed[0].removeprefix("heartbeats.by_") if step.crossed else "held"
@@ -293,7 +284,7 @@ def outcome_of(step: Step) -> str:
 
 
 def _limits(limits: Sequence[str]) -> str:
-    """The limits in short; those on one status each together."""
+    """The limits in short, with all statuses together."""
     statuses = [found[1] for one in limits if (found := _OF_STATUS.fullmatch(one))]
     others = [one.removeprefix("connections.").removeprefix("heartbeats.") for one in limits if not _OF_STATUS.fullmatch(one)]
     return "; ".join([*others, *([f"no answer of {', '.join(statuses)}"] if statuses else [])])

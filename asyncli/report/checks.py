@@ -21,7 +21,7 @@ _SEVERITIES = {"short": "error", "warn": "warning"}
 
 
 def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console) -> None:
-    """Print a row for each check, the failed ones first, and below the table the details and remedies of those."""
+    """Print a row for each check, the failed ones first, and below the table their details and remedies."""
     from rich.text import Text
 
     from asyncli.report.terminal import print_document

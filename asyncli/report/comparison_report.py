@@ -1,4 +1,4 @@
-"""A comparison of runs as a document and as JSON: what is really different first, then every number, then what to know."""
+"""A comparison of runs as a document and as JSON: significant differences first, then every number, then the findings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from asyncli.units import format_count, format_duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Beyond this, the eye loses a row of numbers on its way.
+# Columns of a terminal.
 _WIDEST = 120
 _ROW = {row.key: row for row in ROWS}
 #: Units by size: (at least, factor, name); the first that fits is used.
@@ -39,10 +39,10 @@ _SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
     "ms": ((1e4, 1e3, "s"), (0, 1, "ms")),
 }
 _PLAIN = ((0.0, 1.0, ""),)
-# Digits below the interval's own tenth are noise, and more than five in all are not read.
+# Digits below a tenth of the interval are noise; at most five digits in all.
 _RESOLVED, _MOST_DIGITS = 10, 5
 _TINY = 0.01
-#: What the short names of some rows leave out.
+#: A note on the short names of some rows.
 UNITS = (
     "Lost and reopened are per 1,000 connection-hours, failed to open per 1,000 attempts. The CPU of a connection is all that "
     "the server used in the ramp, heartbeats too, by the connections opened in it."
@@ -50,7 +50,7 @@ UNITS = (
 
 
 def require_some(where: str, count: int) -> None:
-    """Raise :class:`PlanError` where so many runs cannot be compared."""
+    """Raise :class:`PlanError` if so many runs cannot be compared."""
     if count < 2:
         raise PlanError(f"{where}: one run alone cannot be compared; name two or more")
     if count > len(string.ascii_uppercase):
@@ -58,9 +58,9 @@ def require_some(where: str, count: int) -> None:
 
 
 def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[MeasuredRun]:
-    """Each run file (with what was read from it already) ready to be compared, under its letter.
+    """Measure each run file (with its run if read already), and name it by a letter.
 
-    Raises :class:`StoreError` for one that cannot be read or compared, or is the same run as one before it.
+    Raises :class:`StoreError` for one that cannot be read or compared, or is a copy of another.
     """
     found: list[MeasuredRun] = []
     for name, (path, run) in zip(string.ascii_uppercase, files, strict=False):
@@ -69,7 +69,7 @@ def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[MeasuredRun]
 
 
 def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[MeasuredRun]) -> MeasuredRun:
-    # A night at a sample a second is some hundred megabytes: when this returns it is let go, before the next is read.
+    # A night is some hundred megabytes: free it before the next is read.
     run = read_run(path) if run is None else run
     twin = next((one for one in others if one.id == run.id), None)
     if twin is not None:
@@ -86,7 +86,7 @@ def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[Measu
 
 
 class Amounts(msgspec.Struct, frozen=True):
-    """A row's numbers as words: all in one unit, with the digits that the interval leaves them; "-" for what is not known."""
+    """A row's numbers in words: one unit, digits by the interval, "-" for unknown."""
 
     unit: str
     first: str
@@ -95,7 +95,7 @@ class Amounts(msgspec.Struct, frozen=True):
     low: str
     high: str
     percent: str
-    #: The most that the difference can be, of either sign.
+    #: The largest possible difference, of either sign.
     most: str
 
     @property
@@ -104,7 +104,6 @@ class Amounts(msgspec.Struct, frozen=True):
 
 
 def amounts(one: Difference) -> Amounts:
-    """The row's numbers for reading."""
     values = [abs(value) for value in one.values if value is not None]
     ends = one.ci95 or (0.0, 0.0)
     factor, unit = _scale(one.unit, max([*values, *map(abs, ends)]))
@@ -127,25 +126,24 @@ def _scale(unit: str, most: float) -> tuple[float, str]:
 
 
 def _digits(most: float, spread: float | None) -> int:
-    """Decimals: as far as the interval's tenth, but no more than make five digits in all."""
+    """Decimals: to a tenth of the interval, at most five digits in all."""
     whole = len(f"{most:.0f}")
     wanted = 0 if most >= 100 or not most else 2
     if spread is not None and spread > 0:
         wanted = math.ceil(-math.log10(spread / _RESOLVED))
     if 0 < most < _TINY:
-        # Three decimals would leave nothing of it.
+        # Three decimals would show nothing of it.
         return min(max(wanted, 2 - math.floor(math.log10(most))), _MOST_DIGITS - math.floor(math.log10(most)))
     return min(max(0, wanted), max(0, _MOST_DIGITS - whole), 3)
 
 
 def _number(value: float, digits: int, signed: bool) -> str:
     text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
-    # What rounds to nothing has no sign.
+    # What rounds to zero has no sign.
     return text if float(text.replace(",", "")) else text.lstrip("+-")
 
 
 def words(one: Difference) -> str:
-    """The verdict on a row in words."""
     if one.verdict in ("higher", "lower"):
         return f"{one.between[1]} is {one.verdict}"
     if one.verdict == "no_difference":
@@ -157,18 +155,17 @@ def words(one: Difference) -> str:
 
 
 def server_of(run: MeasuredRun) -> str:
-    """The server of a run, with what tells its configuration: ``nginx/1.22.1, config ab12``."""
+    """The server and its configuration: ``nginx/1.22.1, config ab12``."""
     label, config = run.facts.get("server.label") or "unknown server", run.facts.get("server.config_hash")
     return oneline(f"{label}, config {str(config)[:8]}" if config else str(label))
 
 
 def verdict_of(run: MeasuredRun) -> str:
-    """The run's verdict; a run without an end has none."""
     return run.verdict if run.complete else "incomplete"
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as plain data: the JSON of ``asyncli compare``, schema 1. Every number is finite or null."""
+    """The JSON of ``asyncli compare`` as plain data. Every number is finite or null."""
     return {
         "schema": SCHEMA,
         "runs": [
@@ -196,12 +193,11 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def to_json(comparison: Comparison) -> str:
-    """:func:`document`, indented."""
     return msgspec.json.format(msgspec.json.encode(document(comparison)), indent=2).decode()
 
 
 def headline(rows: Sequence[Difference]) -> str:
-    """How many of the rows could be compared, and how many of those are really different, as a title."""
+    """The number of significant differences, as a title."""
     first, second = rows[0].between
     real = sum(one.verdict in ("higher", "lower") for one in rows)
     compared = sum(one.p_value is not None for one in rows)
@@ -212,14 +208,14 @@ def headline(rows: Sequence[Difference]) -> str:
 
 
 def sentence(one: Difference) -> str:
-    """A real difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"."""
+    """A significant difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"."""
     shown = amounts(one)
     by = f"{shown.difference.lstrip('+-')} {shown.unit}".rstrip()
     return f"{_ROW[one.key].name}: {words(one)} by {by}" + (f" ({shown.percent} %)" if one.relative is not None else "")
 
 
 def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
-    """Why nothing can be said -> the names of the rows of which that is so."""
+    """Reason -> names of the rows that cannot be compared because of it."""
     reasons: dict[str, list[str]] = {}
     for one in rows:
         if one.verdict == "cannot_say":
@@ -228,21 +224,18 @@ def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print it; readable at 80 columns, without colour, piped, and where only ASCII is known."""
     from asyncli.report.terminal import print_document
 
     print_document(comparison_document(comparison), console, doc.View.VERBOSE)
 
 
 def page(comparison: Comparison) -> str:
-    """The page as HTML text. The same comparison gives the same page, byte for byte."""
     from asyncli.report.html import page as html_page
 
     return html_page(comparison_document(comparison))
 
 
 def comparison_document(comparison: Comparison) -> doc.Document:
-    """What is really different first, then every number, then what cannot be said, and what else differs."""
     runs = comparison.runs
     each = [[one for one in comparison.differences if one.between[1] == run.name] for run in runs[1:]]
     known: list[doc.Block] = []
@@ -303,7 +296,7 @@ def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
 
 
 def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
-    """Every number that a run knows and that is not zero in both."""
+    """Every number that is known and not zero in both runs."""
     first, second = rows[0].between
     columns = [doc.TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
     lines, group = [], None

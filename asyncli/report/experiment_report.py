@@ -1,4 +1,4 @@
-"""An experiment as a document: the verdicts on the claims first, then its figures with the source's below ours."""
+"""An experiment as a document: verdicts on the claims, then its figures, with the source's below ours."""
 
 from __future__ import annotations
 
@@ -16,26 +16,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDEST = 132
-#: Of where it ran, what a reader asks for.
+#: Facts about the host that are shown.
 _FACTS = ("kernel", "machine", "cpu_model", "cpus", "memory_bytes", "python", "asyncli", "host", "server")
 
 
 def print_experiment(record: Record, console: Console) -> None:
-    """Print it; readable at 80 columns, without colour, and piped."""
     from asyncli.report.terminal import print_document
 
     print_document(experiment_document(record), console, doc.View.VERBOSE)
 
 
 def page(record: Record) -> str:
-    """The page as HTML text. The same record gives the same page, byte for byte."""
     from asyncli.report.html import page as html_page
 
     return html_page(experiment_document(record))
 
 
 def experiment_document(record: Record) -> doc.Document:
-    """The claims, the tables, the pictures, what should be known, and what was asked where."""
     conclusions = record.conclusions
     complete = "" if record.complete else "; not complete"
     lasted = f"{server_labels(record)}; {format_duration(record.duration_s)}{complete}"
@@ -80,7 +77,7 @@ def experiment_document(record: Record) -> doc.Document:
 
 
 def amount(value: float, unit: Unit) -> str:
-    """A figure in its unit, with the digits that matter."""
+    """A figure in its unit."""
     if unit == "B":
         return format_bytes(value)
     if unit == "share":
@@ -91,12 +88,11 @@ def amount(value: float, unit: Unit) -> str:
 
 
 def heading(label: str, unit: Unit) -> str:
-    """A column's heading with its unit."""
     return f"{label}, {unit}" if unit in ("ms", "us", "s", "cores") and unit not in label.split() else label
 
 
 def cell(row: FigureRow, key: str, unit: Unit) -> tuple[str, str]:
-    """The median, and from which to which value it was met; "–" where nothing was measured."""
+    """The median and the range of the rounds; "–" without any."""
     values = row.values.get(key) or []
     if not values:
         return "–", ""
@@ -106,7 +102,6 @@ def cell(row: FigureRow, key: str, unit: Unit) -> tuple[str, str]:
 
 
 def server_labels(record: Record) -> str:
-    """The servers that took part, by their names and versions."""
     return ", ".join(record.environment.get("server") or {}) or "no server"
 
 
@@ -131,7 +126,7 @@ def _picture(number: int, chart: Chart) -> doc.Picture:
 
 
 def _plain(key: str, value: Any) -> str:
-    """A value of a plan or of a place, for a reader; of the servers, their names."""
+    """A value of plan or environment for a reader."""
     if isinstance(value, list | dict):
         return ", ".join(map(str, value)) or ("all" if key == "only" else "none")
     if key == "memory_bytes" and value is not None:

@@ -1,6 +1,4 @@
-"""The parts of a summary, field by field the JSON's contract with outside tools.
-
-Bytes and seconds unless a name says otherwise; what is unknown is null, and a finding says why.
+"""The parts of a summary: the JSON's contract. Bytes and seconds unless a name says otherwise; unknown is null, with a finding.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ from asyncli.records import Environment, Finding, Gap, Phase
 
 
 class RunPart(msgspec.Struct):
-    """``gaps``: where it was interrupted and resumed; nothing is fitted across them. ``stopped``: by its user, before its plan
-    was done."""
+    """``gaps``: interruptions of a resumed run. ``stopped``: by its user, early."""
 
     id: str
     started: str
@@ -34,10 +31,9 @@ class RunPart(msgspec.Struct):
 
 
 class Connections(msgspec.Struct):
-    """``opened``: established, replacements included. ``lost``: ended before the drain, or owed an answer then and never gave it;
-    ``deaths`` adds up to it. ``not_heard``: of the held, not heard since a fault, or since the hold began.
-
-    ``failed``: attempts that never established; ``failures`` adds up to it.
+    """``opened``: established, replacements included. ``lost``: ended before the drain, or never answered in it; the sum of
+    ``deaths``. ``not_heard``: held, but not heard since a fault or the hold's begin. ``failed``: never established; the sum of
+    ``failures``.
     """
 
     requested: int
@@ -86,14 +82,14 @@ class Heartbeats(msgspec.Struct):
 
 
 class Then(msgspec.Struct):
-    """One number at the baseline's end and at the hold's end."""
+    """A number at the baseline's end and at the hold's end."""
 
     baseline: float | None
     hold_end: float | None
 
 
 class Server(msgspec.Struct):
-    """The server's processes, summed; ``cpu_s`` since their start."""
+    """Sums over the server's processes; ``cpu_s`` since their start."""
 
     processes: Then
     rss_bytes: Then
@@ -102,7 +98,7 @@ class Server(msgspec.Struct):
 
 
 class CostPart(msgspec.Struct):
-    """``kernel_queued``: what waits in socket buffers, per end; a part of no other row."""
+    """``kernel_queued``: data in socket buffers, per end; in no other row."""
 
     server_user: Cost | None
     kernel: Cost | None
@@ -124,7 +120,7 @@ class GeneratorUse(msgspec.Struct):
 
 
 class Limit(msgspec.Struct):
-    """A limit of ``--fail-if`` as it was written, and the value that it is on; ``kept`` is null where that cannot be said."""
+    """A limit of ``--fail-if`` as written, its value, and whether it was ``kept`` (null: undecided)."""
 
     limit: str
     value: float | None
@@ -132,10 +128,8 @@ class Limit(msgspec.Struct):
 
 
 class Summary(msgspec.Struct):
-    """Everything that a report shows; field by field the JSON's contract.
-
-    ``drift`` has an entry for each of server_user, kernel, generator_user and host_total that was sampled; ``diagnoses`` add up
-    to the connections lost.
+    """The contents of a report: the JSON's contract. ``drift``: of each metric that was sampled; ``diagnoses`` add up to the
+    lost.
     """
 
     schema: int

@@ -1,4 +1,4 @@
-"""What a run says of memory: the cost of a connection, the room for more, and drift."""
+"""Memory in a run's report: cost of a connection, capacity, drift."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from asyncli.units import format_bytes, format_count
 
 
 def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int, title: str = "") -> doc.DataTable:
-    """What a connection costs, part by part."""
     lines = []
     rows = cost_rows(costs, server, where)
     for row in rows:
@@ -51,7 +50,7 @@ def cost_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Sect
 
 
 def _stays(summary: Summary) -> str:
-    """What the drain did not give back; "" where nothing was read after it."""
+    """What remained after the drain, or "" if it was not read."""
     left = summary.residue
     parts = [
         f"{format_bytes(value)} {where}" if value >= 0 else f"nothing {where} ({format_bytes(-value)} less than before)"
@@ -81,7 +80,6 @@ def room_section(summary: Summary) -> doc.Section:
 
 
 def drift_table(drifts: Mapping[MetricName, Drift], server: str, host: str) -> doc.DataTable:
-    """How each metric moved over the hold."""
     rows = []
     for name, label in drift_labels(server, host).items():
         if (one := drifts.get(name)) is not None:
@@ -99,7 +97,7 @@ def _signed_bytes(value: float) -> str:
 
 
 def drift_labels(server: str, host: str) -> dict[MetricName, str]:
-    """Whose memory each drift is of, in the order in which they are told."""
+    """Names of the drifts, in the order of the report."""
     return {"host_total": f"{host} in all", "server_user": oneline(server), "kernel": "kernel", "generator_user": "asyncli"}
 
 
@@ -107,7 +105,7 @@ def drift_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Sec
     names = drift_labels(server_name(summary), sides(summary.environment).host)
     blocks: list[doc.Block] = [drift_table(summary.drift, server_name(summary), sides(summary.environment).host)]
     blocks += doc.drawn_blocks(drawn, "drift")
-    # How little is known of what others move, or of asyncli's own, is no news.
+    # Unknown growth of the host or of asyncli is omitted.
     news = {
         name: one
         for name, one in summary.drift.items()

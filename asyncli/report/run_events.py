@@ -1,4 +1,4 @@
-"""What happened in a run: connections, heartbeats, losses, counts and processes."""
+"""Events in a run's report: connections, heartbeats, losses, counts and processes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from asyncli.report.summary import Summary
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
-#: Codes of what no mechanism explains.
+#: Codes without an explanation.
 _OPEN = ("unexplained", "too_few")
 
 
 def timeline_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
-    """The connections: what is as it should be in a line of the short report, what is not in its table."""
+    """The connections: one line of the short report if nothing was lost, else a table."""
     c, ramp = summary.connections, summary.ramp
     achieved = "-" if ramp.achieved_per_s is None else f"{ramp.achieved_per_s:,.0f}/s"
     whole = not (c.lost or c.failed or c.reopened or c.held < c.requested)
@@ -29,7 +29,7 @@ def timeline_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.
     styles = ("", "", "bold green" if c.held >= c.requested else "bold red", bad[0], "", bad[1])
     counts = (c.requested, c.opened, c.held, c.lost, c.reopened, c.failed)
     cells = [(format_count(n), style) for n, style in zip(counts, styles, strict=True)]
-    # Narrower than the others: six counts of seven digits must fit beside it in 80 columns.
+    # Narrow: six counts of seven digits must fit beside it in 80 columns.
     columns = doc.numbers("asked", "opened", "held", "lost", "reopened", "failed")
     blocks: list[doc.Block] = [*doc.drawn_blocks(drawn, "timeline")]
     blocks.append(doc.DataTable("Connections", columns, [doc.TableRow("", cells)], width=18, kind="stack", view=view))
@@ -70,7 +70,7 @@ def heartbeats_section(summary: Summary) -> doc.Section:
     title = "Heartbeats of ramp and hold: due to answered, and due to sent"
     table = doc.DataTable("Heartbeats", doc.numbers("p50", "p90", "p99", "p99.9", "max"), rows, title, kind="tight")
     counted = summary.reconciliation.agrees and summary.reconciliation.requests_delta is not None
-    # Then the line of the counts says it.
+    # The line of the counts has the same.
     said = counted and beats.sent == beats.answered == beats.by_status.get("200")
     statuses = ", ".join(f"{format_count(count)} × {status}" for status, count in beats.by_status.items())
     counts = f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} failed"
@@ -79,7 +79,7 @@ def heartbeats_section(summary: Summary) -> doc.Section:
 
 
 def deaths_table(deaths: Mapping[str, Deaths], heading: str = "Lost connections, by cause") -> doc.DataTable:
-    """How old, how long idle and after how many requests connections ended: medians, by cause."""
+    """Medians of age, idle time and requests of lost connections, by cause."""
     rows = []
     for cause, dead in deaths.items():
         age, idle, requests = (one.quantile(0.5) for one in (dead.age_s, dead.idle_s, dead.requests))
@@ -133,7 +133,6 @@ def counts_section(summary: Summary) -> doc.Section:
 
 
 def processes_section(summary: Summary) -> doc.Section:
-    """Of the server, where it was seen, and of asyncli: number, memory before and at the hold's end, CPU."""
     server, generator, name = summary.server, summary.generator, server_name(summary)
     memory, kind = (server.pss_bytes, "PSS") if server.pss_bytes.hold_end is not None else (server.rss_bytes, "RSS")
     rows, used = [], []

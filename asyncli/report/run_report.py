@@ -1,7 +1,4 @@
-"""The report of one run as a document: for a terminal, with ``-v``, and as a page.
-
-What a terminal shows depends on the summary alone; the page has the run's records beside it, for figures and details.
-"""
+"""The report of one run as a document. Terminals need the summary alone; the page also the run's records."""
 
 from __future__ import annotations
 
@@ -30,25 +27,19 @@ if TYPE_CHECKING:
     from asyncli.report.analyses import Analyses
     from asyncli.run import Run
 
-# A shorter hold holds nothing that is worth a headline.
+# A shorter hold is not worth a headline.
 _A_HOLD_S = 0.1
 
 
 def print_report(summary: Summary, console: Console, path: str | os.PathLike[str], *, verbose: bool = False) -> None:
-    """Print the report of the run kept in ``path``; readable at 80 columns, without colour, and piped.
-
-    ``verbose``: with notes, every limit, and the tables of what is as it should be.
-    """
+    """Print the report of the run in ``path``. ``verbose``: with notes, all limits, and the tables of what is in order."""
     from asyncli.report.terminal import print_document
 
     print_document(run_document(summary, os.fspath(path)), console, doc.View.VERBOSE if verbose else doc.View.SHORT)
 
 
 def render(run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[doc.Picture] | None = None) -> str:
-    """The page of a run as HTML text; ``drawn``: its pictures, where they are known already.
-
-    The same run gives the same page, byte for byte.
-    """
+    """The page of a run as HTML, the same for the same run. ``drawn``: its pictures if they are known."""
     from asyncli.report.figures.run import pictures
     from asyncli.report.html import page
 
@@ -63,10 +54,10 @@ def run_document(
     checks: Sequence[Check] = (),
     pictures: Mapping[str, doc.Picture] | None = None,
 ) -> doc.Document:
-    """The report of the run kept in ``path``. For a page: those that ended by cause, the preflight's checks, the figures."""
+    """The report of the run in ``path``; for a page with its losses by cause, checks and figures."""
     drawn = pictures or {}
     if not drawn and {GAVE_UP, NOTHING_LISTENS} & {one.code for one in summary.findings}:
-        # Nothing was measured: why is all there is to say.
+        # Nothing was measured: only the reason matters.
         errors = [one for one in summary.findings if one.severity == "error"]
         summary = msgspec.structs.replace(summary, findings=errors)
         sections = [_answer(summary), _findings(summary), _files(summary, path)]
@@ -97,7 +88,6 @@ def _footer(summary: Summary) -> str:
 
 
 def _verdict(summary: Summary) -> str:
-    # What has no end yet is none of the four: it may be running, or have been stopped at once.
     return summary.verdict if summary.run.complete else "incomplete"
 
 
@@ -116,9 +106,8 @@ def _headline(summary: Summary) -> str:
         return f"{format_count(summary.connections.requested)} connections asked of {label}"
     hold = next((one for one in summary.run.phases if one.name == "hold"), None)
     lasted_s = 0.0 if hold is None or hold.end_s is None else hold.end_s - hold.start_s
-    # A hold that was not reached still has its milliseconds.
+    # A hold that was not reached has some milliseconds.
     lasted = f", held for {format_duration(lasted_s)}" if lasted_s >= _A_HOLD_S else ""
-    # Held for so long is what was not lost meanwhile.
     if lasted and summary.connections.lost:
         lasted = f" after {format_duration(lasted_s)}, {format_count(summary.connections.lost)} lost on the way"
     ended = ", stopped by the user" if interrupted(summary.findings) else ""
@@ -138,13 +127,13 @@ def _byline(summary: Summary) -> list[str]:
 
 def _told(summary: Summary) -> list[Finding]:
     found = [one for one in summary.findings if not one.code.startswith("verdict_")]
-    # Nothing connected: that nothing could be measured of it goes without saying.
+    # Nothing connected, so nothing was measured.
     return [one for one in found if one.severity != "info" or summary.verdict != "untested"]
 
 
 def _findings(summary: Summary) -> doc.Section:
     told = _told(summary)
-    # The doubts have said in full who else was on the host.
+    # The doubts report it.
     serious = [one for one in told if (one.severity != "info" or one.code == "limit_kept") and one.code != "host_shared"]
     blocks: list[doc.Block] = [
         doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
@@ -155,7 +144,7 @@ def _findings(summary: Summary) -> doc.Section:
 
 
 def _files(summary: Summary, path: str) -> doc.Section:
-    """Which run it was, and where the rest is."""
+    """The run's name and the commands for more."""
     notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _told(summary))
     run, quoted = summary.run, shlex.quote(path)
     more = f", with {notes} more {'note' if notes == 1 else 'notes'}" if notes else ""

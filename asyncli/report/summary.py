@@ -1,4 +1,4 @@
-"""A run as the numbers that a report shows, and its findings. Pure."""
+"""A run as the numbers of its report, and its findings. Pure."""
 
 from __future__ import annotations
 
@@ -37,17 +37,14 @@ from asyncli.run import Run
 
 __all__ = ["CostPart", "Summary", "summarise"]
 
-# Sampled at the borders of phases: a value for the hold's end that is older than this is not one.
+# A value for the hold's end must not be older (s).
 _STALE_S = 60.0
-# So many findings of one kind are listed; more are told together.
+# More findings of one kind are reported together.
 _FEW_OF_A_KIND = 4
 
 
 def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
-    """The summary of a run, whole or not. Pure: the same records give the same summary.
-
-    ``analyses``: those of this run, where the caller has them already.
-    """
+    """The summary of a run, complete or not. ``analyses``: of this run, if the caller has them."""
     plan = run.plan
     known = analyses if analyses is not None else analyse(run)
     totals, cost = known.totals, known.costs
@@ -148,18 +145,18 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
 
 
 def hangs_on_all(run: Run) -> bool:
-    """Whether the verdict hangs on more than counts and asyncli's own lateness: on limits of any number, or on diagnoses."""
+    """Whether the verdict needs the whole run: limits of --fail-if, or diagnoses."""
     return bool(run.plan.fail_if) or any(one.code == SUSPENDED for one in run.findings)
 
 
 def verdict_of_all(run: Run) -> tuple[Verdict, str]:
-    """The verdict and its reason by all that the report of ``run`` knows: the only rule where :func:`hangs_on_all`."""
+    """The verdict and its reason by the whole run; required where :func:`hangs_on_all`."""
     summary = summarise(run)
     return summary.verdict, next(one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}")
 
 
 def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:
-    """What the run's own numbers say of its plan's limits; a file of another asyncli may have some that this one cannot read."""
+    """The limits judged by the run's numbers, and findings for those that this version cannot read."""
     limits, unreadable = [], []
     for text in plan.fail_if:
         try:
@@ -170,13 +167,12 @@ def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding
 
 
 def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Those of the ``outcomes`` that were not kept, the gravest first: connections before all else, crossed before unknown."""
+    """Limits that were not kept: connections first, crossed before undecided."""
     broken = (one for one in outcomes if one.crossed is not False)
     return sorted(broken, key=lambda one: (one.crossed is None, not one.threshold.key.startswith("connections.")))
 
 
 def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
-    """What came of each limit of ``--fail-if``; one of which nothing can be said has not been kept."""
     found = []
     for one in outcomes:
         text, key = one.threshold.text, one.threshold.key
@@ -187,12 +183,11 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
     return found
 
 
-#: Keys of the contract that are there in any case.
+#: Keys that are always present.
 _ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
 
 
 def _then(run: Run, name: str) -> parts.Then:
-    """The metric ``name`` at the baseline's end and at the hold's end."""
     metric = run.series(name)
     late = metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - _STALE_S))
     return parts.Then(metric.last(until_s=run.first_connect_s), late)
@@ -203,7 +198,7 @@ def _server(run: Run) -> tuple[parts.Server, list[Finding]]:
     missing = [name for name in parts.Server.__struct_fields__ if getattr(server, name).hold_end is None]
     if not missing or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
-    # They can be named only on this host, and what was named, or read before the ramp, had been found.
+    # Naming them helps only on this host, and if they were not found.
     named = (run.plan.server_pid, run.plan.server_pidfile, run.plan.server_name) != (None, None, None)
     found = named or any(getattr(server, name).baseline is not None for name in missing)
     return server, [unknown.server_numbers_unknown(missing, not found and run.place.local is not False)]
@@ -247,7 +242,7 @@ def _of_the_file(run: Run) -> list[Finding]:
 
 
 def _few_of_each(findings: list[Finding]) -> list[Finding]:
-    """What was noted as it happened; of a kind that came again and again through a night only the first and the last of them."""
+    """Of many findings of one kind the first and the last."""
     by_code: dict[str, list[Finding]] = {}
     for one in findings:
         by_code.setdefault(one.code, []).append(one)
@@ -263,7 +258,7 @@ def _few_of_each(findings: list[Finding]) -> list[Finding]:
 
 
 def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]:
-    """Why numbers that come from ticks are null."""
+    """Findings for unknown numbers of ticks."""
     found = []
     if rate is None:
         found.append(unknown.ramp_unknown())
@@ -273,7 +268,7 @@ def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]
 
 
 def _of_residue(plan: Plan, residue: Residue) -> list[Finding]:
-    """Why what stays after the drain is not known."""
+    """Findings for unknown memory after the drain."""
     if residue.after_s is None:
         return [unknown.residue_unknown([], False, True)]
     missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
@@ -286,11 +281,11 @@ def _ms(histogram: Histogram, *quantiles: float) -> list[float | None]:
     return [None if value is None else value / 1e3 for value in (histogram.quantile(q) for q in quantiles)]
 
 
-# A server that ended, or a limit of it that was reached.
+# Causes of other findings.
 _EXPLAINS = ("server_ended", gave_way.code)
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
-    """Errors first, then warnings, then what is only worth knowing; each once. What explains the rest stands before it."""
+    """Each once: errors, warnings, notes; causes first."""
     rank = {"error": 0, "warning": 1, "info": 2}
     return sorted(dict.fromkeys(findings), key=lambda finding: (rank[finding.severity], finding.code not in _EXPLAINS))

@@ -1,4 +1,4 @@
-"""A document as text for a terminal: readable at 80 columns, without colour, piped, and where only ASCII is known."""
+"""A document as text for a terminal: for 80 columns, without colour, piped, and in ASCII."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
-#: Of a run file's state, "going on" and "incomplete" among the verdicts; of a search, and of a claim.
+#: Of a verdict, the state of a run file, a capacity step, a claim.
 VERDICT_STYLE = {
     "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
     "going on": "bold cyan", "incomplete": "bold magenta",
@@ -27,22 +27,20 @@ VERDICT_STYLE = {
 # Wider than any table.
 _UNBOUNDED = 10_000
 _ASCII = str.maketrans({"±": "+-", "×": "x", "µ": "u", "…": "~", "✓": "x", "▶": ">", "·": "."})
-#: How far lines of a paragraph are set in, and its first line, by its role; others are not.
+#: Indentation of a paragraph and of its first line, by role.
 _INDENT = {"note": (2, 2), "line": (2, 0), "run": (3, 0)}
-#: Blanks at a line's end, with the codes of colour after them.
+#: Trailing blanks, with colour codes after them.
 _BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
 
 
 def ascii_only(text: str) -> str:
-    """``text`` for a terminal that would end it with an encoding error at the first sign beyond ASCII."""
+    """``text`` without signs that an ASCII terminal cannot encode."""
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def print_document(document: doc.Document, console: Console, view: doc.View) -> None:
-    """Print what ``view`` shows of ``document``: text no wider than its ``widest``, tables as wide as they must be.
-
-    No cell is ever cut: where a terminal is too narrow for a table, the columns that do not fit stand below it under the same
-    names of rows.
+    """Print what ``view`` shows of ``document``. No cell is cut: columns that do not fit are printed below, with the same row
+    names.
     """
     width = min(console.width, document.widest)
     with console.capture() as captured:
@@ -51,14 +49,14 @@ def print_document(document: doc.Document, console: Console, view: doc.View) -> 
                 _print_table(part, console, width)
             else:
                 console.print(part, width=width)
-    # rich leaves the blank at which it breaks a line, and fills each cell of a table.
+    # rich leaves blanks at line breaks and in cells.
     text = _BLANKS.sub(r"\1", captured.get())
     console.file.write(ascii_only(text) if console.options.ascii_only else text)
     console.file.flush()
 
 
 def _parts(document: doc.Document, view: doc.View) -> Iterator[RenderableType | doc.DataTable]:
-    """Everything in its order, with an empty line between sections."""
+    """All parts in order, with an empty line between sections."""
     tight: bool | None = None
     for section in document.sections:
         shown = [part for block in section.blocks if block.view & view for part in _block(block, view)]
@@ -89,7 +87,7 @@ def _block(block: doc.Block, view: doc.View) -> Iterator[RenderableType | doc.Da
                 yield Text(heading, "bold")
             for one in items:
                 text = Text.assemble((one.word, SEVERITY_STYLE.get(one.mark) or VERDICT_STYLE[one.mark]), f"  {one.text}")
-                # On a line of its own: a command in it can be copied.
+                # On its own line: a command can be copied.
                 yield Indented(text.append(f"\n{one.more}" if one.more else "", "dim"), 2, 2)
         case doc.Bullets(items):
             yield from (Indented(Text(one), 4, 2) for one in items)
@@ -102,7 +100,6 @@ def _block(block: doc.Block, view: doc.View) -> Iterator[RenderableType | doc.Da
 
 
 def styled(words: doc.Words, style: str = "") -> Text:
-    """Words as rich prints them."""
     from rich.text import Text
 
     pairs = [(one, "") if isinstance(one, str) else one for one in ((words,) if isinstance(words, str) else words)]
@@ -115,14 +112,13 @@ def _print_table(table: doc.DataTable, console: Console, width: int) -> None:
         grid = _grid(part)
         needed = _needed(part, console)
         if console.is_terminal and needed > console.width:
-            # Not even one column fits beside the names: they may be broken.
+            # Row names may be broken, if not even one column fits beside them.
             grid.columns[0].no_wrap, grid.columns[0].min_width = False, None
             needed = width
         console.print(_Wide(grid, max(needed, width)), crop=False)
 
 
 def text_of(show: Callable[[Console], None], width: int) -> str:
-    """What ``show`` prints, as text without colour."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -131,7 +127,7 @@ def text_of(show: Callable[[Console], None], width: int) -> str:
 
 
 def html_of(show: Callable[[Console], None], width: int) -> str:
-    """What ``show`` prints on a terminal, as HTML for a notebook, whose own colours are its paper and its ink."""
+    """What ``show`` prints on a terminal, as HTML in a notebook's colours."""
     from rich.console import Console
     from rich.text import Text
 
@@ -143,7 +139,7 @@ def html_of(show: Callable[[Console], None], width: int) -> str:
 
 
 class _Wide:
-    """A table at its own width, be that more than the console's."""
+    """A table at its own width, even beyond the console's."""
 
     def __init__(self, table: Table, width: int) -> None:
         self._table, self._width = table, width
@@ -178,20 +174,20 @@ def _cell(cell: doc.Cell, style: str) -> Text:
 
 
 def _needed(table: doc.DataTable, console: Console) -> int:
-    """The width at which nothing of ``table`` that must not be broken is cut."""
+    """The minimum width at which nothing is cut."""
     from rich.measure import Measurement
 
     grid, options, width = _grid(table), console.options.update(width=_UNBOUNDED), 0
     for column in grid.columns:
         sizes = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
-        # Where a cell may not be broken at its blanks it is as wide as all of it.
+        # Unbreakable cells need their whole width.
         widest = max(one.maximum if column.no_wrap else one.minimum for one in sizes)
         width += max(widest, column.min_width or 0) + 2
     return width - 2
 
 
 def fitting(table: doc.DataTable, console: Console) -> doc.DataTable:
-    """``table`` without the last columns that are too many for the console's width."""
+    """``table`` without the last columns that do not fit."""
     some = len(table.columns)
     while some > 1 and _needed(table.part(range(some)), console) > console.width:
         some -= 1
@@ -199,7 +195,7 @@ def fitting(table: doc.DataTable, console: Console) -> doc.DataTable:
 
 
 def _folded(table: doc.DataTable, console: Console) -> Iterator[doc.DataTable]:
-    """``table`` in as many parts, each with its first column, as the console's width wants."""
+    """``table`` in parts that fit, each with the first column."""
     while table.columns:
         part = fitting(table, console)
         yield part
@@ -207,7 +203,7 @@ def _folded(table: doc.DataTable, console: Console) -> Iterator[doc.DataTable]:
 
 
 class Indented:
-    """Text set in by ``indent``, its first line by ``first``; rich's Padding would fill each line with blanks to its end."""
+    """Indented text; rich's Padding would fill lines with blanks."""
 
     def __init__(self, text: Text, indent: int, first: int = 0) -> None:
         self._text, self._indent, self._first = text, indent, first

@@ -1,4 +1,4 @@
-"""The figures of one run: which there are, what each shows in a sentence, and how to read it."""
+"""The figures of one run: drawing, text for screen readers, caption."""
 
 from __future__ import annotations
 

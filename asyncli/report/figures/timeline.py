@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @drawing.drawn_alone
 def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) -> Figure:
-    """Connections, memory, heartbeats, latencies, lateness and what was lost, one above the other on one time axis."""
+    """All panels on one time axis."""
     if not timeline.panels:
         raise drawing.NothingToDraw("Nothing was recorded over time: the run ended before its first second.")
     heights = [30.0 if one.bars else 88.0 for one in timeline.panels]
@@ -30,7 +30,7 @@ def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) 
     drawing.time_axis(rows[-1, 0], 0.0, timeline.end_s, width)
     at = 1 + (54.0 if style.narrow else 24.0) / heights[0]
     for one in timeline.phases:
-        # A phase of five seconds in hours has no room for its name; its tint has.
+        # A short phase has no room for its name.
         if (one.end_s - one.start_s) / max(timeline.end_s, 1.0) * width > 7.0 * len(one.name):
             rows[0, 0].text(
                 (one.start_s + one.end_s) / 2, at, one.name, transform=rows[0, 0].get_xaxis_transform(), ha="center", size=11,
@@ -40,7 +40,7 @@ def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) 
 
 
 def _lines(ax: Axes, panel: Panel) -> None:
-    # Where lines lie on each other, the whole one under the broken ones: both are seen.
+    # Solid lines first: broken ones stay visible on them.
     for line in sorted(panel.lines, key=lambda line: drawing.ROLES[line.role][2] != drawing.SOLID):
         drawing.plot_line(ax, line.role, line.t_s, line.values, drawing.cut(line.label, 15))
     known = np.concatenate([line.values for line in panel.lines])
@@ -60,7 +60,7 @@ def _lines(ax: Axes, panel: Panel) -> None:
 
 def _bars(ax: Axes, panel: Panel, timeline: Timeline, width: float) -> None:
     line = panel.lines[0]
-    # A second of twelve hours is thinner than a pixel, and must be seen all the same.
+    # At least a pixel and a half wide.
     thick = max(timeline.width_s, timeline.end_s / width * 1.5)
     ax.bar(line.t_s, line.values, width=thick, color=drawing.COLOURS["kernel" if panel.key == "lost" else "violet"], linewidth=0)
     drawing.ticks(ax.yaxis, "", 2)
