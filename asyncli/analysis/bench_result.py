@@ -21,11 +21,10 @@ from asyncli.units import format_count, format_duration
 __all__ = ["RULE", "Benched", "Spent", "Times", "benched"]
 
 RULE = (
-    "passed: everything that was asked was answered below status 400, or was in flight at the end for not much longer than "
-    "answers took, and asyncli was not the limit; failed: something was not, or was answered with an error; "
-    f"invalid: asyncli asked late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than {MOST_CPU_SHARE:.0%} of the "
-    f"time while the server filled less than {BUSY_SERVER_CORES:.0%} of a core, or neither was that busy and other programs used "
-    f"more than {MOST_OF_OTHERS:.0%} of this host's CPUs, which were all busy; untested: nothing was answered"
+    "passed: every request was answered below status 400, or in flight at the end for not much longer than answers took; "
+    f"failed: else; invalid: asyncli sent late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than "
+    f"{MOST_CPU_SHARE:.0%} of the time while the server used less than {BUSY_SERVER_CORES:.0%} of a core, or other programs used "
+    f"more than {MOST_OF_OTHERS:.0%} of this host's busy CPUs; untested: nothing was answered"
 )
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
@@ -254,7 +253,7 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     if not total.answered:
         if here := next((one.evidence for one in run.findings if one.code == NOTHING_LISTENS), None):
             return "untested", here
-        why = by_cause(total.failures) or by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was asked")
+        why = by_cause(total.failures) or by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was sent")
         return "untested", f"nothing was answered ({why})"
     errors = [one for one in findings if one.severity == "error"]
     if errors:

@@ -133,21 +133,21 @@ def verdict(
     if not any(one.answered for one in tried):
         return "untested", "nothing ever answered"
     if ends_few(tried):
-        return "failed", "connections end however few they are: this is no question of how many"
+        return "failed", "connections end at any count, so this is no limit of their number"
     last = tried[-1]
     if known.is_narrow(search.within):
         return "found", ""
     if gone:
-        return ("found" if known.failed is not None else "stopped"), "the server has not come back, so no more is known"
+        return ("found" if known.failed is not None else "stopped"), "the server ended and did not come back"
     if broken:
-        return "stopped", f"asyncli could not go on: {broken}"
+        return "stopped", f"asyncli could not continue: {broken}"
     if stopped or last.outcome == "stopped":
         return "stopped", "stopped by the user"
     if last.outcome == "ours":
         return "invalid", f"at {last.asked:,} this host was the limit, not the server"
     if search.bound:
-        return "invalid", "this host can carry no more, by its preflight"
-    return "held", "more were not asked for"
+        return "invalid", "this host can open no more, by its preflight"
+    return "held", "no more were asked for"
 
 
 class Foretold(msgspec.Struct, frozen=True):

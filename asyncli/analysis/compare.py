@@ -44,15 +44,13 @@ REPEAT: dict[str, Repeat] = {
     "lateness.p99": Repeat(0.05),
 }
 METHOD = (
-    "the intervals of both runs, independent of each other, combined after Welch and Satterthwaite, with what the same server "
-    "was measured to differ by from run to run; rates by Garwood's intervals and the exact conditional test; quantiles by "
-    "Woodruff's intervals over stretches of the hold (a report's are of ramp and hold); a level at the hold's end is the mean "
-    "of its last minute"
+    "the intervals of both runs, combined after Welch and Satterthwaite, with the scatter measured between repeats of one run; "
+    "rates by Garwood's intervals and the exact conditional test; quantiles by Woodruff's intervals over stretches of the hold "
+    "(a report's are of ramp and hold); the level at the hold's end is the mean of its last minute"
 )
 RULE = (
-    "a difference is real if it stands Holm's test at 5 % over all numbers of both runs: where nothing differs, 1 comparison in "
-    "20 calls anything real. Of the whole host it must also lie in the parts that are known, not in what is left over. An "
-    "interval by itself holds the truth in 19 of 20"
+    "a difference is real if significant at 5 % after Holm's correction over all numbers of both runs: without any difference, 1 "
+    "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over"
 )
 
 
@@ -136,8 +134,8 @@ class Comparison(msgspec.Struct):
 def hindrance(path: str, run: Run) -> str | None:
     """Why ``run`` cannot be compared, in one line, or None."""
     if not run.ticks:
-        where = run.phases[-1].name if run.phases else "beginning"
-        return f"{path}: holds no second of the generator (the run ended in its {where}); compare runs that came to their ramp"
+        where = f"in its {run.phases[-1].name}" if run.phases else "at its start"
+        return f"{path}: has no second of the generator (the run ended {where}); compare runs that reached their ramp"
     if not any(tick.answered for _, tick in run.ticks):
         did = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
         return f"{path}: nothing ever {did} in this run; 'asyncli report {path}' says why"
@@ -167,7 +165,7 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
         elif one.p_value > ALPHA:
             one.verdict = "no_difference"
         else:
-            one.why = f"alone it would count (p = {one.p_value:.2g}), but of {len(tested)} numbers one may be so by chance"
+            one.why = f"significant alone (p = {one.p_value:.2g}), but not among {len(tested)} numbers"
     _mind_the_rest(rows)
     return rows
 
@@ -181,14 +179,11 @@ def _mind_the_rest(rows: Sequence[Difference]) -> None:
         return
     if 2 * rest / whole.difference > 1:
         whole.verdict = "cannot_say"
-        whole.why = (
-            f"it lies in what is left over ({rest:+,.0f} B of {whole.difference:+,.0f} B a connection), which other programs "
-            "move too, and not in the parts that are known"
-        )
+        whole.why = f"{rest:+,.0f} of {whole.difference:+,.0f} B a connection are left over, which may be other programs"
 
 
 def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
-    a, b = (one.said.get(row.key, "it is not known") for one in (first, second))
+    a, b = (one.said.get(row.key, "unknown") for one in (first, second))
     values = tuple(None if isinstance(one, str) else one.value for one in (a, b))
     between = (first.name, second.name)
     result = Difference(row.key, row.unit, between, (values[0], values[1]), None, None, None, None, "cannot_say")
@@ -225,8 +220,7 @@ def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
         return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
     if of := [one.name for one in (first, second) if row.key in one.levels]:
         # Reuse of freed memory changes it by more than any interval covers: the second run looks better.
-        once = "with what the first connections take once; a slower ramp gives a slope"
-        return f"it is a difference of two levels in {' and '.join(of)}, {once}"
+        return f"a difference of two levels in {' and '.join(of)}, first use included; a slower ramp gives a slope"
     if row.key == "memory.server_hold_end" and abs(first.held - second.held) > WORTH_TELLING * max(first.held, second.held):
         return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
     return ""
@@ -240,7 +234,7 @@ def _own(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun
     if a is None or b is None or 2 * abs(b - a) < abs(difference) or (b - a) * difference <= 0:
         return ""
     later = first if b < a else second
-    return f"in {later.name} asyncli itself was {abs(b - a):.2g} ms later in sending, which latency counts too"
+    return f"in {later.name} asyncli itself sent {abs(b - a):.2g} ms later, which latency includes"
 
 
 # -- what else differs

@@ -124,7 +124,7 @@ def costs(run: Run) -> Costs:
         result.unknown |= dict.fromkeys(unread, result.findings[-1].evidence)
     result.findings += _doubts(result, run.plan, held, ours, shared, server)
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
-        result.unknown["residual"] = "two levels of a whole host hold what its other programs did between them"
+        result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
     elif result.residual is None:
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
         result.findings.append(cost_residual_unknown(missing))

@@ -123,12 +123,12 @@ def by_stretch(hold: Hold | None, histogram: str) -> Stretches | str:
     import numpy as np
 
     if hold is None:
-        return "the run never came to its hold"
+        return "the run did not reach its hold"
     ticks = hold.ticks
     start_s, span_s = (ticks[0][0] - 1.0, ticks[-1][0] - ticks[0][0] + 1.0) if ticks else (0.0, hold.length_s)
     k = count_stretches(span_s) if ticks else None
     if k is None:
-        return f"the hold is too short ({format_duration(span_s)}) for the spread of its stretches"
+        return f"hold too short ({format_duration(span_s)})"
     parts: list[list[Histogram]] = [[] for _ in range(k)]
     for t_s, tick in ticks:
         parts[min(k - 1, int((t_s - 0.5 - start_s) / span_s * k))].append(getattr(tick, histogram))

@@ -146,7 +146,7 @@ class _Room(msgspec.Struct, frozen=True):
         """The room less the first use, ``step`` bytes above what was there before."""
         if step <= 0:
             return self
-        return _Room(max(0.0, self.size - step), f"{self.said}, less {format_bytes(step)} that the first connections take once")
+        return _Room(max(0.0, self.size - step), f"{self.said}, less {format_bytes(step)} of first use")
 
     def ceiling(self, name: str, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
         """The room by ``slope``; the interval is the inverted interval of the slope (Fieller's, for an exact numerator).
@@ -155,8 +155,8 @@ class _Room(msgspec.Struct, frozen=True):
         """
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
-            why = "does not lie above zero" if low <= 0 else f"is wider than ± {SURE:.0%} of it"
-            return Ceiling(name, None, None, f"{how}: the interval of that, {low:,.0f} to {high:,.0f} B, {why}")
+            why = "includes zero" if low <= 0 else f"is wider than ± {SURE:.0%}"
+            return Ceiling(name, None, None, f"{how}: its interval, {low:,.0f} to {high:,.0f} B, {why}")
         return Ceiling(name, math.floor(self.size / slope), (math.floor(self.size / high), math.floor(self.size / low)), how)
 
 
@@ -210,7 +210,7 @@ def _server_alone(costs: Costs, before: Run, ends: int, room: _Room) -> Ceiling 
     )
     how += f", {left_over:,.0f} of what is left over)" if left_over else ")"
     if most:
-        how += f"; the interval reaches from {most:,.0f} B of what is left over, the most that it may be, to none of it"
+        how += f"; the interval includes 0 to {most:,.0f} B of what is left over"
     return room.ceiling("server_memory", own + left_over, (own - half, own + half + most), how)
 
 
@@ -222,8 +222,8 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
     if check is None or check.have is None:
         return None
     how = (
-        f"{format_count(check.have)} slots of nginx (worker_connections), of which it keeps a sixteenth free by closing idle "
-        "clients; if its workers get equal shares"
+        f"{format_count(check.have)} slots of nginx (worker_connections); it closes idle clients to keep a sixteenth free; for "
+        "equal shares of its workers"
     )
     return Ceiling("worker_connections", math.floor(check.have * (1 - _REUSE_BELOW)), None, how)
 
@@ -236,7 +236,7 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
     each = max(0.0, check.have - _WORKER_DESCRIPTORS)
     how = (
         f"{workers:,} {'worker' if workers == 1 else 'workers'} of nginx x {format_count(check.have)} descriptors, less "
-        f"{_WORKER_DESCRIPTORS} of its own in each; if they get equal shares"
+        f"{_WORKER_DESCRIPTORS} that each needs itself; for equal shares"
     )
     return Ceiling("descriptors", workers * each, None, how)
 
@@ -253,19 +253,16 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
     how = f"a process of the server may have {format_count(may)} descriptors open (RLIMIT_NOFILE)"
     # Without those that a pool kept ready.
     if begun is not None and 2 * (ended - begun) >= most:
-        return Ceiling("descriptors", None, None, f"{how}; no ceiling here: each connection has a process of its own")
+        return Ceiling("descriptors", None, None, f"{how}; no limit here: each connection has its own process")
     before, then = used.last(until_s=start), max(used.between(start, math.inf).values, default=0.0)
     if before is None:  # by Linux before 6.2, or of a server that is there since the run was resumed
-        how += (
-            "; how many were open before the first connect is not known, and each connection takes one: at most so many in "
-            f"{format_count(ended)} of them"
-        )
+        how += f"; one per connection in {format_count(ended)} processes; how many were open before the first connect is unknown"
         return Ceiling("descriptors", ended * may, None, how)
     if then <= before:
-        return Ceiling("descriptors", None, None, f"{how}; no ceiling here: connections take none of its fullest one")
+        return Ceiling("descriptors", None, None, f"{how}; no limit here: connections take none of its fullest process")
     how += (
         f"; the fullest had {format_count(before)} before the first connect, and {format_count(then)} with "
-        f"{format_count(most)} connections: carried on in a straight line"
+        f"{format_count(most)} connections: extrapolated linearly"
     )
     return Ceiling("descriptors", math.floor(most * (may - before) / (then - before)), None, how)
 
@@ -284,7 +281,7 @@ def _ports(checks: Mapping[str, Check], run: Run) -> Ceiling | None:
     if check is None or check.have is None:
         return None
     if _grows_sources(run):
-        how = f"{check.detail}; no ceiling here: on loopback asyncli takes as many sources as the connections want"
+        how = f"{check.detail}; no limit here: on loopback asyncli uses as many sources as needed"
         return Ceiling("ports", None, None, how)
     how = f"{check.detail}: one for each pair of addresses and port; more sources (--source) or URLs give more"
     return Ceiling("ports", check.have, None, how)
@@ -310,7 +307,7 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str
     """
     found = []
     for code, needed, each, words in (
-        ("file_max", ends, ends, "open files of the whole host (fs.file-max; root is let past it)"),
+        ("file_max", ends, ends, "open files of the whole host (fs.file-max; root may exceed it)"),
         # Whether both ends belong to one user is unknown to the preflight.
         (
             "epoll_watches",

@@ -132,7 +132,7 @@ def _memory(said: dict[str, Said], run: Run) -> None:
     hold = run.hold
     key = "memory.server_hold_end"
     if hold is None:
-        said[key] = "the run never came to its hold"
+        said[key] = "the run did not reach its hold"
         return
     in_hold = memory.between(hold.start_s, hold.end_s)
     level = in_hold.between(hold.end_s - MINUTE_S, hold.end_s).values
@@ -141,8 +141,7 @@ def _memory(said: dict[str, Said], run: Run) -> None:
     if not memory.values:
         said[key] = "the memory of the server's processes was not read"
     elif len(level) < FEWEST:
-        readings = f"{len(level)} reading{'' if len(level) == 1 else 's'}"
-        said[key] = f"the hold has {readings} of the server's memory, and this wants {FEWEST}"
+        said[key] = f"{len(level)} of {FEWEST} readings of the server's memory in the hold"
     else:
         said[key] = mean(level)
 
@@ -155,7 +154,7 @@ def _cpu(said: dict[str, Said], run: Run) -> None:
         ("cpu.per_connection", ramp, hold.start_s if hold is not None else run.stop_s, "opened", "ramp"),
     ):
         if part is None:
-            said[key] = f"the run never came to its {name}"
+            said[key] = f"the run did not reach its {name}"
         else:
             said[key] = _per(run, part.start_s, end_s, counted, name)
 
@@ -226,7 +225,7 @@ def _drift(said: dict[str, Said], run: Run) -> None:
         if one is None:
             said[f"drift.{name}"] = "it was not sampled in the hold"
         elif one.bytes_per_hour is None or one.ci95 is None or one.verdict == "too_short":
-            said[f"drift.{name}"] = "the hold is too short to tell growth"
+            said[f"drift.{name}"] = "hold too short to tell growth"
         else:
             said[f"drift.{name}"] = Estimate(one.bytes_per_hour, *one.ci95)
 

@@ -171,10 +171,10 @@ class _Context(msgspec.Struct):
 def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     """Whether the counts agree, in words; ``findings`` are the run's."""
     if agrees and any(one.code == counts.reconcile_stale.code for one in findings):
-        return "They agree but for connections that are not this run's, or went with a killed worker (see the findings)"
+        return "They agree except for connections of other runs or of a killed worker (see the findings)"
     if agrees and any(one.code == counts.reconcile_in_flight.code for one in findings):
         return "They agree within what was in flight (see the findings)"
-    return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is not known"}[agrees]
+    return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is unknown"}[agrees]
 
 
 def _in_flight_then(every: Sequence[_AtEnd], context: _Context, *, anew: bool, ended: bool) -> list[Finding]:

@@ -1,5 +1,4 @@
-"""A run in sentences: verdict, cost per connection, capacity, doubts. By the summary alone, so a stored run reads as a live one.
-"""
+"""A run in sentences, by its summary alone: verdict, cost per connection, capacity, doubts."""
 
 from __future__ import annotations
 

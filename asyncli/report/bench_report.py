@@ -97,10 +97,10 @@ def _rows(found: Benched) -> Iterable[tuple[str, str]]:
     parts.append(f"{format_count(requests.keepalive)} on a connection that stayed open")
     parts.append(f"{format_count(requests.failed)} failed")
     odd = {
-        "asked again": requests.resent,
+        "sent again": requests.resent,
         "in flight at the end": requests.in_flight,
-        "due and not asked at the end": requests.overdue,
-        "never asked": requests.left,
+        "due and not sent at the end": requests.overdue,
+        "never sent": requests.left,
     }
     parts += [f"{format_count(count)} {what}" for what, count in odd.items() if count]
     yield "requests", "; ".join(parts)
@@ -119,8 +119,8 @@ def _rows(found: Benched) -> Iterable[tuple[str, str]]:
     )
     if found.lateness_ms.p99 is not None:
         late = found.lateness_ms
-        queued = f"; {format_count(requests.queued)} waited for a connection to be free" if requests.queued else ""
-        yield "asked late", f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms{queued}"
+        queued = f"; {format_count(requests.queued)} waited for a free connection" if requests.queued else ""
+        yield "sent late", f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms{queued}"
     others = f"; other programs {cores(found.host.others_cores)}" if found.host is not None else ""
     yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}{others}"
 
@@ -172,7 +172,7 @@ def _times(found: Benched) -> list[doc.Block]:
         "connect": "each connection's connect",
         "waiting": "from the request to the first byte",
         "processing": "to the last byte",
-        "total": "with the connect" if found.plan.rate is None else "from the instant it was due",
+        "total": "with the connect" if found.plan.rate is None else "from the intended instant",
     }
     if found.plan.rate is not None and found.plan.short:
         meaning["total"] += ", with the connect"

@@ -156,16 +156,16 @@ def sentence(found: Capacity) -> str:
         return found.why
     what = f"{name} holds {format_many(held, 'connection')}"
     if failed is not None and not held:
-        what = f"{name} did not hold {format_many(failed, 'connection')}, the least that was asked for"
+        what = f"{name} did not hold {format_many(failed, 'connection')}, the smallest count asked for"
     elif failed is not None:
         what += f", and does not hold {format_count(failed)}"
         seen = max((one.served for one in found.steps if one.outcome == "failed" and one.asked == failed), default=0)
         if not found.bracket.is_narrow(found.search.within) and held < seen < failed:
-            what += f", of which it came to {format_count(seen)}"
+            what += f", of which it held {format_count(seen)}"
     elif held:
         what = f"{name} holds at least {format_many(held, 'connection')}"
     else:
-        what = f"it is not known how many connections {name} holds"
+        what = f"how many connections {name} holds is unknown"
     return f"{what}; {found.why}" if found.why else what
 
 
@@ -189,7 +189,7 @@ def print_capacity(found: Capacity, console: Console) -> None:
 
 def capacity_document(found: Capacity) -> doc.Document:
     answer = oneline(sentence(found))
-    invalid = [doc.Paragraph("This says nothing of the server's own limit: it may hold more.", "doubt", "bold magenta")]
+    invalid = [doc.Paragraph("The server's own limit is unknown: it may hold more.", "doubt", "bold magenta")]
     sections = [
         doc.Section("answer", "", [doc.VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
         doc.Section("gave-way", "What gave way", _ways(found)),
@@ -208,7 +208,7 @@ def _ways(found: Capacity) -> list[doc.Block]:
     if not found.gave_way:
         return []
     first, *others = found.gave_way
-    likely = "" if first.certain or first.side == "unknown" else ", as it looks"
+    likely = "" if first.certain or first.side == "unknown" else " (likely)"
     what = f"{_SIDES[first.side]}: {first.code.replace('_', ' ')}{likely}"
     words = [oneline(first.evidence), *([f"remedy: {oneline(first.remedy)}"] if first.remedy else [])]
     words += [f"also: {oneline(one.evidence)}" for one in others]
@@ -223,16 +223,16 @@ def _forecast(found: Capacity) -> list[doc.Block]:
     one = found.forecast
     if one is None:
         return []
-    said = "it agrees with what was measured"
+    said = "this agrees with the measurement"
     if one.agrees is None:
-        said = "nothing that was measured speaks against it"
+        said = "not contradicted by the measurement"
     elif not one.agrees and found.bracket.failed is not None and one.connections >= found.bracket.failed:
-        said = "it did not see what gave way, which is no limit that could be read"
+        said = "what gave way is no limit that can be read"
     elif not one.agrees:
-        said = "more were held than it said"
+        said = "more were held"
     shown = Ceiling(one.name, one.connections, one.ci95, one.how)
     many = about(shown) + (f" ({about_to(shown)})" if one.ci95 is not None else "")
-    text = f"the first limit in sight was {ceiling(one.name)}, at about {many}: {said}"
+    text = f"the first limit was {ceiling(one.name)}, at about {many}: {said}"
     return [
         doc.Paragraph("Forecast", "line", "bold", view=doc.TERMINAL),
         doc.Paragraph(text, style="yellow" if one.agrees is False else ""),
@@ -244,8 +244,8 @@ def _picture(found: Capacity) -> list[doc.Block]:
 
     return [
         doc.Picture(
-            "steps", "What each step came to",
-            "Bars: connections that were held and answered at a time; filled where the step was held. Stroke: the answer.",
+            "steps", "The steps",
+            "Bars: connections held and answered at once; filled if the step was held. Stroke: the answer.",
             lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True,
         )
     ]  # fmt: skip
@@ -299,7 +299,7 @@ def _files(found: Capacity) -> list[doc.Block]:
     many, within = format_many(len(found.steps), "step"), f"{found.search.within * 100:.3g} %"
     last = shlex.quote(str(Path(found.folder, found.steps[-1].run_file)))
     return [
-        doc.Paragraph(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "text"),
+        doc.Paragraph(f"{many} in {format_duration(found.duration_s)}; searched to within {within}.", "text"),
         doc.Paragraph(("Run files       ", (found.folder, "bold")), "text"),
         doc.Paragraph(("A step's report ", (f"asyncli report {last}", "bold")), "text"),
     ]

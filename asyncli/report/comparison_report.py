@@ -44,8 +44,8 @@ _RESOLVED, _MOST_DIGITS = 10, 5
 _TINY = 0.01
 #: A note on the short names of some rows.
 UNITS = (
-    "Lost and reopened are per 1,000 connection-hours, failed to open per 1,000 attempts. The CPU of a connection is all that "
-    "the server used in the ramp, heartbeats too, by the connections opened in it."
+    "Lost and reopened are per 1,000 connection-hours, failed to open per 1,000 attempts. CPU of a connection: all that the "
+    "server used in the ramp, heartbeats included, by the connections opened."
 )
 
 
@@ -54,7 +54,7 @@ def require_some(where: str, count: int) -> None:
     if count < 2:
         raise PlanError(f"{where}: one run alone cannot be compared; name two or more")
     if count > len(string.ascii_uppercase):
-        raise PlanError(f"{where}: {count} runs are more than have letters; compare at most {len(string.ascii_uppercase)}")
+        raise PlanError(f"{where}: {count} runs are too many; compare at most {len(string.ascii_uppercase)}")
 
 
 def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[MeasuredRun]:
@@ -150,7 +150,7 @@ def words(one: Difference) -> str:
         shown = amounts(one)
         if one.ci95 == (0.0, 0.0):
             return "no difference at all"
-        return f"no difference seen (less than {shown.most}{f' {shown.unit}' if shown.unit else ''})"
+        return f"no difference found (less than {shown.most}{f' {shown.unit}' if shown.unit else ''})"
     return f"cannot say: {one.why}" if one.why else "cannot say"
 
 
@@ -279,8 +279,7 @@ def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
     picture = doc.Picture(
         name,
         f"How much {second} differs from {first}",
-        f"Differences as a share of {first}, with 95 % intervals. Filled marks are real differences, open ones are not; an arrow "
-        "points at what lies beyond the axis.",
+        f"Differences as a share of {first}, with 95 % intervals. Filled marks are real differences; arrows: beyond the axis.",
         lambda style: forest(rows, style=style),
         lambda: forest_alt(rows),
     )
@@ -318,7 +317,7 @@ def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
 
 def _differs(comparison: Comparison) -> doc.Block:
     if not comparison.differs:
-        return doc.Paragraph("Plan, server and host of these runs are the same in all that was recorded.", "text", "dim")
+        return doc.Paragraph("No recorded fact of plan, server or host differs.", "text", "dim")
     rows = [doc.TableRow(named(one.key), [in_words(one.key, value) for value in one.values]) for one in comparison.differs]
     columns = [doc.TableColumn(run.name, kind="words") for run in comparison.runs]
     return doc.DataTable("What differs between the runs", columns, rows, kind="keys", width=0)

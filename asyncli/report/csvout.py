@@ -40,7 +40,7 @@ _OF_A_TICK = {
     "lost": "established connections that ended in it", "failed": "connects that failed in it", "sent": "heartbeats sent",
     "answered": "heartbeats answered", "beats_failed": "heartbeats not answered", "bytes_sent": "bytes sent",
     "bytes_received": "bytes received", "cpu_user_s": "user CPU time of the workers since their start",
-    "cpu_system_s": "system CPU time of the same", "longest_turn_s": "the longest that a worker stood still",
+    "cpu_system_s": "system CPU time of the same", "longest_turn_s": "the longest time that a worker was stopped",
 }  # fmt: skip
 _ONE_END = "kernel and kernel_queued are of one socket end"
 
@@ -76,7 +76,6 @@ COLUMNS: dict[str, dict[str, str]] = {
 
 
 class Table(NamedTuple):
-
     columns: list[str]
     rows: list[list[Cell]]
 

@@ -80,7 +80,8 @@ class PlainView(_Log):
 
     def update(self, state: LiveState) -> None:
         if dropped := self._lines_dropped():
-            self._print(f"{format_clock(state.elapsed_s)}  {format_count(dropped)} lines of this log are missing: nobody read it")
+            lost = f"{format_count(dropped)} lines of this log are missing: it was not read"
+            self._print(f"{format_clock(state.elapsed_s)}  {lost}")
         self.tell_findings(state)
         if state.over:
             return
@@ -180,7 +181,7 @@ def plain_line(state: LiveState) -> str:
         until = f" (until {state.until})" if state.until and state.phase == "hold" else ""
         parts.append(f"{format_duration(round(state.eta_s))} left{until}")
     elif state.refilling and state.phase == "hold":
-        parts.append("opens again what it held")
+        parts.append("reopening")
     parts.append(f"lost {format_count(state.lost)}" + causes(state.deaths))
     if state.failed:
         parts.append(f"failed {format_count(state.failed)}" + causes(state.failures))

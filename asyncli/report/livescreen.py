@@ -135,7 +135,7 @@ def _bar(state: LiveState, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    said = ("opens again" if state.refilling else "until Ctrl-C") if state.phase == "hold" else ""
+    said = ("reopening" if state.refilling else "until Ctrl-C") if state.phase == "hold" else ""
     if state.eta_s is not None:
         said = f"{format_duration(round(state.eta_s))} left" if state.eta_s >= 0.5 else "any moment"
     share = "" if state.progress is None else f"{state.progress * 100:.0f} %"
@@ -212,7 +212,7 @@ def _cost(state: LiveState) -> list[Text]:
 
     whole, half = state.host_per_connection, state.host_per_connection_half
     if whole is None or half is None:
-        first = Text(f"A connection's cost on {state.host}: not yet known", "dim")
+        first = Text(f"Cost of a connection on {state.host}: not yet known", "dim")
     else:
         each = (plus_minus(whole, half), "bold cyan")
         first = Text.assemble("A connection costs ", each, f" on {state.host}, first use included")

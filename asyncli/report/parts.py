@@ -1,5 +1,4 @@
-"""The parts of a summary: the JSON's contract. Bytes and seconds unless a name says otherwise; unknown is null, with a finding.
-"""
+"""The parts of a summary: the JSON's contract. Bytes and seconds unless a name says otherwise; null is unknown."""
 
 from __future__ import annotations
 

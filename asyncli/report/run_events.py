@@ -150,7 +150,7 @@ def processes_section(summary: Summary) -> doc.Section:
     used.append(f"asyncli {cpu}, {more}")
     notes = []
     if generator.user_bytes_per_connection is not None:
-        notes.append(f"{bytes_each(generator.user_bytes_per_connection)} a connection held (what it takes once included)")
+        notes.append(f"{bytes_each(generator.user_bytes_per_connection)} a connection held (first use included)")
     if generator.cpu_us_per_heartbeat is not None:
         notes.append(f"{generator.cpu_us_per_heartbeat:,.1f} µs of CPU a heartbeat")
     columns = doc.numbers("number", "memory before", "at the hold's end", "CPU")

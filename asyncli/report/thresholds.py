@@ -107,12 +107,12 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
         if number.endswith("%"):
             whole = _WHOLES.get(key.partition(".")[0])
             if whole is None or _kind(key) != _COUNT:
-                raise ValueError(f"{key} is no part of anything, so {shown(number)} cannot be; write a number without %")
+                raise ValueError(f"{key} is no share of anything, so {shown(number)} is not possible; write a number without %")
             bound = _number(number[:-1].strip(), {"": 1}, number) / 100
         else:
             bound = _bound(key, number)
     except OverflowError:
-        raise ValueError(f"{shown(number)} is beyond any number of a run; write one that a run can have") from None
+        raise ValueError(f"{shown(number)} is too large") from None
     return Threshold(text, key, comparison, bound, whole)
 
 
@@ -274,7 +274,7 @@ def _number(text: str, units: Mapping[str, int], said: str) -> Fraction:
     if match is None or unit not in units:
         known = ", ".join(one for one in units if one)
         raise ValueError(
-            f"{shown(said)} is not a number for it; write one{f', with {known} behind it if need be' if known else ''}"
+            f"{shown(said)} is not a number for it; write one{f', with one of {known} behind it if needed' if known else ''}"
         )
     return exact(match[1]) * units[unit]
 

@@ -275,7 +275,7 @@ def test_the_doubts_stand_beside_the_answer() -> None:
     for sample in run.samples[10:]:
         sample.values["kernel.tcp_alloc"] += 100_000
     _, page, _ = made(run)
-    assert "But we were not alone" in page.text[: page.text.index(" Contents ")]
+    assert "Not alone on the host" in page.text[: page.text.index(" Contents ")]
 
 
 def test_the_table_of_limits_is_in_order() -> None:

@@ -55,8 +55,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
-    """The diagnoses of a run's losses: counts of a cause add up to its deaths; the most frequent cause and diagnosis come first.
-    """
+    """The diagnoses of a run's losses, most frequent first; the counts of a cause add up to its deaths."""
     if not totals.whole.deaths:
         return []
     table = LossTable(run, totals)

@@ -127,7 +127,7 @@ def cost_parts(costs: Costs, *, ends: int = 2, server: str = "server", style: St
             facecolor=COLOURS[color], edgecolor=COLOURS["paper"], alpha=0.6 if rest else 1.0, hatch="////" if rest else None,
         )  # fmt: skip
         reached += size
-    title = "what was measured apart" if costs.host_total is not None else ""
+    title = "known parts" if costs.host_total is not None else ""
     if total is not None:
         low, high = total.ci95
         title = f"{each(total.bytes_per_connection)} in all, ± {each(total.half_width, sign=False)}"

@@ -86,8 +86,8 @@ class Timeline(msgspec.Struct):
         if self.width_s <= 1.0:
             return "Each point is one second."
         return (
-            f"Drawn in stretches of {format_duration(self.width_s)}: of each, gauges keep the least and the greatest value, "
-            "rates are means, and quantiles are those of all its records together."
+            f"Drawn in stretches of {format_duration(self.width_s)}: minimum and maximum of gauges, mean rates, quantiles of all "
+            "records."
         )
 
 

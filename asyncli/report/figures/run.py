@@ -44,8 +44,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
         Picture(
             "cost",
             "Memory over connections",
-            "Memory above what is there without connections. Open marks are medians, the points that each line is fitted to; a "
-            "cross is a baseline that is none of them; dots are single samples. A tint is the slope's 95 % interval.",
+            "Memory above the fixed part. Open marks are the medians that each line is fitted to; a cross is an excluded "
+            "baseline; dots are samples. The tint is the slope's 95 % interval.",
             lambda style: cost_lines(lines, style=style),
             lambda: _lines_alt(lines),
         ),
