@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.analysis.levels import MISSED_S
 from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
 from asyncli.records import Tick
 from asyncli.run import Run
@@ -41,60 +40,13 @@ class Divergence(msgspec.Struct):
     closed: bool
 
 
-class CountsOverTime(msgspec.Struct):
-    """The counts at the same instants (s on the run's clock), for a picture; None where one is not known.
-
-    ``asked``: the ramp's schedule, then the plan's number, then 0. ``held``: by the client. ``server_active``: less our
-    poller. ``opened``, ``accepts``, ``handled``: since the start, our poller's apart. ``answers`` (polls too) and
-    ``requests``: since the first page.
-    """
-
-    t_s: list[float]
-    asked: list[float | None]
-    held: list[float | None]
-    server_active: list[float | None]
-    opened: list[float | None]
-    accepts: list[float | None]
-    handled: list[float | None]
-    answers: list[float | None]
-    requests: list[float | None]
-
-
-def counts_over_time(run: Run) -> CountsOverTime:
-    """Every count at the instants of the status pages, and of the ticks where no page spoke."""
+def asked_over_time(run: Run) -> Series:
+    """Connections due by the plan at each tick; 0 from the drain on."""
     import numpy as np
 
-    client, pages, start, stop = Client(run), Pages(run), run.first_connect_s, run.stop_s
-    alone = client.t_s[1:]
-    if len(pages):
-        after = np.searchsorted(pages.t_s, alone)
-        before_s = alone - pages.t_s[np.maximum(after - 1, 0)]
-        after_s = pages.t_s[np.minimum(after, len(pages) - 1)] - alone
-        alone = alone[np.minimum(np.abs(before_s), np.abs(after_s)) > MISSED_S]
-    t_s = np.union1d(pages.t_s, alone)
-    place = np.searchsorted(t_s, pages.t_s)
-
-    def of_pages(counts: Any) -> list[float | None]:
-        found: list[float | None] = [None] * len(t_s)
-        for at, count in zip(place.tolist(), counts.tolist(), strict=True):
-            found[at] = None if math.isnan(count) else count
-        return found
-
-    nothing: list[float | None] = [None] * len(t_s)
-    # Counts since the start of a server that was there before us, only where a page tells what it had counted by then.
-    since_start = len(pages) > 0 and bool(pages.t_s[0] <= start)
-    polls = np.interp(t_s, pages.t_s, pages.polls) if len(pages) else 0.0
-    return CountsOverTime(
-        t_s=t_s.tolist(),
-        asked=np.where(t_s < stop, client.asked(t_s), 0.0).tolist(),
-        held=client.held(t_s).tolist(),
-        server_active=of_pages(pages.active),
-        opened=client.at("opened", t_s).tolist(),
-        accepts=of_pages(pages.accepts) if since_start else nothing,
-        handled=of_pages(pages.handled) if since_start else nothing,
-        answers=(client.at("answered", t_s) + polls).tolist(),
-        requests=of_pages(pages.requests) if since_start else nothing,
-    )
+    client = Client(run)
+    t_s = client.t_s[1:]
+    return Series(t_s.tolist(), np.where(t_s < run.stop_s, client.asked(t_s), 0.0).tolist())
 
 
 class Client:
