@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from asyncli.analysis.bench_doubts import BUSY_SERVER_CORES, MOST_LATENESS_MS, Spent, doubts
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
+from asyncli.analysis.totals import Latency, Lateness, in_ms
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.findings.bench import by_cause
@@ -38,24 +38,6 @@ class Times(msgspec.Struct):
     sd: float
     median: float
     max: float
-
-
-class Quantiles(msgspec.Struct):
-    """Milliseconds; None without a record."""
-
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    p999: float | None
-    max: float | None
-
-
-class BenchLateness(msgspec.Struct):
-    """How late asyncli sent requests, in ms; open loop only."""
-
-    p50: float | None
-    p99: float | None
-    max: float | None
 
 
 class Requests(msgspec.Struct):
@@ -119,11 +101,11 @@ class Benched(msgspec.Struct):
     plan: BenchPlan
     workers: int
     requests: Requests
-    latency_ms: Quantiles
+    latency_ms: Latency
     #: connect (once per connection), waiting, processing, total, as ab has them.
     times_ms: dict[str, Times | None]
     percentiles_ms: dict[str, float]
-    lateness_ms: BenchLateness
+    lateness_ms: Lateness
     connections: BenchConnections
     bytes: Bytes
     generator: Spent
@@ -164,7 +146,7 @@ def benched(run: BenchRun) -> Benched:
             overdue=asked.overdue,
             left=asked.left,
         ),
-        latency_ms=Quantiles(*_ms(total.latency_us, (0.5, 0.9, 0.99, 0.999, 1.0))),
+        latency_ms=Latency(*in_ms(total.latency_us, 0.5, 0.9, 0.99, 0.999, 1.0)),
         times_ms={
             "connect": _times(total.connect_us),
             "waiting": _times(asked.waiting_us),
@@ -175,10 +157,10 @@ def benched(run: BenchRun) -> Benched:
         percentiles_ms={
             f"{percent:g}": value
             for percent in (50, 66, 75, 80, 90, 95, 98, 99, 99.9, 100)
-            for value in _ms(total.latency_us, (percent / 100,))
+            for value in in_ms(total.latency_us, percent / 100)
             if value is not None
         },
-        lateness_ms=BenchLateness(*_ms(total.lateness_us, (0.5, 0.99, 1.0))),
+        lateness_ms=Lateness(*in_ms(total.lateness_us, 0.5, 0.99, 1.0)),
         connections=BenchConnections(
             opened=total.opened,
             failed=refused,
@@ -193,10 +175,6 @@ def benched(run: BenchRun) -> Benched:
         findings=found,
         environment=run.environment,
     )
-
-
-def _ms(histogram: Histogram, quantiles: Iterable[float]) -> list[float | None]:
-    return [None if one is None else one / 1000 for one in histogram.quantiles(tuple(quantiles))]
 
 
 def _times(histogram: Histogram) -> Times | None:

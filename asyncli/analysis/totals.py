@@ -8,12 +8,30 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncli.core.histogram import bucket, summed
+from asyncli.core.histogram import Histogram, bucket, summed
 from asyncli.records import COUNTS, HISTOGRAMS, Deaths, PhaseName, Tick
 from asyncli.run import Run
 
 K = TypeVar("K")
 _NOTHING = Tick()
+
+
+class Lateness(msgspec.Struct):
+    """Sent (or opened) minus due, in ms; None without a record."""
+
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+
+class Latency(msgspec.Struct):
+    """Answered minus due, in ms; None without a record."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    p999: float | None
+    max: float | None
 
 
 class Totals(msgspec.Struct):
@@ -109,3 +127,8 @@ def sum_of_deaths(some: Sequence[Deaths]) -> Deaths:
 
 def _cpu(tick: Tick) -> float:
     return tick.cpu_user_s + tick.cpu_system_s
+
+
+def in_ms(histogram: Histogram, *quantiles: float) -> list[float | None]:
+    """Quantiles of a histogram of microseconds, in ms; None without a record."""
+    return [None if value is None else value / 1e3 for value in histogram.quantiles(quantiles)]

@@ -10,6 +10,7 @@ import msgspec
 
 from asyncli import metrics
 from asyncli.analysis.slope import FREED_KEPT
+from asyncli.analysis.totals import in_ms
 from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
@@ -299,8 +300,8 @@ class LiveFold:
             end = recent[-1][0] - self._phase.start_s
             state.asked_per_s = (self._ramp.opened_by(end) - self._ramp.opened_by(end - span)) / span
         state.heartbeats_per_s = sum(tick.answered for _, tick in recent) / span
-        state.latency_p50_ms, state.latency_p99_ms = _ms(latency, 0.5), _ms(latency, 0.99)
-        state.lateness_p99_ms = _ms(lateness, 0.99)
+        state.latency_p50_ms, state.latency_p99_ms = in_ms(latency, 0.5, 0.99)
+        (state.lateness_p99_ms,) = in_ms(lateness, 0.99)
         state.longest_turn_s = max(tick.longest_turn_s for _, tick in recent)
 
     def _share(self, name: str) -> float | None:
@@ -314,11 +315,6 @@ class LiveFold:
 def _first(values: Mapping[str, float], names: Iterable[str], otherwise: float | None = None) -> float | None:
     """The first of these metrics that was read."""
     return next((values[name] for name in names if name in values), otherwise)
-
-
-def _ms(histogram: Histogram, q: float) -> float | None:
-    value = histogram.quantile(q)
-    return None if value is None else value / 1e3
 
 
 class LiveObserver:

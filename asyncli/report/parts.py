@@ -12,6 +12,7 @@ from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import Reconciliation
 from asyncli.analysis.slope import Cost
+from asyncli.analysis.totals import Latency, Lateness
 from asyncli.analysis.verdict import Verdict
 from asyncli.records import Environment, Finding, Gap, Phase
 
@@ -45,24 +46,6 @@ class Connections(msgspec.Struct):
     failed: int
     failures: dict[str, int]
     deaths: dict[str, int]
-
-
-class Lateness(msgspec.Struct):
-    """Sent (or opened) minus due, in ms; None without a record."""
-
-    p50: float | None
-    p99: float | None
-    max: float | None
-
-
-class Latency(msgspec.Struct):
-    """Answered minus due, in ms; None without a record."""
-
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    p999: float | None
-    max: float | None
 
 
 class RampPart(msgspec.Struct):

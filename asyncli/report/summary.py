@@ -14,9 +14,8 @@ from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import company, cpus_taken
-from asyncli.analysis.totals import Totals
+from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
-from asyncli.core.histogram import Histogram
 from asyncli.findings import unknown
 from asyncli.findings.cost import CALLED
 from asyncli.findings.forecast import gave_way
@@ -81,14 +80,14 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             failures=loss_findings.counted(whole.failures),
             deaths=loss_findings.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
-        ramp=parts.RampPart(plan.asked_per_s, rate, parts.Lateness(*_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
+        ramp=parts.RampPart(plan.asked_per_s, rate, Lateness(*in_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
         heartbeats=parts.Heartbeats(
             sent=whole.sent,
             answered=whole.answered,
             failed=whole.beats_failed,
             by_status={str(status): count for status, count in sorted(whole.by_status.items())},
-            latency_ms=parts.Latency(*_ms(whole.latency_us, 0.5, 0.9, 0.99, 0.999, 1.0)),
-            lateness_ms=parts.Lateness(*_ms(whole.lateness_us, 0.5, 0.99, 1.0)),
+            latency_ms=Latency(*in_ms(whole.latency_us, 0.5, 0.9, 0.99, 0.999, 1.0)),
+            lateness_ms=Lateness(*in_ms(whole.lateness_us, 0.5, 0.99, 1.0)),
         ),
         reconciliation=reconciliation,
         server=server,
@@ -275,10 +274,6 @@ def _of_residue(plan: Plan, residue: Residue) -> list[Finding]:
     if not missing:
         return []
     return [unknown.residue_unknown([CALLED[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
-
-
-def _ms(histogram: Histogram, *quantiles: float) -> list[float | None]:
-    return [None if value is None else value / 1e3 for value in (histogram.quantile(q) for q in quantiles)]
 
 
 # Causes of other findings.
