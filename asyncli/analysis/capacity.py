@@ -150,7 +150,7 @@ def verdict(
     return "held", "no more were asked for"
 
 
-class Foretold(msgspec.Struct, frozen=True):
+class Prediction(msgspec.Struct, frozen=True):
     """The lowest limit of a forecast, and whether the measured bracket ``agrees`` (None: undecided)."""
 
     name: str
@@ -160,7 +160,7 @@ class Foretold(msgspec.Struct, frozen=True):
     agrees: bool | None
 
 
-def foretold(forecast: Forecast, known: Bracket, within: float) -> Foretold | None:
+def prediction(forecast: Forecast, known: Bracket, within: float) -> Prediction | None:
     """The lowest limit of ``forecast``; it agrees if it is in the bracket, widened by ``within``."""
     first = next((one for one in forecast.ceilings if one.name == forecast.first), None)
     if first is None or first.connections is None:
@@ -171,4 +171,4 @@ def foretold(forecast: Forecast, known: Bracket, within: float) -> Foretold | No
         agrees = agrees and low * (1 - within) <= known.failed
     elif agrees:
         agrees = None
-    return Foretold(first.name, first.connections, first.ci95, first.how, agrees)
+    return Prediction(first.name, first.connections, first.ci95, first.how, agrees)

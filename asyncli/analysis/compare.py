@@ -166,11 +166,11 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
             one.verdict = "no_difference"
         else:
             one.why = f"significant alone (p = {one.p_value:.2g}), but not among {len(tested)} numbers"
-    _mind_the_rest(rows)
+    _require_known_parts(rows)
     return rows
 
 
-def _mind_the_rest(rows: Sequence[Difference]) -> None:
+def _require_known_parts(rows: Sequence[Difference]) -> None:
     """Withdraw a difference of the host that no known part has: other programs use its memory too."""
     by_key = {one.key: one.difference for one in rows}
     whole = next(one for one in rows if one.key == "cost.host_total")

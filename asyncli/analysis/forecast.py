@@ -222,8 +222,8 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
     if check is None or check.have is None:
         return None
     how = (
-        f"{format_count(check.have)} slots of nginx (worker_connections); it closes idle clients to keep a sixteenth free; for "
-        "equal shares of its workers"
+        f"{format_count(check.have)} slots of nginx (worker_connections); it closes idle clients to keep a sixteenth free; if "
+        "its workers get equal shares"
     )
     return Ceiling("worker_connections", math.floor(check.have * (1 - _REUSE_BELOW)), None, how)
 
@@ -236,7 +236,7 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
     each = max(0.0, check.have - _WORKER_DESCRIPTORS)
     how = (
         f"{workers:,} {'worker' if workers == 1 else 'workers'} of nginx x {format_count(check.have)} descriptors, less "
-        f"{_WORKER_DESCRIPTORS} that each needs itself; for equal shares"
+        f"{_WORKER_DESCRIPTORS} that each needs itself; if they get equal shares"
     )
     return Ceiling("descriptors", workers * each, None, how)
 

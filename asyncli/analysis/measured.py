@@ -12,7 +12,7 @@ from asyncli.analysis.drift import drifts, source_of
 from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, mean, quantile
 from asyncli.analysis.levels import FEWEST, MINUTE_S
 from asyncli.analysis.saturation import is_saturated, saturation
-from asyncli.analysis.shared_host import company
+from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, summed
@@ -89,7 +89,7 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(run.plan, run.environment), said=said, late_ms=late_ms,
         kinds=_kinds(run), levels=levels,
-        findings=[*company(run, totals), *_bursts(name, measured.ticks)],
+        findings=[*other_sockets(run, totals), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def cpus_taken(run: Run) -> list[Finding]:
     return [host_busy(round(cpus), busy, then, None if before is None else before >= MOST_OF_OTHERS * cpus)]
 
 
-def company(run: Run, totals: Totals) -> list[Finding]:
+def other_sockets(run: Run, totals: Totals) -> list[Finding]:
     """A finding if other programs opened or closed many TCP sockets from the baseline to the hold's end.
 
     By sockstat's ``alloc``, which counts both families in every network namespace, as the slabs do: it should rise by our ends.

@@ -52,7 +52,7 @@ _QUEUE = {
 }
 
 
-class Told(TypedDict):
+class HostReport(TypedDict):
     """``count`` attempts that a client host told of when it spoke again; ``hosts``: all that were silent then, and how long."""
 
     count: int
@@ -124,7 +124,9 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
 
 
 @finding("failed_{cause}", "error")
-def failed(cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[Told]) -> Words:
+def failed(
+    cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
+) -> Words:
     """Attempts to connect that failed by one cause, as counted by asyncli. ``replacing``: all were to replace what had been
     lost in the hold. ``told``: those of client hosts that were silent themselves.
     """

@@ -18,14 +18,14 @@ from asyncli.run import Run
 
 
 class Analyses(msgspec.Struct):
-    """The results of analysis/. ``findings``: of forecast and drift. ``foretold``: the forecast although something gave way;
+    """The results of analysis/. ``findings``: of forecast and drift. ``prediction``: the forecast although something gave way;
     ``forecast`` is empty then.
     """
 
     totals: Totals
     costs: Costs
     forecast: Forecast
-    foretold: Forecast
+    prediction: Forecast
     drifts: dict[MetricName, Drift]
     diagnoses: list[Diagnosis]
     findings: list[Finding]
@@ -45,7 +45,7 @@ def analyse(run: Run) -> Analyses:
         totals=totals,
         costs=cost,
         forecast=ceilings if gave_way is None else Forecast(),
-        foretold=ceilings,
+        prediction=ceilings,
         drifts=drift,
         diagnoses=diagnoses,
         findings=[*(of_forecast if gave_way is None else [gave_way]), *of_drift],

@@ -12,7 +12,7 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
-from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
+from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
 from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
@@ -90,7 +90,7 @@ class Capacity(msgspec.Struct):
     rule: str
     limits: list[str]
     gave_way: list[GaveWay]
-    forecast: Foretold | None
+    forecast: Prediction | None
     steps: list[Step]
     findings: list[Finding]
     search: Search

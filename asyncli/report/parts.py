@@ -63,7 +63,7 @@ class Heartbeats(msgspec.Struct):
     lateness_ms: Lateness
 
 
-class Then(msgspec.Struct):
+class BeforeAfter(msgspec.Struct):
     """A number at the baseline's end and at the hold's end."""
 
     baseline: float | None
@@ -73,10 +73,10 @@ class Then(msgspec.Struct):
 class Server(msgspec.Struct):
     """Sums over the server's processes; ``cpu_s`` since their start."""
 
-    processes: Then
-    rss_bytes: Then
-    pss_bytes: Then
-    cpu_s: Then
+    processes: BeforeAfter
+    rss_bytes: BeforeAfter
+    pss_bytes: BeforeAfter
+    cpu_s: BeforeAfter
 
 
 class CostPart(msgspec.Struct):

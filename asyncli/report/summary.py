@@ -13,7 +13,7 @@ from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
-from asyncli.analysis.shared_host import company, cpus_taken
+from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.findings import unknown
@@ -122,7 +122,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *loss_findings.failures(run, totals),
             *loss_findings.lost(known.diagnoses),
             *disagreements,
-            *company(run, totals),
+            *other_sockets(run, totals),
             *cpus_taken(run),
             *loss_findings.listen_queue(run),
             *sent_again(run),
@@ -186,14 +186,14 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
 _ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
 
 
-def _then(run: Run, name: str) -> parts.Then:
+def _before_after(run: Run, name: str) -> parts.BeforeAfter:
     metric = run.series(name)
     late = metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - _STALE_S))
-    return parts.Then(metric.last(until_s=run.first_connect_s), late)
+    return parts.BeforeAfter(metric.last(until_s=run.first_connect_s), late)
 
 
 def _server(run: Run) -> tuple[parts.Server, list[Finding]]:
-    server = parts.Server(*(_then(run, f"server.{name}") for name in parts.Server.__struct_fields__))
+    server = parts.Server(*(_before_after(run, f"server.{name}") for name in parts.Server.__struct_fields__))
     missing = [name for name in parts.Server.__struct_fields__ if getattr(server, name).hold_end is None]
     if not missing or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
@@ -204,7 +204,11 @@ def _server(run: Run) -> tuple[parts.Server, list[Finding]]:
 
 
 def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[parts.GeneratorUse, list[Finding]]:
-    processes, memory, cpu = _then(run, GENERATOR_PROCESSES), _then(run, GENERATOR_USS_BYTES), run.series(GENERATOR_CPU_S)
+    processes, memory, cpu = (
+        _before_after(run, GENERATOR_PROCESSES),
+        _before_after(run, GENERATOR_USS_BYTES),
+        run.series(GENERATOR_CPU_S),
+    )
     used = None
     if memory.baseline is not None and memory.hold_end is not None:
         used = memory.hold_end - memory.baseline

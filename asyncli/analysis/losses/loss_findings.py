@@ -9,7 +9,7 @@ from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import losses
-from asyncli.findings.losses import Incident, Told
+from asyncli.findings.losses import HostReport, Incident
 from asyncli.metrics import TCP
 from asyncli.records import Finding, Tick
 from asyncli.run import Run
@@ -27,7 +27,7 @@ def failures(run: Run, totals: Totals) -> list[Finding]:
     for cause, count in counted(totals.whole.failures).items():
         instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
         from_s = began_s(instants[0], timeout_s if cause == "connect_timeout" else 0.0) if instants else None
-        told: list[Told] = []
+        told: list[HostReport] = []
         for one in cut if cause in _OF_A_CUT else ():
             theirs = sum(tick.failures.get(cause, 0) for t_s, tick in run.ticks if one.holds(t_s, timeout_s))
             if theirs:
