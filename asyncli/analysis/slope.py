@@ -231,7 +231,7 @@ class Fitter:
         method = f"{how}, linear regression{note}{self._over}"
         if apart is not None:
             off = apart - line.intercept
-            method += f"; the baseline, {format_bytes(abs(off))} {'below' if off < 0 else 'above'} the line, stands apart"
+            method += f"; baseline excluded: {format_bytes(abs(off))} {'below' if off < 0 else 'above'} the line"
         low, high = line.slope - line.half, line.slope + line.half
         moving = self._moving(name, metric) if self._rests and len(points) == len(self._rests) + 1 else []
         if any(moving):

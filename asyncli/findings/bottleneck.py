@@ -1,4 +1,4 @@
-"""What gave way when a count was not held: the sentence and the remedy of each mechanism of asyncli.analysis.bottleneck."""
+"""Sentence and remedy of each mechanism of asyncli.analysis.bottleneck."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BETWEEN = "see routes, firewalls and the load of what is between; ip -s link an
 _ARRIVED = (
     "{timeouts!n} connects got no answer, and {server} never saw them: by its status page it accepted {accepted!n} of {started!n}"
 )
-#: Mechanism, or one of its forms -> what it says, and what to do about it.
+#: Mechanism, or one of its forms -> (evidence, remedy).
 _WAYS: dict[str, tuple[str, str]] = {
     "both_busy": (
         "server and asyncli share the {cpus:.0f} CPUs of this host, and {busy:.1f} of them were busy: {shares}",
@@ -88,5 +88,5 @@ _WAYS: dict[str, tuple[str, str]] = {
 
 
 def words_of(form: str, **seen: Any) -> Words:
-    """What the mechanism ``form`` says of what was ``seen``."""
+    """The words of the mechanism ``form``."""
     return fill(_WAYS[form], seen)

@@ -1,7 +1,7 @@
-"""Why connections were lost: the sentence and the remedy of each mechanism of :mod:`asyncli.analysis.losses`.
+"""Sentence and remedy of each mechanism of :mod:`asyncli.analysis.losses`.
 
-``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}`` are places for what :class:`Dead` knows;
-``{likely}`` is "looks like" where nothing but the dead bears it out, and ``{known}`` whose default an idle time is.
+:class:`Dead` fills ``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks like"
+without confirmation; ``{known}`` says whose default an idle time is.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from asyncli.findings import Words, fill
 from asyncli.findings.losses import describe_loss, plain_braces
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
-# Idle timeouts (s) that are someone's default, and whose: each closes, resets or forgets what was idle for so long.
+# Idle timeouts (s) that are somebody's default.
 _KNOWN_IDLE_S = {
     5: "the keep-alive timeout of Apache and Node.js", 60: "the idle timeout of AWS's application and classic load balancers",
     65: "nginx's packaged keepalive_timeout", 75: "nginx's default keepalive_timeout",
     240: "the idle timeout of Azure's load balancer", 350: "the idle timeout of AWS's network load balancer",
     600: "the idle timeout of GCP's firewalls and load balancers",
 }  # fmt: skip
-# What nginx's limits are by default.
+# nginx's defaults.
 _DEFAULTS = {
     "keepalive_timeout": ((75, "75 s by default"), (65, "65 s in its packages")),
     "client_header_timeout": ((60, "60 s by default"),),
@@ -43,9 +43,9 @@ _LISTENS = (
     "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots (Apache: MaxRequestWorkers; HAProxy: "
     "maxconn)"
 )
-#: Mechanism, or one of its forms -> what it says, and what to do about it.
+#: Mechanism, or one of its forms -> (evidence, remedy).
 _CAUSES: dict[str, tuple[str, str]] = {
-    # What the run itself knows.
+    # Recorded by the run.
     "generator_lost": ("{were} lost with {whom}", "{remedy}"),
     "not_http": ("{loss}{medians}{when}", "see that the URL names an HTTP server"),
     "no_longer_http": (
@@ -88,7 +88,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "box{known}{when}",
         _BEAT_OFTENER,
     ),
-    # A server closes in order: "Timed out keep-alive connections are closed normally" (reset_timedout_connection, nginx.org).
+    # "Timed out keep-alive connections are closed normally" (reset_timedout_connection, nginx.org).
     "box_reset_idle": (
         f"{_IDLE}: a server closes such connections in order, so it looks like a middle box{{known}}{{counted}}{{when}}",
         _BEAT_OFTENER,
@@ -107,7 +107,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "slot; a middle box without a server behind it){when}",
         "see the server's error log, and its limits on connections and descriptors",
     ),
-    # Want of room.
+    # No free slots.
     "idle_reuse": (
         f"{_IDLE}, while others opened: {{nginx}} free slots and closed idle connections to reuse theirs ({_REUSE}; nginx.conf "
         "gives {slots!n} in all, {asked!n} were asked for){when}",
@@ -150,7 +150,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "likely_reload": ("looks like a reload of {server}, whose old workers close their connections", _NO_RELOAD),
     "reload_or_end": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
     "burst": ("cause unknown", "see the server's log of that moment"),
-    # Heartbeats without a whole answer.
+    # Heartbeats without a complete answer.
     "never_accepted": (
         "no heartbeat was answered: looks like {server} has not accepted them (its listen queue holds them)", _LISTENS,
     ),
@@ -208,11 +208,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "or a worker that ended while it wrote{when}",
         "see middle boxes between here and the server, and its error log",
     ),
-    # What fits none.
+    # Unknown.
     "too_few": ("{loss}{medians}{when}: too few to tell the cause", "{remedy}"),
     "unexplained": ("{loss}{medians}{when}: cause unknown", "{remedy}"),
 }  # fmt: skip
-#: What to look at where a cause is unexplained.
+#: What to look at if a cause is unexplained.
 SEE_OF_CAUSE = {
     "reset": "see the server's error log, and firewalls between",
     "closed_idle": "see the server's idle timeout, and its free slots",
@@ -223,7 +223,7 @@ SEE_OF_CAUSE = {
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """Those that a sentence is about. ``age``, ``idle``: from the least to the greatest; ``medians``: of both (s)."""
+    """The lost connections of a sentence. ``age``, ``idle``: ranges; ``medians``: of both (s)."""
 
     cause: str
     count: int
@@ -247,19 +247,19 @@ class Dead(msgspec.Struct, frozen=True):
         return Words(evidence, words.remedy)
 
 
-# The places of :class:`Dead` are filled when all of them are known.
+# Filled by :class:`Dead`.
 _LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when")}
 
 
 def words_of(form: str, certain: bool, **seen: Any) -> Words:
-    """What the mechanism ``form`` says of what was ``seen``; idle times ``low`` and ``high`` (s) name whose default they are."""
+    """The words of the mechanism ``form``; idle times ``low`` and ``high`` (s) tell whose default they are."""
     plain = {name: plain_braces(value) if isinstance(value, str) and name != "remedy" else value for name, value in seen.items()}
     known = f" ({whose})" if "low" in seen and (whose := known_idle(seen["low"], seen["high"])) else ""
     return fill(_CAUSES[form], {**_LATER, "likely": "" if certain else "looks like ", "known": known, **plain})
 
 
 def in_seconds(low: float, high: float | None = None) -> str:
-    """``75 s``, ``75-77 s``; ``1 h to 1 h 2 min``: times are told in seconds below 10 min, as in configurations (75 s, 350 s)."""
+    """``75 s``, ``75-77 s``; ``1 h to 1 h 2 min``: in seconds below 10 min, as in configurations."""
     high = low if high is None else high
     if round(high) >= 600:
         first, last = format_duration(round(low)), format_duration(round(high))
@@ -268,20 +268,19 @@ def in_seconds(low: float, high: float | None = None) -> str:
 
 
 def known_idle(low: float, high: float) -> str:
-    """Whose default an idle timeout between these times (s) is; "" where it is nobody's."""
+    """Whose default an idle timeout between these times (s) is, or ""."""
     return next((name for seconds, name in _KNOWN_IDLE_S.items() if low - 1 <= seconds <= high + 1), "")
 
 
 def default_of(directive: str, low: float, high: float) -> str:
-    """``75 s by default``, where nginx's ``directive`` is that by default or as it is packaged; "" where it is not."""
+    """``75 s by default`` if that is a default of nginx's ``directive``, or ""."""
     slack = 0 if directive == "keepalive_requests" else 1
     return next((words for value, words in _DEFAULTS[directive] if low - slack <= value <= high + slack), "")
 
 
 def limit(directive: str, low: float, high: float, configured: float | None, server: str, certain: bool) -> Words:
-    """What a limit of nginx ended: ``certain``, or looks like it. ``server``: what is called so, where it may be another's limit.
-
-    ``low`` and ``high`` are the same where they are what nginx.conf has; ``configured`` is what it says instead.
+    """A limit of nginx from ``low`` to ``high``. ``server``: its name if the limit may be another's; ``configured``: what
+    nginx.conf says instead.
     """
     default = default_of(directive, low, high)
     why = f"nginx {directive}{f' ({default})' if default else ''}"
@@ -293,7 +292,7 @@ def limit(directive: str, low: float, high: float, configured: float | None, ser
 
 
 def configured_limit(directive: str, value: float, certain: bool) -> Words:
-    """What a limit of nginx ended at the value that nginx.conf has."""
+    """A limit of nginx at the value in nginx.conf."""
     why = f"nginx {directive} (nginx.conf says {_value(directive, value)})"
     return words_of(directive, certain, limit=why, requests=_requests(value, value))
 
@@ -309,7 +308,7 @@ def _value(directive: str, value: float) -> str:
 
 
 def at_moments(why: Words, instants_s: Sequence[float], lasted_s: float, count: int, held: float) -> Words:
-    """``why``, of what ended at these moments; of the largest, how long it lasted and how many of how many ended."""
+    """``why`` with the moments; of the largest its length and share."""
     share = f"{format_count(count)} of {format_count(max(held, count))} held"
     if len(instants_s) == 1:
         when = f"at {format_clock(instants_s[0])} within {format_duration(max(1.0, lasted_s))} ({share}; ages {{age}})"
@@ -321,5 +320,5 @@ def at_moments(why: Words, instants_s: Sequence[float], lasted_s: float, count: 
 
 
 def unanswered(why: Words, timeout_s: float) -> Words:
-    """``why`` heartbeats went unanswered for so long."""
+    """``why`` with the timeout of the heartbeats."""
     return Words(f"{{loss}} ({format_duration(timeout_s)}): {why.evidence}{{when}}", why.remedy)

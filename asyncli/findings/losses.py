@@ -9,7 +9,7 @@ from asyncli.findings import Words, finding
 from asyncli.records import HOST_LOST, RESUMED, Finding
 from asyncli.units import format_clock, format_count
 
-#: What befell them, by cause.
+#: What happened to lost connections, by cause.
 LOSS_WORDS = {
     "reset": "were reset by the server or on the way",
     "closed_idle": "were closed by the server while idle",
@@ -37,7 +37,7 @@ _FAILURES: dict[str, tuple[str, str]] = {
     "no_descriptors": ("connects found no free descriptor", "raise the limit (ulimit -n), or use more --workers"),
     "other": ("connects failed for an unknown reason", "see the kernel's log"),
 }
-# The same of attempts in the hold alone, which are to replace what was lost: the loss came first, and says more.
+# Remedies for failed reconnects, whose loss came first.
 _REPLACING = {
     "refused": "see the findings on lost connections: nothing listened there meanwhile",
     "unreachable": "see routes, links and firewalls between here and the server at that time",
@@ -45,7 +45,7 @@ _REPLACING = {
 }
 # So many client hosts are named.
 _NAMED = 3
-#: What the rise of a TCP counter of the server's host means (kernel: networking/snmp_counter.rst).
+#: The meaning of TCP counters (kernel: networking/snmp_counter.rst).
 _QUEUE = {
     "overflows": "connects met a full listen queue on {host} (ListenOverflows)",
     "drops": "connects were dropped by listening sockets of {host} (ListenDrops)",
@@ -53,7 +53,7 @@ _QUEUE = {
 
 
 class HostReport(TypedDict):
-    """``count`` attempts that a client host told of when it spoke again; ``hosts``: all that were silent then, and how long."""
+    """``count`` attempts that silent client hosts reported later; ``hosts``: their names and silences (s)."""
 
     count: int
     hosts: Sequence[tuple[str, float]]
@@ -61,7 +61,7 @@ class HostReport(TypedDict):
 
 
 class Incident(TypedDict):
-    """Deaths of one cause that one mechanism (``code``) explains: the sentence of it, and what it ended by other causes."""
+    """Losses of one cause by one mechanism (``code``): its sentence, and its losses by other causes."""
 
     code: str
     count: int
@@ -81,15 +81,15 @@ def describe_loss(cause: str, count: int) -> str:
 
 
 def plain_braces(text: str) -> str:
-    """``text`` as a part of a sentence with places in braces."""
+    """``text`` with its braces escaped."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def lost_with(findings: Sequence[Finding], whose: str) -> Words:
-    """With what of asyncli's own connections were lost, by a run's ``findings``: ``a client host (vm at 10.0.0.9)``; and where to
-    look for why. ``whose`` the processes are: "asyncli's", "its".
+    """The processes or client hosts of asyncli that lost connections, and where to look: ``a client host (vm at 10.0.0.9)``.
+    ``whose``: "asyncli's" or "its".
     """
-    # The file of an older asyncli has no fields.
+    # Files of older versions have no fields.
     hosts = list(dict.fromkeys(str(one.fields.get("host", "its name is not known")) for one in findings if one.code == HOST_LOST))
     processes = any(one.code == "worker_lost" or (one.code == RESUMED and one.fields.get("held")) for one in findings)
     of_process = "see the finding about that process, or about the interruption of a run that was resumed"
@@ -102,7 +102,7 @@ def lost_with(findings: Sequence[Finding], whose: str) -> Words:
 
 
 def listed(by_status: Mapping[int, int]) -> str:
-    """``3 x 502, 1 x 503``: answers by their status."""
+    """``3 x 502, 1 x 503``."""
     return ", ".join(f"{format_count(count)} x {status}" for status, count in sorted(by_status.items()))
 
 
@@ -127,8 +127,8 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
 def failed(
     cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
 ) -> Words:
-    """Attempts to connect that failed by one cause, as counted by asyncli. ``replacing``: all were to replace what had been
-    lost in the hold. ``told``: those of client hosts that were silent themselves.
+    """Connects that failed by one cause. ``replacing``: all were to replace lost connections. ``told``: reported by client hosts
+    that had been silent.
     """
     what, remedy = _FAILURES.get(cause, _FAILURES["other"])
     evidence = f"{_many(count, what)} ({cause})"
@@ -147,12 +147,12 @@ def failed(
 
 @finding("lost_{cause}", "error")
 def lost(cause: str, count: int, incidents: Sequence[Incident], remedies: Sequence[str]) -> Words:
-    """Established connections that ended before the drain by one cause. Each incident is told once, with the most frequent of its
-    causes; why it happened is read off the ages, idle times and requests of the dead, and off what the server says of itself.
+    """Connections lost before the drain by one cause. Each incident is reported once, with its most frequent cause; it is found
+    by ages, idle times and requests of the lost connections and by the server's own counts.
     """
     parts = [_incident(one) for one in incidents]
     if len(incidents) > 1:
-        # What befell them all is not said again of each part.
+        # The common part is not repeated.
         said = (describe_loss(cause, one["count"]) for one in incidents)
         counts = (format_count(one["count"]) for one in incidents)
         parts = [part.replace(one, n, 1) for part, one, n in zip(parts, said, counts, strict=True)]
@@ -176,9 +176,7 @@ def status_errors(by_status: Mapping[int, int]) -> Words:
 
 @finding("listen_{what}", "warning")
 def listen(what: str, count: float, host: str) -> Words:
-    """A listen queue on the server's host was full, by the kernel's counters: of all programs there, and so perhaps not the
-    server's.
-    """
+    """A listen queue on the server's host was full. The kernel counts for all programs, so it may not be the server's."""
     return Words(
         _many(count, _QUEUE[what].format(host=host)),
         "if it was the server's: raise net.core.somaxconn and its backlog=, or ramp more slowly (--interval)",
@@ -186,7 +184,7 @@ def listen(what: str, count: float, host: str) -> Words:
 
 
 def _many(count: float, what: str) -> str:
-    """``2 connects were refused`` of ``connects were refused``, and one of them."""
+    """``2 connects were refused`` or ``1 connect was refused``."""
     if count == 1:
         what = what.replace("connects", "connect", 1).replace(" were ", " was ", 1)
     return f"{format_count(count)} {what}"

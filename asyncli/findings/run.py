@@ -24,7 +24,6 @@ def where(phase: str | None, after_s: float, of_s: float | None) -> str:
 
 
 def go_on(command: str) -> str:
-    """That ``command`` resumes the run."""
     return f"continue the run with '{command}'"
 
 

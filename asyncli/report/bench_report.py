@@ -16,6 +16,7 @@ from asyncli.records import Tick
 from asyncli.report import document as doc
 from asyncli.report.format import cores
 from asyncli.report.jsonout import finite_json
+from asyncli.report.terminal import print_document
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
@@ -57,8 +58,6 @@ def tick_line(t_s: float, tick: Tick) -> str:
 
 
 def print_bench(found: Benched, console: Console) -> None:
-    from asyncli.report.terminal import print_document
-
     print_document(bench_document(found), console, doc.View.VERBOSE)
 
 

@@ -23,7 +23,7 @@ from asyncli.report.answer import why
 from asyncli.report.format import about, about_to, ceiling, milliseconds, or_bytes, or_dash
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import Summary, limits_of, not_kept
-from asyncli.report.terminal import VERDICT_STYLE
+from asyncli.report.terminal import VERDICT_STYLE, print_document
 from asyncli.run import Run
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration, format_many
@@ -182,8 +182,6 @@ _OUTCOMES: dict[Outcome, str] = {"held": "held", "failed": "not held", "ours": "
 
 
 def print_capacity(found: Capacity, console: Console) -> None:
-    from asyncli.report.terminal import print_document
-
     print_document(capacity_document(found), console, doc.View.VERBOSE)
 
 

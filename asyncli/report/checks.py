@@ -10,6 +10,7 @@ from asyncli.plan import Plan
 from asyncli.records import Check, Finding
 from asyncli.report.document import Document, ItemList, ListedItem, Paragraph, Section, View, finding_items
 from asyncli.report.run_setup import checks_table
+from asyncli.report.terminal import print_document
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration, format_many
 
@@ -23,8 +24,6 @@ _SEVERITIES = {"short": "error", "warn": "warning"}
 def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console) -> None:
     """Print a row for each check, the failed ones first, and below the table their details and remedies."""
     from rich.text import Text
-
-    from asyncli.report.terminal import print_document
 
     pairs = f"{format_many(len(spread.destinations), 'destination')} x {format_many(max(1, len(spread.sources)), 'source')}"
     asked = (

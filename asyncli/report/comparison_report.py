@@ -19,7 +19,7 @@ from asyncli.records import SCHEMA
 from asyncli.report import document as doc
 from asyncli.report.format import utf8
 from asyncli.report.summary import hangs_on_all, verdict_of_all
-from asyncli.report.terminal import VERDICT_STYLE
+from asyncli.report.terminal import VERDICT_STYLE, print_document
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.text import oneline
@@ -150,7 +150,7 @@ def words(one: Difference) -> str:
         shown = amounts(one)
         if one.ci95 == (0.0, 0.0):
             return "no difference at all"
-        return f"no difference found (less than {shown.most}{f' {shown.unit}' if shown.unit else ''})"
+        return f"no difference seen (less than {shown.most}{f' {shown.unit}' if shown.unit else ''})"
     return f"cannot say: {one.why}" if one.why else "cannot say"
 
 
@@ -224,8 +224,6 @@ def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    from asyncli.report.terminal import print_document
-
     print_document(comparison_document(comparison), console, doc.View.VERBOSE)
 
 

@@ -9,6 +9,7 @@ from asyncli import __version__
 from asyncli.experiments.record import VERDICTS, Chart, FigureRow, FigureTable, Record, Unit
 from asyncli.report import document as doc
 from asyncli.report.format import digits
+from asyncli.report.terminal import print_document
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
@@ -21,8 +22,6 @@ _FACTS = ("kernel", "machine", "cpu_model", "cpus", "memory_bytes", "python", "a
 
 
 def print_experiment(record: Record, console: Console) -> None:
-    from asyncli.report.terminal import print_document
-
     print_document(experiment_document(record), console, doc.View.VERBOSE)
 
 

@@ -31,7 +31,7 @@ def require_limits(plan: Plan) -> None:
     """Raise :class:`PlanError` for an invalid limit of ``plan``, or for --abort without one."""
     require(plan.fail_if, Summary)
     if plan.abort and not plan.fail_if:
-        raise PlanError("--abort: no limit to stop at; set one, for example --fail-if 'lost > 0.1%'")
+        raise PlanError("--abort: there is no limit that it could stop at; set one, for example --fail-if 'lost > 0.1%'")
 
 
 def unwatched(plan: Plan) -> list[str]:

@@ -212,7 +212,7 @@ def _cost(state: LiveState) -> list[Text]:
 
     whole, half = state.host_per_connection, state.host_per_connection_half
     if whole is None or half is None:
-        first = Text(f"Cost of a connection on {state.host}: not yet known", "dim")
+        first = Text(f"A connection's cost on {state.host}: not yet known", "dim")
     else:
         each = (plus_minus(whole, half), "bold cyan")
         first = Text.assemble("A connection costs ", each, f" on {state.host}, first use included")

@@ -18,6 +18,7 @@ from asyncli.report.run_costs import cost_section, drift_section, room_section
 from asyncli.report.run_events import counts_section, deaths_section, heartbeats_section, processes_section, timeline_section
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
+from asyncli.report.terminal import print_document
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration
 
@@ -33,8 +34,6 @@ _A_HOLD_S = 0.1
 
 def print_report(summary: Summary, console: Console, path: str | os.PathLike[str], *, verbose: bool = False) -> None:
     """Print the report of the run in ``path``. ``verbose``: with notes, all limits, and the tables of what is in order."""
-    from asyncli.report.terminal import print_document
-
     print_document(run_document(summary, os.fspath(path)), console, doc.View.VERBOSE if verbose else doc.View.SHORT)
 
 

@@ -107,12 +107,12 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
         if number.endswith("%"):
             whole = _WHOLES.get(key.partition(".")[0])
             if whole is None or _kind(key) != _COUNT:
-                raise ValueError(f"{key} is no share of anything, so {shown(number)} is not possible; write a number without %")
+                raise ValueError(f"{key} is no part of anything; write {shown(number)} without %")
             bound = _number(number[:-1].strip(), {"": 1}, number) / 100
         else:
             bound = _bound(key, number)
     except OverflowError:
-        raise ValueError(f"{shown(number)} is too large") from None
+        raise ValueError(f"{shown(number)} is beyond any number of a run") from None
     return Threshold(text, key, comparison, bound, whole)
 
 
