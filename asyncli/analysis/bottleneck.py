@@ -228,7 +228,7 @@ def _full(seen: Seen) -> Iterator[GaveWay]:
     for code, form, used, limited in _READ_LIMITS:
         limit, most = seen.run.series(limited).last(), seen.most(used)
         if limit is not None and code == "memory_limit" and killed:
-            who = "one process" if killed == 1 else f"{format_count(killed)} processes"
+            who = format_many(killed, "process")
             yield _way("server", code, "memory_killed", server=seen.server, killed=who, limit=limit, most=most)
         elif limit is not None and most >= _FULL * limit:
             yield _way("server", code, form, server=seen.server, limit=limit, most=most)

@@ -25,7 +25,7 @@ from asyncli.plan import Plan
 from asyncli.records import FAR, Check, Finding
 from asyncli.run import Run
 from asyncli.samples import Series
-from asyncli.units import format_bytes, format_count
+from asyncli.units import format_bytes, format_count, format_many
 
 #: The share of the host's memory that stays free: below it the kernel reclaims in earnest, and bursts of buffers do not fit.
 RESERVE = PART
@@ -235,7 +235,7 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
     workers = workers_of(check.need, plan.connections)
     each = max(0.0, check.have - _WORKER_DESCRIPTORS)
     how = (
-        f"{workers:,} {'worker' if workers == 1 else 'workers'} of nginx x {format_count(check.have)} descriptors, less "
+        f"{format_many(workers, 'worker')} of nginx x {format_count(check.have)} descriptors, less "
         f"{_WORKER_DESCRIPTORS} that each needs itself; if they get equal shares"
     )
     return Ceiling("descriptors", workers * each, None, how)

@@ -18,7 +18,7 @@ from asyncli.report.format import cores
 from asyncli.report.jsonout import finite_json
 from asyncli.report.terminal import print_document
 from asyncli.text import oneline
-from asyncli.units import format_bytes, format_clock, format_count, format_duration
+from asyncli.units import format_bytes, format_clock, format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,15 +130,14 @@ def asked(plan: BenchPlan, workers: int) -> str:
         how = f"{format_count(plan.pipeline)} requests written at once on each"
     pace = f", {plan.rate:,.0f} a second at fixed instants" if plan.rate is not None else ""
     body = f" with {format_bytes(len(plan.body))} of body" if plan.body else ""
-    many = "connections" if plan.connections > 1 else "connection"
-    processes = "processes" if workers > 1 else "process"
-    return f"{plan.method}{body} on {format_count(plan.connections)} {many}, {how}{pace}, from {workers} {processes}"
+    on, workers_said = format_many(plan.connections, "connection"), format_many(workers, "process")
+    return f"{plan.method}{body} on {on}, {how}{pace}, from {workers_said}"
 
 
 def _range(least: float, most: float) -> str:
     least, most = round(least), round(most)
     if least == most:
-        return f"{format_count(most)} request{'' if most == 1 else 's'} each"
+        return f"{format_many(most, 'request')} each"
     return f"{format_count(least)} to {format_count(most)} requests"
 
 

@@ -18,6 +18,7 @@ from asyncli.findings.comparison import in_words, named
 from asyncli.records import SCHEMA
 from asyncli.report import document as doc
 from asyncli.report.format import utf8
+from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import VERDICT_STYLE, print_document
 from asyncli.run import Run
@@ -193,7 +194,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def to_json(comparison: Comparison) -> str:
-    return msgspec.json.format(msgspec.json.encode(document(comparison)), indent=2).decode()
+    return finite_json(document(comparison))
 
 
 def headline(rows: Sequence[Difference]) -> str:

@@ -11,7 +11,7 @@ from asyncli.report import document as doc
 from asyncli.report.format import digits
 from asyncli.report.terminal import print_document
 from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,8 +43,7 @@ def experiment_document(record: Record) -> doc.Document:
     claims = [doc.ListedItem(one.verdict, one.verdict, oneline(one.claim), oneline(one.why)) for one in conclusions.claims]
     rules = [doc.Paragraph(VERDICTS, style="dim")] if claims else []
     rounds = len({one["round"] for one in record.rounds})
-    many = "1 round" if rounds == 1 else f"{rounds} rounds"
-    of = f"Figures are medians of {many}, from the least to the most. " if rounds else ""
+    of = f"Figures are medians of {format_many(rounds, 'round')}, from the least to the most. " if rounds else ""
     figures: list[doc.Block] = [doc.Paragraph(f"{of}Source: {record.source}", style="dim")]
     figures += [_picture(number, one) for number, one in enumerate(conclusions.charts, 1)]
     plan = [(key, _plain(key, one)) for key, one in record.plan.items()]

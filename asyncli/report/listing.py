@@ -15,6 +15,7 @@ from asyncli.analysis.verdict import Verdict, ended_by_user, judge
 from asyncli.records import SCHEMA
 from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow, View
 from asyncli.report.format import utf8, with_error
+from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
 from asyncli.run import Run
@@ -102,7 +103,7 @@ def to_json(listing: Listing) -> str:
     document: dict[str, Any] = {"schema": SCHEMA, **msgspec.to_builtins(listing), "folder": utf8(listing.folder)}
     for one in (*document["runs"], *document["unread"]):
         one |= {key: utf8(one[key]) for key in ("file", "why") if key in one}
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return finite_json(document)
 
 
 def state(run: Listed) -> str:

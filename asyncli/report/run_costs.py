@@ -16,7 +16,7 @@ from asyncli.topology import Sides, sides
 from asyncli.units import format_bytes, format_count
 
 
-def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int, title: str = "") -> doc.DataTable:
+def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) -> doc.DataTable:
     lines = []
     rows = cost_rows(costs, server, where)
     for row in rows:
@@ -31,7 +31,7 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int, ti
         *doc.numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}"),
         doc.TableColumn("R²", view=doc.View.PAGE),
     ]
-    return doc.DataTable("Cost of a connection", columns, lines, title or f"{caption(rows)}, in bytes", kind="stack")
+    return doc.DataTable("Cost of a connection", columns, lines, f"{caption(rows)}, in bytes", kind="stack")
 
 
 def cost_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:

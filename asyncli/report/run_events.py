@@ -78,7 +78,7 @@ def heartbeats_section(summary: Summary) -> doc.Section:
     return doc.Section("heartbeats", "Heartbeats", [table, doc.Paragraph(words, view=doc.FULL if said else doc.ALL)], tight=True)
 
 
-def deaths_table(deaths: Mapping[str, Deaths], heading: str = "Lost connections, by cause") -> doc.DataTable:
+def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:
     """Medians of age, idle time and requests of lost connections, by cause."""
     rows = []
     for cause, dead in deaths.items():
@@ -87,7 +87,7 @@ def deaths_table(deaths: Mapping[str, Deaths], heading: str = "Lost connections,
         number = "-" if requests is None else format_count(requests)
         rows.append(doc.TableRow(cause, [format_count(dead.count), *times, number]))
     columns = doc.numbers("lost", "median age", "median idle", "median requests")
-    return doc.DataTable(heading, columns, rows, kind="stack", view=doc.FULL)
+    return doc.DataTable("Lost connections, by cause", columns, rows, kind="stack", view=doc.FULL)
 
 
 def deaths_section(summary: Summary, deaths: Mapping[str, Deaths], drawn: Mapping[str, doc.Picture]) -> doc.Section:

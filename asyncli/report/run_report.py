@@ -20,7 +20,7 @@ from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import print_document
 from asyncli.text import oneline
-from asyncli.units import format_count, format_duration
+from asyncli.units import format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,7 +146,7 @@ def _files(summary: Summary, path: str) -> doc.Section:
     """The run's name and the commands for more."""
     notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _told(summary))
     run, quoted = summary.run, shlex.quote(path)
-    more = f", with {notes} more {'note' if notes == 1 else 'notes'}" if notes else ""
+    more = f", with {format_many(notes, 'more note')}" if notes else ""
     resume = [("Continue it, if it was killed: ", f"asyncli soak --resume {quoted}", doc.TERMINAL)] if not run.complete else []
     lines = (
         *resume,

@@ -132,7 +132,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *not_heard(silent, totals, plan),
             *_of_the_file(run),
             *_few_of_each(run.findings),
-            *_of_numbers(plan, totals, rate),
+            *([unknown.ramp_unknown()] if rate is None else []),
+            *([] if whole.latency_us else [unknown.latency_unknown()]),
             *cost.findings,
             *known.findings,
             *_of_residue(plan, cost.residue),
@@ -257,16 +258,6 @@ def _few_of_each(findings: list[Finding]) -> list[Finding]:
         first, last = many[0], many[-1]
         evidence = f"{first.evidence}; and {len(many) - 2:,} more times; the last time {last.evidence}"
         found.append(msgspec.structs.replace(first, evidence=evidence))
-    return found
-
-
-def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]:
-    """Findings for unknown numbers of ticks."""
-    found = []
-    if rate is None:
-        found.append(unknown.ramp_unknown())
-    if not totals.whole.latency_us:
-        found.append(unknown.latency_unknown())
     return found
 
 
