@@ -119,12 +119,7 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
 
 
 def verdict(
-    search: Search,
-    tried: Sequence[Tried],
-    *,
-    gone: bool = False,
-    broken: str = "",
-    stopped: bool = False,
+    search: Search, tried: Sequence[Tried], *, gone: bool = False, broken: str = "", stopped: bool = False
 ) -> tuple[Verdict, str]:
     """The verdict and its reason. ``gone``: the server did not come back; ``broken``: why asyncli could not continue;
     ``stopped``: the user ended the search.

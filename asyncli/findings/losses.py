@@ -22,10 +22,7 @@ LOSS_WORDS = {
 }
 _FAILURES: dict[str, tuple[str, str]] = {
     "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
-    "unreachable": (
-        "connects found no route, or were blocked",
-        "see routes and firewall between here and the server",
-    ),
+    "unreachable": ("connects found no route, or were blocked", "see routes and firewall between here and the server"),
     "connect_timeout": (
         "connects got no answer in time",
         "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or see the firewall",

@@ -104,10 +104,13 @@ def sample_refused(metric: str, value: float) -> str:
     return f"{metric} was read as {value:.3g}, which is impossible; such values are left out"
 
 
-@finding("incomplete", "warning", "the numbers are right as far as they go; continue it with asyncli soak --resume, or run again")
-def incomplete(phase: str | None) -> str:
+@finding("incomplete", "warning", _AS_FAR)
+def incomplete(phase: str | None) -> Words:
     """The run file has no end: the run was killed in this phase (None: before the first), or is still running."""
-    return f"the run file has no end: the run was killed {f'in its {phase}' if phase else 'at its start'}, or is still running"
+    return Words(
+        f"the run file has no end: the run was killed {f'in its {phase}' if phase else 'at its start'}, or is still running",
+        "" if phase in ("drain", "residue") else "the numbers are right as far as they go; asyncli soak --resume continues it",
+    )
 
 
 @finding("stopped_early", "info")

@@ -147,9 +147,10 @@ def _files(summary: Summary, path: str) -> doc.Section:
     notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _told(summary))
     run, quoted = summary.run, shlex.quote(path)
     more = f", with {format_many(notes, 'more note')}" if notes else ""
-    resume = [("Continue it, if it was killed: ", f"asyncli soak --resume {quoted}", doc.TERMINAL)] if not run.complete else []
+    killed = any(one.code == "incomplete" and one.fields["phase"] not in ("drain", "residue") for one in summary.findings)
+    resume = [("Continue it, if it was killed: ", f"asyncli soak --resume {quoted}", doc.TERMINAL)]
     lines = (
-        *resume,
+        *(resume if killed else []),
         (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, doc.ALL),
         (f"All of it{more}: ", f"asyncli report {quoted} -v", doc.View.SHORT),
         ("Print it again: ", f"asyncli report {quoted}", doc.View.VERBOSE),

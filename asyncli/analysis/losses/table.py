@@ -132,11 +132,7 @@ class LossTable:
         return self._left_of[cause]
 
     def claim(
-        self,
-        cells: Iterable[LossCell],
-        reason: Reason,
-        where: tuple[Field, float, float] | None = None,
-        count: int | None = None,
+        self, cells: Iterable[LossCell], reason: Reason, where: tuple[Field, float, float] | None = None, count: int | None = None
     ) -> None:
         """Claim what is left of ``cells``: all, ``count`` of each, or those ``where`` a number is in a range (inclusive)."""
         by, low, high = where or (None, 0.0, 0.0)
