@@ -14,7 +14,7 @@ import msgspec
 from asyncli.core.histogram import Histogram
 from asyncli.text import plain, tidy
 
-#: The run file's and the JSON summary's schema number. Raised when a reader of the old one would be wrong.
+#: The run file's and the JSON summary's schema number. Raised when an older reader would misread new files.
 SCHEMA = 1
 
 PhaseName = Literal["baseline", "ramp", "hold", "drain", "residue"]
@@ -288,7 +288,6 @@ class CpuShares(msgspec.Struct, frozen=True):
     pids: dict[str, tuple[int, ...]]
 
 
-#: One row of the limits that the preflight reads.
 class Check(msgspec.Struct, frozen=True):
     """A limit against the plan: what was read, what is needed, whether it suffices, and the command that mends it.
 

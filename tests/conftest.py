@@ -42,8 +42,8 @@ def _compiler() -> bool:
     """A compiler with the C library's headers: each comes without the other."""
     try:
         command = ["cc", "-fsyntax-only", "-x", "c", "-"]
-        return subprocess.run(command, input=b"#include <stdio.h>\n", capture_output=True, timeout=60, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, input=b"#include <stdio.h>\n", capture_output=True, check=False).returncode == 0
+    except OSError:
         return False
 
 

@@ -115,10 +115,11 @@ class _Client(asyncio.Protocol):
 
     def answered(self, data: bytes) -> None:
         if not self.forgotten and not self.box.cut and not self.client.is_closing():
-            if self.box.spoilt is not None:
-                data = _GARBAGE if self.box.spoilt == "garbage" else data[: len(data) // 2]
+            spoilt = self.box.spoilt  # another thread sets it
+            if spoilt is not None:
+                data = _GARBAGE if spoilt == "garbage" else data[: len(data) // 2]
             self._pass_on(data)
-            if self.box.spoilt == "half_and_close":
+            if spoilt == "half_and_close":
                 self.client.close()
             self.heard = time.monotonic()
             self._rest()

@@ -42,7 +42,7 @@ class Cable(Network):
 
 
 def _run(*argv: str) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}"
 
 

@@ -94,7 +94,7 @@ class Skew:
         library, self._file = folder / "skew.so", folder / "skew"
         source = folder / "skew.c"
         source.write_text(_SOURCE)
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True, timeout=60)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
         self._numbers = [0, 0]
         self._file.write_bytes(bytes(16))
         self.environment = {"LD_PRELOAD": str(library), "ASYNCLI_TEST_SKEW": str(self._file)}

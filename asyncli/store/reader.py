@@ -251,7 +251,7 @@ def read_frame(connection: sqlite3.Connection) -> Run:
 
 
 def _gaps(connection: sqlite3.Connection) -> list[Gap]:
-    if connection.execute("PRAGMA user_version").fetchone()[0] < RESUMED_SCHEMA:
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gaps'").fetchone():
         return []
     rows = connection.execute("SELECT start_s, end_s FROM gaps ORDER BY start_s").fetchall()
     measurable([number for row in rows for number in row if number is not None])

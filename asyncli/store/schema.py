@@ -6,7 +6,8 @@ from pathlib import Path
 
 from asyncli.records import SCHEMA
 
-#: The schema of a run file that was resumed: who does not know of its gaps would fit lines across them.
+#: The schema of a run file that was resumed. Higher, so that an asyncli of before there were gaps refuses it instead of fitting
+#: across them.
 RESUMED_SCHEMA = SCHEMA + 1
 #: What is added to a file when it is resumed: its gaps, and where an older asyncli wrote it the findings' fields.
 FIELDS = "ALTER TABLE findings ADD COLUMN fields TEXT NOT NULL DEFAULT '{}';"

@@ -274,7 +274,7 @@ def test_a_page_is_utf8_whatever_the_terminal_is(files: Path) -> None:
     code = "import sys; from asyncli.cli.main import run; sys.exit(run(sys.argv[1:]))"
     for words in (["report", files / "a.db"], ["compare", files / "a.db", files / "b.db"]):
         argv = [sys.executable, "-c", code, *words, "--html", "-"]
-        done = subprocess.run(argv, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, check=True, timeout=60)
+        done = subprocess.run(argv, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, check=True)
         assert done.stdout.decode("utf-8").endswith("</html>\n")
 
 

@@ -242,7 +242,7 @@ def test_an_address_that_leads_nowhere(folder: Path, server: Server) -> None:
 def test_without_the_extra_it_says_what_to_install(folder: Path, server: Server) -> None:
     code = "import sys; sys.modules['distributed'] = None\nfrom asyncli.cli.main import main\nmain()"
     asked = ["soak", "http://127.0.0.1:1/", "--cluster", "tcp://127.0.0.1:8786"]
-    done = subprocess.run([sys.executable, "-c", code, *asked], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code, *asked], cwd=folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "asyncli[dask]" in done.stderr
 
@@ -348,7 +348,7 @@ def test_so_many_hosts_are_waited_for(folder: Path, there: There) -> None:
         assert (program.wait().status, program.err.count("\n")) == (130, 1)
     code = "import asyncli.cluster.link as l; l._COME_S = 2.0\nfrom asyncli.cli.main import main\nmain()"
     words = ["check", there.server.url, "--cluster", there.address, "--cluster-hosts", "2"]
-    done = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     _, refused = done.stderr.splitlines()
     assert "--cluster-hosts: 1 of 2 " in refused

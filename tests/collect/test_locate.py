@@ -47,7 +47,7 @@ class Forked:
 def server() -> Iterator[Forked]:
     forked = Forked()
     yield forked
-    forked.process.communicate(timeout=10)
+    forked.process.communicate()
 
 
 def plan(url: str = "http://127.0.0.1:1/", **fields: object) -> Plan:

@@ -241,7 +241,7 @@ def test_what_is_lost_in_a_suspension_is_no_failure_of_the_server(
     skew = Skew(tmp_path)
 
     def active() -> int:
-        with urllib.request.urlopen(nginx.status_url, timeout=10) as page:
+        with urllib.request.urlopen(nginx.status_url) as page:
             return int(page.read().split()[2])
 
     for name, value in skew.environment.items():
