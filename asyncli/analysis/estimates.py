@@ -235,7 +235,7 @@ def rates_differ(a: Rate, b: Rate) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values of rising ``p_values``: what is at most 5 % stands among all of them."""
+    """Holm's adjusted p-values of rising ``p_values``."""
     found: list[float] = []
     for place, p in enumerate(p_values):
         found.append(min(1.0, max([*found[-1:], (len(p_values) - place) * p])))

@@ -10,8 +10,8 @@ correlation times and shares of white noise, and each fit counts by its restrict
 likelihood, and the line given the grid's point has Student's t with m - 2 degrees of freedom). The interval is where 95 %
 of that mixture lies. bench/coverage.py counts how often it holds the truth.
 
-The first point may stand apart: what the first connections touch once and for all (buffers, code pages) is in every
-point but the baseline's. It is a fixed cost, and the fit learns from the points whether there was one.
+The baseline may be off the line: first use (buffers, code pages) is in every other point. It is a fixed cost, and the fit learns
+from the points whether there was one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROUNDING = 1e-12
 class Point(msgspec.Struct, frozen=True):
     """The middle of a stretch of samples: when (s), at how many connections, the metric; of how many, over how long (s).
 
-    ``baseline``: before the first connection, and so without what the first ones took once and for all.
+    ``baseline``: before the first connection, and so without first use.
     """
 
     t_s: float
@@ -154,7 +154,7 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
     ]
     slope, intercept = (float(one) for one in np.array([means[:, 1], means[:, 0]]) @ weight)
     half = _half_width(slope, [(part.weight, part.slope, part.var_slope) for part in parts], m - 2)
-    # Each kind of noise stands there first without a step to the first connections.
+    # The first kinds of noise are those without a step to the first connections.
     apart = float(weight[:together].sum()) < 1 - CONFIDENCE
     on_it = points[:-1] if apart else points
     found = FittedLine(slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart)

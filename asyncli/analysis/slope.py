@@ -21,28 +21,28 @@ from asyncli.run import Run
 from asyncli.samples import Series
 from asyncli.units import format_bytes
 
-# Forty points tell noise that is fresh in each from noise that wanders better than twenty do. A ramp of two minutes fills each
-# with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than a line takes.
+# Forty points distinguish white noise from wander better than twenty. A ramp of two minutes has three samples per bin; a shorter
+# one gets fewer bins.
 MOST_BINS = 40
-# A slope through fewer points than this says nothing to act on: six of a ramp with its baseline, or three plateaus and
-# the baseline (each plateau is a median over seconds at rest, and so worth more than a bin).
+# The fewest points of a slope: six of a ramp with its baseline, or three plateaus (medians over seconds at rest) and the
+# baseline.
 FEWEST_RAMP_POINTS = 6
 FEWEST_PLATEAUS = 3
-# With fewer plateaus than this the baseline is needed for the line itself, and cannot be let stand apart from it: on ladders
-# of three, slabs of 1 MB looked like a first step, and 66 of 100 intervals held the truth instead of all (bench/coverage.py).
+# With fewer plateaus the line needs the baseline: without it, on ladders of three, slabs of 1 MB looked like first use, and 66 of
+# 100 intervals held the truth instead of all (bench/coverage.py).
 _PLATEAUS_THAT_SPARE_ONE = 5
-# The first seconds of the hold show what the last connections cost; later ones would mix in growth over time.
+# The first seconds of the hold show the cost of the last connections; later ones include growth.
 _INTO_HOLD_S = 5.0
-#: In so many of them the server's own count, which may come seldom, says whether others use it too. A list of runs reads as far.
+#: Seconds of the hold in which the server's own count shows whether others use it. A list of runs reads as far.
 OTHERS_INTO_HOLD_S = 15.0
-#: Sampled less often than this, a metric cannot be laid on another's instants by a line between its neighbours.
+#: A metric that is sampled less often than this cannot be interpolated.
 WIDEST_GAP_S = 30.0
-#: What a process holds in reserve and no reading shows: glibc keeps up to this much freed memory at its heap's top
-#: (M_TRIM_THRESHOLD, mallopt(3)). Two levels of a process's memory are not known better, however still each is.
+#: glibc keeps up to this much freed memory at its heap's top (M_TRIM_THRESHOLD, mallopt(3)), so two levels of a process's memory
+#: are not known better.
 FREED_KEPT = 128 * 1024.0
-# Of the kernel, objects in use are counted: two levels that stand still are known to a page each.
+# Kernel objects in use are known to a page at each level.
 _PAGES = 2 * 4096.0
-# How many deviations of its own noise a metric at rest must have moved by: one false alarm in some eighty rests, were it normal.
+# A metric has not settled if it moved by more deviations of its noise: one false alarm in some eighty rests of normal noise.
 _MOVES_BEYOND = 2.5
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 
