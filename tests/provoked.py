@@ -21,7 +21,7 @@ from programs import SHORT, Done, Program, codes, recorded, report, run, until
 
 from asyncli.analysis.losses.attribution import diagnose
 from asyncli.analysis.totals import fold
-from asyncli.findings.losses import befell
+from asyncli.findings.losses import describe_loss
 from asyncli.lab.child import group_alive
 from asyncli.lab.nginx import LabNginx
 from asyncli.run import Run
@@ -277,7 +277,7 @@ class Told:
         said = {code: evidence for code, evidence in self.findings.items() if code.startswith("lost_")}
         assert said.keys() <= {f"lost_{cause}" for cause in counts}
         for one in self.diagnoses:
-            with_others = any(befell(one.cause, one.count) in evidence for evidence in said.values())
+            with_others = any(describe_loss(one.cause, one.count) in evidence for evidence in said.values())
             assert f"lost_{one.cause}" in said or with_others, one
         self._counts_are_exact()
         self.does_not_hammer()

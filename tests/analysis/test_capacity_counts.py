@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.analysis.capacity import TRIES, Bracket, Outcome, Search, Tried, bracket, foretold, next_count, verdict
+from asyncli.analysis.capacity import (
+    TRIES,
+    Bracket,
+    Outcome,
+    Search,
+    Tried,
+    bracket,
+    next_count,
+    prediction,
+    verdict,
+)
 from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.exit_status import exit_status
 
@@ -156,6 +166,6 @@ def test_all_held_up_to_what_this_host_can_carry_is_no_answer() -> None:
 def test_the_forecast_beside_the_bracket(
     number: float, ci95: tuple[float, float] | None, known: Bracket, agrees: bool | None
 ) -> None:
-    said = foretold(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)
+    said = prediction(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)
     assert said.agrees is agrees
-    assert foretold(Forecast(), known, 0.05) is None
+    assert prediction(Forecast(), known, 0.05) is None

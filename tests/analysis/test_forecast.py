@@ -172,7 +172,7 @@ def test_on_loopback_ports_are_no_ceiling_and_come_last() -> None:
     ports = Check("ports", "local ports", "ok", 1_016_352, 100_000, "ports", "36 sources")
     found, _ = forecast_of(run, [ports])
     assert (found.ceilings[-1].name, found.ceilings[-1].connections) == ("ports", None)
-    assert "no ceiling" in found.ceilings[-1].how
+    assert "no limit" in found.ceilings[-1].how
     assert found.first == "memory"
     run.environment["destinations"] = ["[::1]:8080"]
     found, _ = forecast_of(run, [ports])

@@ -13,7 +13,7 @@ import pytest
 import synthetic_run
 from synthetic_run import bare_run, cut, without
 
-from asyncli.analysis.counts import CountsOverTime, Divergence, counts_over_time
+from asyncli.analysis.counts import Divergence, asked_over_time
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import Reconciliation, agreement, in_words, reconcile
 from asyncli.analysis.totals import fold
@@ -100,10 +100,8 @@ def test_what_the_page_does_not_tell_is_unknown() -> None:
     assert (result.server_active, result.accepts_delta, result.handled_delta) == (20_000, 20_000, 20_000)
     assert agreement(result.agrees, []) == "They agree"
     run = shifted(without=CONNECTIONS)
-    result, counts = reconciled(run)[0], counts_over_time(run)
+    result = reconciled(run)[0]
     assert (result.accepts_delta, result.handled_delta, result.requests_delta, result.divergences) == (None, None, None, [])
-    assert 20_000 in counts.server_active
-    assert {*counts.accepts, *counts.handled, *counts.requests} == {None}
     (finding,) = look(shifted(without=("active", *CONNECTIONS)))[1]
     assert finding.fields["why"] == "page_tells_nothing"
 
@@ -476,28 +474,13 @@ def test_no_false_alarm_in_a_hundred_runs_and_none_missed() -> None:
         assert (one.from_s, one.to_s) == (30.0, 36.0)
         assert abs(one.most + 60) <= 12
 
-def test_all_counts_at_the_instants_of_the_pages() -> None:
+def test_what_was_asked_follows_the_schedule_up_to_the_drain() -> None:
     run = a_run(20_000, plateaus=3, plateau_s=4.0)
-    counts = counts_over_time(run)
-    assert all(len(getattr(counts, name)) == len(counts.t_s) for name in CountsOverTime.__struct_fields__)
-    assert counts.t_s == sorted(set(counts.t_s))
+    asked = asked_over_time(run)
     schedule = Ramp(20_000, run.plan.batch, run.plan.interval_s, 3, 4.0)
     start, stop = run.phases[1].start_s, run.phases[3].start_s
-    for t_s, asked in zip(counts.t_s, counts.asked, strict=True):
+    for t_s, count in asked.rows():
         due = sum(schedule.size(j) for j in range(schedule.batches) if schedule.due_s(j) <= t_s - start)
-        assert asked == (due if t_s < stop else 0)
-    middle = min(range(len(counts.t_s)), key=lambda place: abs(counts.t_s[place] - (stop - 5)))
-    for name in ("asked", "held", "server_active", "opened", "accepts", "handled"):
-        assert getattr(counts, name)[middle] == 20_000, name
-    assert counts.answers[-1] == counts.requests[-1]
-
-
-def test_counts_without_pages_and_without_anything() -> None:
-    run = a_run(5000, status=False)
-    counts = counts_over_time(run)
-    assert len(counts.t_s) == len(run.ticks)
-    assert set(counts.server_active) | set(counts.accepts) | set(counts.requests) == {None}
-    assert max(one for one in counts.held if one is not None) == 5000
-    nothing = counts_over_time(bare_run())
-    assert nothing.t_s == []
-    assert nothing.held == []
+        assert count == (due if t_s < stop else 0)
+    assert max(asked.values) == 20_000
+    assert len(asked_over_time(bare_run())) == 0

@@ -58,7 +58,7 @@ def test_a_resumed_run_counts_what_it_had_lost_and_knows_no_end_while_it_opens_a
     fold.tick(80.0, Tick(second=1, held=100, opened=100))
     state = fold.state()
     assert (state.held, state.opened, state.lost, state.eta_s, state.heartbeats_per_s) == (100, 500, 400, None, 0.0)
-    assert plain_line(state).endswith("hold      held 100 of 400; opens again what it held; lost 400 (generator_lost 400)")
+    assert plain_line(state).endswith("hold      held 100 of 400; reopening; lost 400 (generator_lost 400)")
     fold.planned(msgspec.structs.replace(run.plan, hold_s=90.0))
     assert (fold.state().eta_s, fold.state().refilling) == (15.0, False)
     # One that begins anew has its baseline once more, and what it costs is measured from there.

@@ -228,7 +228,7 @@ def test_limits_of_the_users_own_decide(limits: tuple[str, ...], lost: int, verd
         crossed = [one["evidence"] for one in found["findings"] if one["code"] == "limit_crossed"]
         assert not crossed or crossed[0].removeprefix("crossed: ") in said
     if verdict == "passed" and lost:
-        assert f"{lost} were lost, as many as --fail-if allows" in said
+        assert f"{lost} were lost, which --fail-if allows" in said
 
 
 def test_what_came_of_each_limit_is_plain_data_and_the_gravest_is_named_first() -> None:
