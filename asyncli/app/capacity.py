@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from asyncli.analysis.bottleneck import GaveWay, memory_floor
-from asyncli.analysis.capacity import RULE, Bracket, Foretold, Search, bracket, foretold, next_count, verdict
+from asyncli.analysis.capacity import RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
 from asyncli.app.headroom import sized
@@ -143,12 +143,12 @@ class CapacitySearch:
             environment=self._environment,
         )
 
-    def _foretold(self, known: Bracket) -> Foretold | None:
+    def _foretold(self, known: Bracket) -> Prediction | None:
         """By the cost of the greatest step that held; what limits alone say needs none."""
         if not any(one.answered for one in self.steps):
             return None
         best = sorted(self._forecasts, key=lambda one: (one[1], one[0]), reverse=True)
-        return next((said for _, _, one in best if (said := foretold(one, known, self.search.within)) is not None), None)
+        return next((said for _, _, one in best if (said := prediction(one, known, self.search.within)) is not None), None)
 
     async def _examine(self) -> bool:
         """Refuse what no count would mend: limits of this host, and timers of the server. Whether that is on this host."""
@@ -188,7 +188,7 @@ class CapacitySearch:
             step.outcome, self._gone = "stopped", f"nothing answered any more in the step of {format_count(count)}"
         self.steps.append(step)
         self._environment, self._server = results.records.environment, step.server
-        self._forecasts.append((count, step.outcome == "held", analyses.foretold))
+        self._forecasts.append((count, step.outcome == "held", analyses.prediction))
         self._say(step_line(step))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import FIXED, GENERATOR, KERNEL_END, SERVER, a_run, bare_run
+from synthetic_run import FIXED, GENERATOR, KERNEL_END, SERVER, a_run, bare_run, without
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.forecast import RESERVE, forecast
@@ -110,7 +110,6 @@ def test_a_forecast_knows_the_memory_of_both_hosts() -> None:
     assert by_name == {"server_host": pytest.approx(theirs, rel=1e-3), "generator": pytest.approx(ours, rel=1e-3)}
     assert found.first == "generator"
     # Without a look at it nothing is said of it.
-    blind = [Sample(one.t_s, {name: value for name, value in one.values.items() if not name.startswith("client.")}) for one in run.samples]
-    run.samples, known = blind, costs(msgspec.structs.replace(run, samples=blind))
+    known = costs(without(run, "client."))
     found, _ = forecast(run, known)
     assert (known.client_total, [one.name for one in found.ceilings]) == (None, ["server_host"])

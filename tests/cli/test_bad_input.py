@@ -13,21 +13,12 @@ from pathlib import Path
 
 import pytest
 from made_runs import with_deaths
-from programs import SHORT, Done, Program, codes, here, report, serving
+from programs import SHORT, Done, Program, codes, complaint, here, report, serving
 from recording import write_run
 
 from asyncli.cli.main import run as run_here
 
 URL = "http://127.0.0.1:1/"
-
-
-def complaint(done: Done) -> str:
-    """The one line: what, where, and after a semicolon how to mend it (or, for a flag, where the flags are listed)."""
-    assert (done.status, done.out) == (2, "")
-    lines = done.err.splitlines()
-    assert len(lines) == 1, done.err
-    assert re.match(r"asyncli: \S.*(; \S|\('asyncli.*--help' lists)", lines[0]), lines
-    return lines[0].removeprefix("asyncli: ")
 
 
 @pytest.fixture(scope="module")

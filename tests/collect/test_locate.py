@@ -36,7 +36,6 @@ os.kill(child, 9)
 class Forked:
     def __init__(self) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", SERVER_SOURCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self.process.stdout is not None
         self.port, self.child = (int(word) for word in self.process.stdout.readline().split())
 
     @property
@@ -216,7 +215,6 @@ def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_pa
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         nobody = unheard([("127.0.0.1", port), ("::1", port)])
-        assert nobody is not None
         assert (f"127.0.0.1:{port}, [::1]:{port}" in nobody[0], nobody[1]) == (True, None)
         # One of two is enough; and another address of the same port is none.
         assert unheard([("127.0.0.1", port), ("127.0.0.1", server.port)]) is None
@@ -238,7 +236,6 @@ def test_a_port_that_listens_at_another_address_is_said_with_that_address(host: 
         port = listener.getsockname()[1]
         there, url = (f"[{one}]" if ":" in one else one for one in (host, named))
         what = unheard([(named, port)])
-        assert what is not None
         assert (there in what[0], what[1]) == (True, f"http://{there}:{port}/")
         found = find_server(plan(f"http://{url}:{port}/"), local=True)
         assert (found.why_not, f"http://{there}:{port}/" in found.remedy) == (what[0], True)

@@ -51,10 +51,7 @@ LEDGER = {
         [3.0, 3.5, 3.5],
     ),
     "a line of the ended falls to the nearest living ancestor": (
-        [
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)],
-            [stat(MASTER, cpu_s=1, waited_s=6.5)],
-        ],
+        [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)], [stat(MASTER, cpu_s=1, waited_s=6.5)]],
         [7.0, 7.5],
     ),
     "all ended, then another server": (
@@ -62,10 +59,7 @@ LEDGER = {
         [3.0, 3.5],
     ),
     "a pid used again is another process": (
-        [
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)],
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 0.1, start=99)],
-        ],
+        [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 0.1, start=99)]],
         [3.0, 3.1],
     ),
 }
@@ -163,11 +157,9 @@ class Tree:
         (self.grandchild,), self.workers = sorted((self.line(), self.line()), key=len)
 
     def line(self) -> list[int]:
-        assert self.master.stdout is not None
         return [int(word) for word in self.master.stdout.readline().split()]
 
     def reload(self) -> int:
-        assert self.master.stdin is not None
         self.master.stdin.write(b"\n")
         self.master.stdin.flush()
         return self.line()[0]

@@ -92,7 +92,6 @@ def test_directives_on_the_command_line_count(conf: Path) -> None:
 def test_sockets_and_servers_are_told_apart(conf: Path) -> None:
     config = read(conf)
     listen = config.listen_for("127.0.0.1", 80)
-    assert listen is not None
     assert (listen.address, listen.backlog, listen.reuseport) == ("*", 1024, True)
     assert config.listen_for("127.0.0.1", 81) is None
     assert config.server_for("127.0.0.1", 81) is None
@@ -102,7 +101,6 @@ def test_sockets_and_servers_are_told_apart(conf: Path) -> None:
     }
     assert times == {"127.0.0.1": 3600, "a.example": 7200, "x.b.example": 7200, "c42": 7200, "d": 3600}
     nine = config.listen_for("127.0.0.1", 9000)
-    assert nine is not None
     assert (nine.backlog, nine.reuseport) == (None, False)
 
 
@@ -140,7 +138,6 @@ def test_defaults_depend_on_the_version(
     config = read_nginx("/usr/sbin/nginx", pid=os.getpid())
     assert isinstance(config, NginxConfig)
     server = config.server_for("127.0.0.1", 8080)
-    assert server is not None
     assert (server.timers.keepalive_requests, server.timers.keepalive_time_s) == (requests, time)
     assert (config.workers, config.worker_connections, config.rlimit_nofile) == (1, 512, None)
 
@@ -348,9 +345,6 @@ def test_what_it_says_of_a_target_is_recorded_and_no_secret(tmp_path: Path) -> N
         "http access_log": "FILE main", "server listen": "8080 backlog=4096", "server server_name": said["server server_name"],
         "server keepalive_timeout": "1h 30m", "location sendfile": "on",
     }  # fmt: skip
-
-
-# --- examine: what is read for a server of this host ---
 
 
 def examined(plan: Plan, spread: Spread, pid: int | None = None, root: Path = Path("/")) -> list[Check]:
