@@ -28,7 +28,7 @@ from asyncli.store.reader import read_run
 from asyncli.views import Compared, Plots, Recorded
 
 if TYPE_CHECKING:
-    from asyncli.lab.program import LabServer
+    from asyncli.lab.base import LabServer
 
 __all__ = ["Compared", "Plots", "Recorded", "compare", "lab_server", "load", "make_plan", "soak"]
 

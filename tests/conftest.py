@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from namespaces import can_be_made
 
 from asyncli.lab.apache import find_apache
-from asyncli.lab.binary import find_nginx
+from asyncli.lab.executables import find_nginx
 from asyncli.lab.haproxy import find_haproxy
 
 # Before numpy is loaded: its threads would take the CPUs that other tests of a lane use.

@@ -21,7 +21,7 @@ from asyncli.agent.wire import KEEPS_S, Batch, Granted, Hello
 from asyncli.collect.collector import probes_of_ourselves
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import ServerFacts
-from asyncli.collect.probes import ProbeReading
+from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.sampler import Probe, Sampler
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten

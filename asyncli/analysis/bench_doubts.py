@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from asyncli.analysis.levels import WORTH_TELLING
+from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.benchplan import BenchRun

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli import metrics
+from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.forecast import RESERVE
-from asyncli.analysis.levels import FEWEST
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.saturation import MOST_CPU_SHARE, is_saturated
 from asyncli.analysis.shared_host import MOST_OF_OTHERS

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
-from asyncli.analysis.levels import WORTH_TELLING
 from asyncli.analysis.measured import HOST, OURS, MeasuredRun
 from asyncli.findings import comparison
 from asyncli.findings.comparison import DIRECTIVE

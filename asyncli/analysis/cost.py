@@ -12,8 +12,8 @@ import statistics
 import msgspec
 
 from asyncli import metrics
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.gaps import for_cost
-from asyncli.analysis.levels import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.findings.cost import (
     CALLED,

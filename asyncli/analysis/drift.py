@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 
 from asyncli import metrics
+from asyncli.analysis.constants import MINUTE_S, PART
 from asyncli.analysis.gaps import for_drift
-from asyncli.analysis.levels import MINUTE_S, PART
 from asyncli.analysis.regression import CONFIDENCE
 from asyncli.analysis.slope import minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend

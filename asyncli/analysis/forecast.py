@@ -15,9 +15,9 @@ from ipaddress import ip_address
 import msgspec
 
 from asyncli import metrics
+from asyncli.analysis.constants import PART
 from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.gaps import for_cost
-from asyncli.analysis.levels import PART
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import descriptors_listed
 from asyncli.findings.forecast import Why, forecast_far, forecast_unknown

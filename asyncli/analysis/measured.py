@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from asyncli.analysis.constants import FEWEST, MINUTE_S
 from asyncli.analysis.cost import Costs, costs, server_memory
 from asyncli.analysis.drift import drifts, source_of
 from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, mean, quantile
-from asyncli.analysis.levels import FEWEST, MINUTE_S
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.totals import Totals, fold

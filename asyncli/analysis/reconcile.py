@@ -8,9 +8,9 @@ from typing import get_args
 
 import msgspec
 
+from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, compared
 from asyncli.analysis.gaps import without_counters
-from asyncli.analysis.levels import FEWEST, WORTH_TELLING
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import counts

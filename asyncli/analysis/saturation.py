@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncli.analysis.levels import NEARLY_ALL, WORTH_TELLING
+from asyncli.analysis.constants import NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram
 from asyncli.findings import generator

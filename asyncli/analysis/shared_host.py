@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from asyncli.analysis.levels import PART
+from asyncli.analysis.constants import PART
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.totals import Totals
 from asyncli.findings.host import host_busy, host_shared

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
-from asyncli.analysis.levels import WORTH_TELLING
+from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
 from asyncli.run import Run

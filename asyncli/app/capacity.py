@@ -19,9 +19,9 @@ from asyncli.analysis.bottleneck import GaveWay, memory_floor
 from asyncli.analysis.capacity import RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
-from asyncli.app.headroom import sized
-from asyncli.app.rest import Rest
 from asyncli.app.results import read_results
+from asyncli.app.search_bounds import sized
+from asyncli.app.settle import Rest
 from asyncli.app.soak import Soak
 from asyncli.collect.listening import nothing_listens
 from asyncli.environment import probe_host

@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 import click
 
 from asyncli import __version__
-from asyncli.cli.outlet import Outlet, UnwrittenError, await_readers, outlet_of, outlets
 from asyncli.cli.outputs import hush, reader_left, unprinted
 from asyncli.cli.signals import Heard
+from asyncli.cli.stdio import Outlet, UnwrittenError, await_readers, outlet_of, outlets
 from asyncli.errors import AsyncliError
 from asyncli.exit_status import INTERRUPTED, LISTED
 from asyncli.secret_variables import keep_secrets

@@ -198,7 +198,7 @@ def plan_path(name: str) -> Path:
     path = Path(name)
     if os.path.exists(path) or path.suffix or len(path.parts) > 1:
         return path
-    from asyncli.lab.configs import config_file
+    from asyncli.lab.resources import config_file
 
     try:
         return config_file(f"{name}.toml")

@@ -16,7 +16,7 @@ import msgspec
 from distributed import get_worker
 
 from asyncli.cluster import host_probe
-from asyncli.collect.probes import OWN_BUDGET
+from asyncli.collect.probe_budget import OWN_BUDGET
 from asyncli.collect.processes import ProcessGroup, listed
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Adopt, Down, Drain, Failed, ProcessUsage, Shard, Start, Ticked

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncli import metrics
-from asyncli.collect.probes import ProbeReading
+from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PAGE_BYTES, PROC, TICKS_PER_S, read_text
 from asyncli.findings.probes import slab_caches_missing, slabinfo_unreadable
 from asyncli.records import Finding

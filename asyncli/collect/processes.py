@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from asyncli.collect.probes import ProbeReading
+from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import TICKS_PER_S, Memory, Stat, children, read_memory, read_stat
 from asyncli.findings.probes import memory_unprivileged
 from asyncli.metrics import METRICS, SESSION_CPU_S, SESSION_USS_BYTES

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from asyncli.collect.probes import Outage, ProbeReading, Schedule
+from asyncli.collect.probe_budget import Outage, ProbeReading, Schedule
 from asyncli.collect.processes import ProcessesGoneError
 from asyncli.findings.probes import server_ended
 from asyncli.metrics import PROBE

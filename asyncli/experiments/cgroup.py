@@ -15,7 +15,7 @@ from asyncli.collect.groups import Group, memory_group
 from asyncli.experiments.context import Context
 from asyncli.findings.experiment import no_group
 from asyncli.lab import child
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 from asyncli.metrics import SERVER_PSS_BYTES
 from asyncli.records import Sample
 

@@ -15,7 +15,7 @@ from asyncli.collect.processes import ProcessesGoneError
 from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments.record import Round
 from asyncli.findings.experiment import left_out, round_failed
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 from asyncli.plan import Layer
 from asyncli.records import Environment, Finding
 

@@ -15,8 +15,8 @@ from collections import deque
 from typing import cast
 
 import asyncli
-from asyncli.lab.program import LabServer
-from asyncli.lab.serve import run_listener
+from asyncli.lab.base import LabServer
+from asyncli.lab.builtin_process import run_listener
 from asyncli.lab.wire import answer
 
 _CONNECTIONS = 4096

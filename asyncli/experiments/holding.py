@@ -16,7 +16,7 @@ from asyncli.experiments.holding_claims import SHAPES, conclude
 from asyncli.experiments.record import turned
 from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak
 from asyncli.lab import choose
-from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.executables import descriptor_limit
 from asyncli.metrics import HOST_AVAILABLE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES
 from asyncli.units import format_bytes, parse_duration
 

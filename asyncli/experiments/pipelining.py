@@ -18,8 +18,8 @@ from asyncli.experiments.delay_server import DelayServer
 from asyncli.experiments.head_of_line import behind_slow, unread
 from asyncli.experiments.judging import Rule, claimed, counted
 from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, Rounds, bars, span, turned
+from asyncli.lab.base import LabServer
 from asyncli.lab.nginx import LabNginx
-from asyncli.lab.program import LabServer
 
 #: How the same answers are asked for.
 WAYS = ("pipelines", "ten pipelines", "one at a time", "threads", "tasks")

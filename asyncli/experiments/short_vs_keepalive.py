@@ -17,7 +17,7 @@ from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusi
 from asyncli.experiments.strace import counting
 from asyncli.lab import choose
 from asyncli.lab.apache import page
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 from asyncli.metrics import SERVER_PSS_BYTES
 
 #: setup -> the lab's server for it. Few: a child for two connections.

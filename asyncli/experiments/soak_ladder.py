@@ -19,7 +19,7 @@ from asyncli.app.soak import KnownServer, Soak
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
 from asyncli.experiments.cgroup import Charges
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 from asyncli.metrics import KERNEL_SLAB, SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS, STATUS_ACTIVE
 from asyncli.plan import Layer, Plan, build_plan
 from asyncli.records import Phase, Sample

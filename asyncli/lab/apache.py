@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit, programs
-from asyncli.lab.program import LabServer, ask, backlog, quoted
+from asyncli.lab.base import LabServer, ask, backlog, quoted
+from asyncli.lab.executables import descriptor_limit, programs
 from asyncli.trust import ask_program
 
 #: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.

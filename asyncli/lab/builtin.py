@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 import asyncli
-from asyncli.lab.binary import descriptor_limit, size
-from asyncli.lab.program import LabServer
-from asyncli.lab.serve import main
+from asyncli.lab.base import LabServer
+from asyncli.lab.builtin_process import main
+from asyncli.lab.executables import descriptor_limit, size
 
 
 class LabBuiltin(LabServer):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit, programs
-from asyncli.lab.program import LabServer, ask, backlog
+from asyncli.lab.base import LabServer, ask, backlog
+from asyncli.lab.executables import descriptor_limit, programs
 
 # The status page's pollers count among maxconn as well.
 _POLLERS = 8

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import asyncli
 from asyncli.errors import PlanError
 from asyncli.lab import compiler, ports
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 
 # The most members of a pool.
 _MOST_MEMBERS = 1_000

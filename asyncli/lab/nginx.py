@@ -10,8 +10,8 @@ from typing import Any
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import NginxBinary, Sizes, descriptor_limit, find_nginx, size
-from asyncli.lab.program import LabServer, ask, backlog, quoted
+from asyncli.lab.base import LabServer, ask, backlog, quoted
+from asyncli.lab.executables import NginxBinary, Sizes, descriptor_limit, find_nginx, size
 
 # Characters: of ASCII one takes two bytes where it is escaped, of others one takes up to four.
 _LONGEST_PART, _LONGEST_PART_BEYOND_ASCII = 1_900, 950

@@ -6,7 +6,7 @@ import importlib
 from typing import Any, cast
 
 from asyncli.errors import PlanError
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 
 __all__ = ["NAMES", "LabServer", "choose"]
 
@@ -24,7 +24,7 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
     ``options``: see :class:`LabServer` and the server's class. Raises :class:`~asyncli.errors.PlanError` for an unknown name.
     """
     if name is None:
-        from asyncli.lab.binary import find_nginx
+        from asyncli.lab.executables import find_nginx
 
         binary = find_nginx()
         if binary is not None and binary.stub_status:

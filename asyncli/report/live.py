@@ -37,7 +37,7 @@ class NullView:
 
 
 def behind(console: Console) -> bool:
-    """Whether the reader of earlier output is slow or stopped (asyncli/cli/outlet.py)."""
+    """Whether the reader of earlier output is slow or stopped (asyncli/cli/stdio.py)."""
     return bool(getattr(getattr(console.file, "buffer", None), "behind", False))
 
 

@@ -26,9 +26,9 @@ from asyncli.findings.runfile import records_missing
 from asyncli.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
 from asyncli.plan import Plan, shown_plan
 from asyncli.records import CUT, SCHEMA, Finding
-from asyncli.report import parts
+from asyncli.report import summary_parts
 from asyncli.report.analyses import Analyses, analyse
-from asyncli.report.parts import CostPart, Summary
+from asyncli.report.summary_parts import CostPart, Limit, Summary
 from asyncli.report.thresholds import Outcome
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
@@ -57,7 +57,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     silent = unheard(run, totals)
     summary = Summary(
         schema=SCHEMA,
-        run=parts.RunPart(
+        run=summary_parts.RunPart(
             id=run.id,
             started=run.started,
             duration_s=run.end_s,
@@ -68,7 +68,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             gaps=run.gaps,
         ),
         plan=shown_plan(plan),
-        connections=parts.Connections(
+        connections=summary_parts.Connections(
             requested=plan.connections,
             opened=whole.opened,
             established_peak=totals.peak,
@@ -80,8 +80,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             failures=loss_findings.counted(whole.failures),
             deaths=loss_findings.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
-        ramp=parts.RampPart(plan.asked_per_s, rate, Lateness(*in_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
-        heartbeats=parts.Heartbeats(
+        ramp=summary_parts.RampPart(plan.asked_per_s, rate, Lateness(*in_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
+        heartbeats=summary_parts.Heartbeats(
             sent=whole.sent,
             answered=whole.answered,
             failed=whole.beats_failed,
@@ -110,8 +110,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     )  # fmt: skip
     summary.run.verdict = judgement.verdict
     summary.limits = [
-        *(parts.Limit(one.threshold.text, one.value, None if one.crossed is None else not one.crossed) for one in outcomes),
-        *(parts.Limit(one.fields["limit"], None, None) for one in unreadable),
+        *(Limit(one.threshold.text, one.value, None if one.crossed is None else not one.crossed) for one in outcomes),
+        *(Limit(one.fields["limit"], None, None) for one in unreadable),
     ]
     summary.findings = _once(
         [
@@ -187,15 +187,15 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
 _ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
 
 
-def _before_after(run: Run, name: str) -> parts.BeforeAfter:
+def _before_after(run: Run, name: str) -> summary_parts.BeforeAfter:
     metric = run.series(name)
     late = metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - _STALE_S))
-    return parts.BeforeAfter(metric.last(until_s=run.first_connect_s), late)
+    return summary_parts.BeforeAfter(metric.last(until_s=run.first_connect_s), late)
 
 
-def _server(run: Run) -> tuple[parts.Server, list[Finding]]:
-    server = parts.Server(*(_before_after(run, f"server.{name}") for name in parts.Server.__struct_fields__))
-    missing = [name for name in parts.Server.__struct_fields__ if getattr(server, name).hold_end is None]
+def _server(run: Run) -> tuple[summary_parts.Server, list[Finding]]:
+    server = summary_parts.Server(*(_before_after(run, f"server.{name}") for name in summary_parts.Server.__struct_fields__))
+    missing = [name for name in summary_parts.Server.__struct_fields__ if getattr(server, name).hold_end is None]
     if not missing or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
     # Naming them helps only on this host, and if they were not found.
@@ -204,7 +204,7 @@ def _server(run: Run) -> tuple[parts.Server, list[Finding]]:
     return server, [unknown.server_numbers_unknown(missing, not found and run.place.local is not False)]
 
 
-def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[parts.GeneratorUse, list[Finding]]:
+def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts.GeneratorUse, list[Finding]]:
     processes, memory, cpu = (
         _before_after(run, GENERATOR_PROCESSES),
         _before_after(run, GENERATOR_USS_BYTES),
@@ -219,7 +219,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[parts.Generat
         before, after = cpu.at(run.hold.start_s), cpu.last(until_s=run.stop_s, since_s=run.hold.start_s)
         if before is not None and after is not None and after >= before:
             per_beat = (after - before) / answered * 1e6
-    generator = parts.GeneratorUse(
+    generator = summary_parts.GeneratorUse(
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
         user_bytes_per_connection=used / totals.open if used is not None and totals.open and totals.whole.answered else None,
@@ -227,7 +227,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[parts.Generat
         cpu_us_per_heartbeat=per_beat,
         saturated=saturated,
     )
-    missing = [name for name in parts.GeneratorUse.__struct_fields__ if getattr(generator, name) is None]
+    missing = [name for name in summary_parts.GeneratorUse.__struct_fields__ if getattr(generator, name) is None]
     return generator, [unknown.generator_numbers_unknown(missing)] if missing else []
 
 

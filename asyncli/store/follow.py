@@ -19,9 +19,9 @@ from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
 from asyncli.run import Run
 from asyncli.store import reader
+from asyncli.store.decoding import open_finding, open_tick
 from asyncli.store.lock import is_locked
 from asyncli.store.schema import beside
-from asyncli.store.stored import open_finding, open_tick
 
 # Rates are of the last ten seconds; a tick may come late.
 _RECENT_S = 15.0

@@ -24,8 +24,8 @@ from asyncli.plan import load_plan
 from asyncli.records import MOST, Check, Finding, Gap, Phase, Tick
 from asyncli.run import Run
 from asyncli.samples import Samples
+from asyncli.store.decoding import open_finding, open_tick
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
-from asyncli.store.stored import open_finding, open_tick
 from asyncli.text import plain, printable
 
 T = TypeVar("T")

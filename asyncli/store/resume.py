@@ -15,10 +15,10 @@ from asyncli.findings.run import where
 from asyncli.metrics import GENERATOR_CPU_S, SESSION_CPU_S
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Environment, Finding, Gap, Phase, Tick, left_out_s
+from asyncli.store.decoding import open_tick
 from asyncli.store.follow import summed
 from asyncli.store.reader import read_findings, read_frame, read_with
 from asyncli.store.schema import RECORDED
-from asyncli.store.stored import open_tick
 from asyncli.units import format_instant, instant_of
 
 #: Our processes' counters, which a resumed run continues.

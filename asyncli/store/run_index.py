@@ -18,8 +18,8 @@ from asyncli.metrics import HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BY
 from asyncli.records import Finding, Phase, Tick
 from asyncli.run import Run
 from asyncli.samples import Samples
+from asyncli.store.decoding import StoredHistogram, open_tick
 from asyncli.store.reader import read_findings, read_frame, read_samples, read_ticks, read_with, row_at
-from asyncli.store.stored import StoredHistogram, open_tick
 
 # The cost reads a few seconds of the hold, and the server's own count there.
 _INTO_HOLD_S = 15.0

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from asyncli.collect import sampler as module
 from asyncli.collect.collector import Collector
-from asyncli.collect.probes import ProbeReading
+from asyncli.collect.probe_budget import ProbeReading
 from asyncli.errors import PeerError
 from asyncli.metrics import METRICS
 from asyncli.plan import Plan

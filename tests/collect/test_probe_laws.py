@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from asyncli.collect.probes import Outage, Schedule
+from asyncli.collect.probe_budget import Outage, Schedule
 
 
 def rounds(schedule: Schedule, cost_s: float, seconds: int) -> tuple[list[int], list[Any]]:

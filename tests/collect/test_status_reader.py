@@ -8,7 +8,7 @@ from aiohttp import web
 from programs import DEADLINE_S
 from status_pages import NGINX
 
-from asyncli.collect.status import StatusReader
+from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import PeerError
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000

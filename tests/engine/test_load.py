@@ -295,7 +295,7 @@ def test_a_stall_cannot_hide_in_an_open_loop_as_it_does_in_a_closed_one() -> Non
 
 def test_workers_share_requests_connections_and_instants() -> None:
     def sent(worker: int) -> tuple[int, int, float]:
-        from asyncli.engine.loadworker import new_load
+        from asyncli.engine.bench_worker import new_load
 
         net = SimNet(SimServer())
         load = new_load(shard(connections=7, workers=3, requests=100, rate=100.0), worker, net)

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from asyncli.core.heartbeat import sleep_s
 from asyncli.core.histogram import bounds
-from asyncli.engine.connections import MOST_PENDING
+from asyncli.engine.held_connections import MOST_PENDING
+from asyncli.engine.held_table import ConnectionTable
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
-from asyncli.engine.table import ConnectionTable
 from asyncli.plan import Layer, build_plan
 from asyncli.records import Tick
 

@@ -10,10 +10,10 @@ import time
 import msgspec
 from programs import DEADLINE_S
 
+from asyncli.engine.held_table import ConnectionTable
 from asyncli.engine.net import RealNet
 from asyncli.engine.shard import Start, Stop, build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.engine.table import ConnectionTable
 from asyncli.engine.worker import Worker
 from asyncli.plan import Plan
 from asyncli.records import Tick

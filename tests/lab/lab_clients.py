@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import h11
 from programs import DEADLINE_S, alive, deadline_s
 
-from asyncli.collect.status import StatusReader
+from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import HostError
 
 HEAD = b"HEAD / HTTP/1.1\r\nHost: lab\r\n\r\n"

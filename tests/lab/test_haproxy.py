@@ -9,7 +9,7 @@ import pytest
 from lab_clients import Client, hung_up, opened, refusal
 
 from asyncli.lab import choose, haproxy
-from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.executables import descriptor_limit
 
 pytestmark = pytest.mark.haproxy
 

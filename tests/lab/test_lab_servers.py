@@ -19,7 +19,7 @@ from lab_clients import GET, HEAD, Client, Poller, alive, eventually, group, hun
 
 from asyncli.errors import HostError, PlanError
 from asyncli.lab import NAMES, choose, ports
-from asyncli.lab.binary import find_nginx
+from asyncli.lab.executables import find_nginx
 
 _NGINX = find_nginx()
 #: What a server needs of this machine; those that are not named are models in C, but for two in Python.

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import parse_version, size
-from asyncli.lab.configs import config_file
+from asyncli.lab.executables import parse_version, size
+from asyncli.lab.resources import config_file
 
 
 def test_version_of_a_distributions_nginx() -> None:

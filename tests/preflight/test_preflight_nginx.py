@@ -398,7 +398,7 @@ def test_another_server_has_no_nginx_checks_and_an_unknown_one_says_so(tmp_path:
 
 @pytest.mark.nginx
 async def test_the_labs_own_nginx_passes() -> None:
-    from asyncli.lab.binary import find_nginx
+    from asyncli.lab.executables import find_nginx
     from asyncli.lab.nginx import LabNginx
 
     binary = find_nginx()

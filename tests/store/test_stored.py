@@ -19,8 +19,8 @@ from asyncli.core.histogram import Histogram, summed
 from asyncli.errors import StoreError
 from asyncli.records import Deaths, Sample, Tick
 from asyncli.samples import Samples, Series, series, within
+from asyncli.store.decoding import StoredHistogram, open_tick
 from asyncli.store.reader import read_run
-from asyncli.store.stored import StoredHistogram, open_tick
 
 
 def of(*values: float) -> Histogram:

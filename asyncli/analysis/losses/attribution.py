@@ -6,11 +6,11 @@ from functools import partial
 
 import msgspec
 
-from asyncli.analysis.levels import FEWEST
+from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.losses import bursts, recorded, timeouts, unanswered
 from asyncli.analysis.losses.table import LossTable, Reason, left, reason
 from asyncli.analysis.totals import Totals
-from asyncli.findings.causes import SEE_OF_CAUSE
+from asyncli.findings.loss_causes import SEE_OF_CAUSE
 from asyncli.run import Run
 
 # First what the run or the server confirms, then single numbers of the lost connections, then their instants.

@@ -11,12 +11,12 @@ import math
 
 import msgspec
 
-from asyncli.analysis.levels import FEWEST, NEARLY_ALL
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
 from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, pooled, reason
 from asyncli.analysis.losses.timeouts import idle_mode
-from asyncli.findings.causes import at_moments
+from asyncli.findings.loss_causes import at_moments
 
 # A moment may touch two ticks; closing takes time (nginx took 5 s to reload with 100,000).
 _MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from asyncli.analysis.levels import FEWEST
+from asyncli.analysis.constants import FEWEST
 from asyncli.core.histogram import Histogram, bounds
 
 # A worker's share by the kernel's hash is binomial: one in 370 lies farther off.

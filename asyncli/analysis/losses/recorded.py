@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from asyncli.analysis.levels import FEWEST, NEARLY_ALL
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
 from asyncli.analysis.totals import errors

@@ -8,7 +8,7 @@ import statistics
 
 import msgspec
 
-from asyncli.analysis.levels import MINUTE_S, MISSED_S
+from asyncli.analysis.constants import MINUTE_S, MISSED_S
 from asyncli.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
 from asyncli.run import Run
 from asyncli.samples import Series, began_anew, metrics_of

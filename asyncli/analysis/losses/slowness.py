@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from asyncli.analysis.levels import FEWEST, PART, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.losses.unanswered import answered_within_us, why_silent

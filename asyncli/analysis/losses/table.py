@@ -17,7 +17,7 @@ from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.totals import Totals, sum_of_deaths
 from asyncli.core.histogram import Histogram
 from asyncli.findings import Words
-from asyncli.findings.causes import Dead, in_seconds, words_of
+from asyncli.findings.loss_causes import Dead, in_seconds, words_of
 from asyncli.records import Deaths, Tick
 from asyncli.run import Run
 

@@ -10,11 +10,11 @@ import bisect
 import itertools
 import math
 
-from asyncli.analysis.levels import FEWEST, NEARLY_ALL
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.likelihood import idle_edge, mode, stands_out, surprises, timer_window, within
 from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, asked, left, pooled, reason
 from asyncli.core.histogram import Histogram, bounds, bucket
-from asyncli.findings import causes
+from asyncli.findings import loss_causes
 from asyncli.units import format_count
 
 # The middle share of the ages that an age limit leaves narrow.
@@ -62,7 +62,7 @@ def _configured(
     there = within(histogram, *window)
     if there != left(cells) and (there < FEWEST or (field == "idle_s" and not stands_out(histogram, *window))):
         return None
-    found = Reason(directive, causes.configured_limit(directive, value, there >= FEWEST), there >= FEWEST)
+    found = Reason(directive, loss_causes.configured_limit(directive, value, there >= FEWEST), there >= FEWEST)
     table.claim(cells, found, where=(field, *window))
     return found
 
@@ -104,12 +104,12 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         return reason("box_reset", "box_reset_idle", certain=kept > 0, event=event, low=low, high=high, counted=counted)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
-    have, default = table.configured("keepalive_timeout"), causes.default_of("keepalive_timeout", low, high)
+    have, default = table.configured("keepalive_timeout"), loss_causes.default_of("keepalive_timeout", low, high)
     if have is not None and not (default and table.server.direct):
-        return reason("box_idle_timeout", event=event, low=low, high=high, configured=causes.in_seconds(have))
+        return reason("box_idle_timeout", event=event, low=low, high=high, configured=loss_causes.in_seconds(have))
     if table.server.is_nginx or (default and not table.server.name):
         return _likely(table, "keepalive_timeout", low, high, event)
-    whose = causes.known_idle(low, high)
+    whose = loss_causes.known_idle(low, high)
     return reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
 
 
@@ -124,7 +124,8 @@ def likely_keepalive_requests(table: LossTable) -> None:
 def _likely(table: LossTable, directive: str, low: float, high: float, event: int = 0) -> Reason:
     name = table.server.name
     other = "" if table.server.is_nginx or not name else name if name != "nginx" else "the server or of a middle box"
-    return Reason(directive, causes.limit(directive, low, high, table.configured(directive), other, certain=False), event=event)
+    words = loss_causes.limit(directive, low, high, table.configured(directive), other, certain=False)
+    return Reason(directive, words, event=event)
 
 
 def likely_age_limit(table: LossTable) -> None:
@@ -136,7 +137,7 @@ def likely_age_limit(table: LossTable) -> None:
         span = mode(age_s, max(width, 1.0, 0.04 * (age_s.quantile(0.5) or 0.0)), _MIDDLE)
         if span is None or span[1] < 1:
             continue
-        default = announced and causes.default_of("keepalive_time", span[0] - width, span[1])
+        default = announced and loss_causes.default_of("keepalive_time", span[0] - width, span[1])
         if not default and not _is_no_moment(cells, age_s, span):
             continue
         found = _likely(table, "keepalive_time", span[0] - width, span[1]) if announced else reason("lifetime")
@@ -164,7 +165,7 @@ def forgotten(table: LossTable) -> None:
         cells = table.of(cause)
         edge = idle_edge(table.gap_s, pooled(cells).idle_s) if left(cells) >= FEWEST else None
         if edge is not None and (cause != "reset" or asked(cells) >= 0.5):
-            found = reason("box_reset", "box_forgot", low=edge, high=edge, for_s=causes.in_seconds(edge), gap_s=table.gap_s)
+            found = reason("box_reset", "box_forgot", low=edge, high=edge, for_s=loss_causes.in_seconds(edge), gap_s=table.gap_s)
             table.claim(cells, found, where=("idle_s", edge, math.inf))
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from asyncli.analysis.levels import FEWEST, NEARLY_ALL, PART
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, left, pooled, reason
-from asyncli.findings import causes
+from asyncli.findings import loss_causes
 from asyncli.findings.latency import NoAnswers
 from asyncli.records import Tick
 from asyncli.units import format_count, format_many
@@ -25,7 +25,7 @@ def unanswered(table: LossTable) -> None:
     for event, cells in enumerate(_stretches(table)):
         found = _why(table, cells)
         if found is not None:
-            table.claim(cells, Reason(found.code, causes.unanswered(found.words, table.timeout_s), found.certain, event))
+            table.claim(cells, Reason(found.code, loss_causes.unanswered(found.words, table.timeout_s), found.certain, event))
 
 
 def _stretches(table: LossTable) -> list[list[LossCell]]:
@@ -61,7 +61,7 @@ def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
     if edge is not None:
         kept = min(found.excess or 0, count) if 2 * (found.excess or 0) >= count else 0
         counts = f", and {server.called} still counts {format_count(kept)} of them as open" if kept else ""
-        for_s = causes.in_seconds(edge)
+        for_s = loss_causes.in_seconds(edge)
         return reason("silent_drop", certain=kept > 0, low=edge, high=edge + 1, for_s=for_s, counts=counts)
     if count < FEWEST:
         return None

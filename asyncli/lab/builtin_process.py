@@ -25,7 +25,7 @@ from typing import NamedTuple, cast
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.executables import descriptor_limit
 from asyncli.lab.wire import HEAD_END, LONGEST_HEAD, TOKEN, Counts, Request, answer, status_page, understand
 
 _ACCEPTS, _HANDLED, _ACTIVE, _REQUESTS, _READING = range(5)

@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 from asyncli.errors import HostError
 from asyncli.lab import child, ports
-from asyncli.lab.configs import config_file
+from asyncli.lab.resources import config_file
 
 _START_TRIES = 5
 _START_S = 30.0

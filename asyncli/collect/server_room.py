@@ -14,7 +14,7 @@ from pathlib import Path
 
 from asyncli import metrics
 from asyncli.collect.groups import Group, memory_group
-from asyncli.collect.probes import ProbeReading
+from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PROC, read_text
 
 # Enough for a server with a process for each connection, each with few descriptors.

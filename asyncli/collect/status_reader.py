@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncli.collect.http import KeptConnection, reason
-from asyncli.collect.pages import NotStatusPage, StatusPage, excerpt, parse_page
+from asyncli.collect.status_pages import NotStatusPage, StatusPage, excerpt, parse_page
 from asyncli.errors import PeerError
 from asyncli.metrics import (
     STATUS_ACCEPTS,

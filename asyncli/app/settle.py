@@ -10,7 +10,7 @@ from collections.abc import Callable
 from asyncli.agent.client import AgentClient
 from asyncli.collect.kernel import read_counters
 from asyncli.collect.procfs import read_listeners
-from asyncli.collect.status import StatusReader
+from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import PeerError
 from asyncli.metrics import KERNEL_TCP_ALLOC, STATUS_ACTIVE
 from asyncli.plan import Plan
